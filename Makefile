@@ -1,0 +1,59 @@
+# Every target does its own set-up in .venv: Python 3.11 or newer and make are all it takes.
+# Another Python: make PYTHON=python3.12 demo
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The tests run side by side, a file at a time, so that a file compiles its loops and trains its models once.
+WORKERS ?= auto
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=2
+PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 --dist=loadfile --durations=10
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check format docs clean
+
+help: ## what can be made
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
+		printf '  make %-8s %s\n' "$$name" "$$what"; done
+
+demo: $(VENV)/.core ## train on a generated stream, compare with an oracle, ask a few questions
+	$(BIN)/cordgt demo
+
+test: $(VENV)/.dev ## run the tests; ARGS="-k name" for some of them
+	$(PYTEST) $(ARGS)
+
+check: $(VENV)/.dev ## format, lint, types, tests and docs: what a change must pass
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(PYTEST) $(ARGS)
+	$(BIN)/mkdocs build --strict --quiet
+
+format: $(VENV)/.dev ## put the code into the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.dev ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove the environment and everything that was built
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf src/*.egg-info
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps: the set-up is done once, and again when pyproject.toml changes. The development set-up includes the core.
+$(VENV)/.core: pyproject.toml
+	$(call install,.)
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml
+	$(call install,'.[dev]')
+	@touch $(VENV)/.core $@
+
+define install
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+$(PYTHON) -m venv $(VENV)
+$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable $(1)
+endef

@@ -1,0 +1,55 @@
+"""CorDGT: who meets whom next, from a log of timestamped interactions."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+# Threads that wait by spinning stall each other for seconds where the machine is shared. Read when OpenMP is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+try:
+    __version__ = version("cordgt")
+except PackageNotFoundError:  # run from source
+    __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from cordgt.api import Run, train
+    from cordgt.errors import CordgtError, DataError, RunError, SettingError
+    from cordgt.events import EventStream
+    from cordgt.readers import read_events
+    from cordgt.synthetic import synthetic_stream
+
+_HOME = {
+    "CordgtError": "errors",
+    "DataError": "errors",
+    "EventStream": "events",
+    "Run": "api",
+    "RunError": "errors",
+    "SettingError": "errors",
+    "read_events": "readers",
+    "synthetic_stream": "synthetic",
+    "train": "api",
+}
+
+__all__ = [
+    "CordgtError",
+    "DataError",
+    "EventStream",
+    "Run",
+    "RunError",
+    "SettingError",
+    "__version__",
+    "read_events",
+    "synthetic_stream",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that ``cordgt --help`` does not wait for torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'cordgt' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"cordgt.{_HOME[name]}"), name)

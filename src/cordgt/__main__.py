@@ -1,0 +1,5 @@
+"""``python -m cordgt``."""
+
+from cordgt.cli import main
+
+main()

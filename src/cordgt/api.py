@@ -1,0 +1,285 @@
+"""The Python interface: ``train`` a stream, keep the ``Run``, ask it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cordgt.errors import RunError, SettingError
+from cordgt.events import EventStream
+from cordgt.predict import Oracle, Recommendation
+from cordgt.protocol import Protocol
+from cordgt.readers import read_events
+from cordgt.run import RunFolder, fingerprint
+from cordgt.settings import Settings, make
+from cordgt.tasks.link import LinkTask, history_of
+from cordgt.train import Silent, Watcher, all_figures, choose_device, load_weights, make_network, train_in
+
+# What may differ from training when a run is evaluated; anything else would measure it on events it was trained on.
+EVALUATION_KEYS = ("visibility", "negatives", "pool", "eval_batch", "eval_seed")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model with the history it answers from."""
+
+    folder: RunFolder
+    settings: Settings
+    stream: EventStream
+    metrics: dict[str, Any]
+    device: torch.device
+
+    @classmethod
+    def load(cls, path: str | Path, device: str = "auto") -> Run:
+        """A finished run; RunError where the folder is missing, unfinished or damaged."""
+        folder = RunFolder(Path(path))
+        settings, data = folder.read_config()
+        metrics = folder.read_metrics()
+        stream = EventStream.load(folder.path)
+        if fingerprint(stream) != data.get("fingerprint"):
+            raise RunError(f"{folder.path} is damaged: its events are not those it was trained on.")
+        return cls(folder, settings, stream, metrics, choose_device(device))
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    def with_events(self, source: Any, **columns: Any) -> Run:
+        """The same model answering from a longer history: later events from a file, a table or a stream are appended."""
+        later = source if isinstance(source, EventStream) else read_events(source, **columns)
+        return replace(self, stream=self.stream.append_stream(later))
+
+    def score(self, src: Any, dst: Any, at: Any = None) -> np.ndarray:
+        """How likely each source meets each destination at the given time (one, or one a pair), between 0 and 1.
+
+        Relative to random partners, not a base rate: 0.9 says "rather this one than a random one", not "in nine of ten
+        cases". Without a time, everything in the history is seen. A single pair gives an array of one.
+        """
+        src, dst = (list(x) if isinstance(x, list | tuple | np.ndarray) else [x] for x in (src, dst))
+        n = max(len(src), len(dst))
+        src, dst = (x * n if len(x) == 1 else x for x in (src, dst))
+        if len(src) != len(dst):
+            raise SettingError(
+                f"{len(src)} sources and {len(dst)} destinations: give as many of each, or one of either."
+            )
+        return self.oracle.score(src, dst, self._times(at, n))[0]
+
+    def recommend(self, node: Any, at: Any = None, top: int = 10, *, new_only: bool = False) -> list[Recommendation]:
+        """The ``top`` destinations most likely to meet ``node``, best first; with ``new_only`` those it has not met yet."""
+        return self.oracle.recommend(node, self._time(at), top, new_only=new_only)[0]
+
+    def embed(self, nodes: Any = None, at: Any = None) -> np.ndarray:
+        """Embeddings (n, D) of nodes at a time; of all nodes in the history, in order of appearance, if none are named."""
+        ids = np.arange(self.stream.n_nodes) if nodes is None else self.oracle.nodes(list(nodes), "src")
+        return self.oracle.embed(ids, self._time(at))
+
+    def evaluate(self, watcher: Watcher | None = None, **changes: Any) -> dict[str, Any]:
+        """Figures on the run's own splits, with another visibility, batch size, pool or seed of negatives if given.
+
+        ``batch_size`` is that of evaluation here: of the per-batch means, and of the rules "paper" and "batch".
+        """
+        protocol = self._evaluation_protocol(changes)
+        task = LinkTask.prepare(self._own_stream(), protocol, seed=self.settings.seed, device=self.device)
+        figures = all_figures(self._network("model.safetensors"), task, watcher or Silent())
+        about = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
+        return {**about, "protocol": vars(protocol), **figures}
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """The model on its device, ready to answer; with the refitted weights where there are some."""
+        weights = "refit.safetensors" if self.folder.has("refit.safetensors") else "model.safetensors"
+        own = self._own_stream()
+        trained = np.zeros(self.stream.n_nodes, dtype=bool)
+        if "refit" in self.metrics:
+            trained[: own.n_nodes] = True
+        else:
+            split = LinkTask.prepare(own, self.settings.protocol, seed=0, device=torch.device("cpu")).split
+            trained[: own.n_nodes] = ~split.new_node
+        history = history_of(self.stream, seed=self.settings.seed, device=self.device)
+        return Oracle(self._network(weights), self.stream, history, trained)
+
+    def _network(self, name: str) -> Any:
+        tensors, _ = self.folder.read_tensors(name)
+        with torch.random.fork_rng(devices=[]):
+            model = make_network(self.settings, edge_dim=self.stream.edge_dim, node_dim=self.stream.node_dim)
+        try:
+            load_weights(model, tensors, str(self.path / name))
+        except SettingError as error:
+            raise RunError(f"{self.path / name} is damaged: {error}") from None
+        return model.to(self.device).eval()
+
+    def _own_stream(self) -> EventStream:
+        """The events the run was trained and measured on, without those appended since."""
+        return EventStream.load(self.path)
+
+    def _evaluation_protocol(self, changes: dict[str, Any]) -> Protocol:
+        wanted = {
+            ("eval_batch" if key == "batch_size" else key): value for key, value in changes.items() if value is not None
+        }
+        fixed = [key for key in wanted if key not in EVALUATION_KEYS]
+        if fixed:
+            allowed = ", ".join(("batch_size", *(k for k in EVALUATION_KEYS if k != "eval_batch")))
+            raise SettingError(f"'{fixed[0]}' is fixed by the training. An evaluation can change: {allowed}.")
+        made = make(self.settings.model, vars(self.settings.protocol) | wanted)
+        return made.protocol
+
+    def _time(self, at: Any) -> Any:
+        return None if at is None else self.stream.time.parse(at)
+
+    def _times(self, at: Any, n: int) -> np.ndarray | None:
+        if at is None:
+            return None
+        if isinstance(at, list | tuple | np.ndarray):
+            return np.array([self.stream.time.parse(x) for x in at])
+        return np.full(n, self.stream.time.parse(at))
+
+
+def train(
+    stream: EventStream,
+    model: str = "cordgt",
+    seed: int = 0,
+    *,
+    out: str | Path | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    init: str | Path | Run | None = None,
+    refit: bool = False,
+    watcher: Watcher | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a model on a stream and evaluate it.
+
+    Args:
+        out: the run folder; by default the first free one of ``runs/NAME-MODEL-seedN``.
+        resume: continue the run in ``out`` where it was interrupted; a finished one is returned as it is.
+        init: a run whose weights to start from.
+        refit: afterwards train on all events for as many epochs as validation chose; questions are then answered by that
+            model, while the figures stay those of the split.
+        settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``.
+    """
+    made = make(model, settings, seed=seed)
+    path = Path(out) if out is not None else _free(default_folder(stream.name, model, seed))
+    return train_run(stream, made, path, device=device, resume=resume, init=init, refit=refit, watcher=watcher)
+
+
+def train_run(
+    stream: EventStream,
+    settings: Settings,
+    out: Path,
+    *,
+    device: str = "auto",
+    resume: bool = False,
+    init: str | Path | Run | None = None,
+    refit: bool = False,
+    watcher: Watcher | None = None,
+) -> Run:
+    """`train` for settings that are made already."""
+    chosen = choose_device(device)
+    folder = RunFolder(out)
+    start = None if init is None else _initial_weights(init, settings)
+    if folder.holds_run and not resume:
+        raise RunError(f"{out} already holds a run. Choose another folder with --out, or continue it with --resume.")
+    if folder.holds_run:
+        check_same(folder, settings, stream)
+        if folder.finished:
+            return Run.load(out, device)
+    task = LinkTask.prepare(stream, settings.protocol, seed=settings.seed, device=chosen)  # before anything is written
+    if not folder.holds_run:
+        _check_free(out)
+        folder.create(settings, stream)
+    metrics = train_in(folder, settings, task, start=start, refit=refit, watcher=watcher)
+    return Run(folder, settings, stream, metrics, chosen)
+
+
+def train_seeds(stream: EventStream, settings: Settings, out: Path, seeds: int, **options: Any) -> dict[str, Any]:
+    """Train with ``seeds`` seeds in a row into ``seed-*`` folders; mean, standard deviation and every value come back."""
+    runs = []
+    for seed in range(settings.seed, settings.seed + seeds):
+        runs.append(train_run(stream, replace(settings, seed=seed), out / f"seed-{seed}", **options).metrics)
+    summary = summarise(runs)
+    RunFolder(out).write_metrics(summary)
+    return summary
+
+
+def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """``metrics.json`` of several seeds: each figure as ``{"mean", "std", "values"}`` (sample deviation; 0 for one value)."""
+
+    def spread(values: list[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return {key: spread([v[key] for v in values]) for key in values[0]}
+        if any(v is None for v in values):
+            return {"mean": None, "std": None, "values": values}
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        return {"mean": float(np.mean(values)), "std": std, "values": values}
+
+    first = metrics[0]
+    measured = ("epochs", "best_epoch", "seconds_per_epoch", "peak_memory_mb", "validation", "test")
+    return {
+        "model": first["model"],
+        "data": first["data"],
+        "seeds": [m["seed"] for m in metrics],
+        "protocol": first["protocol"],
+        **{key: spread([m[key] for m in metrics]) for key in measured},
+    }
+
+
+def check_same(folder: RunFolder, settings: Settings, stream: EventStream) -> None:
+    """RunError where a run was begun with other settings or other data."""
+    begun, data = folder.read_config()
+    if begun != settings:
+        differing = _differences(begun, settings)
+        raise RunError(f"{folder.path} was begun with other settings: {differing}. Use the same, or another --out.")
+    if data.get("fingerprint") != fingerprint(stream):
+        raise RunError(f"{folder.path} was begun on other data. Use the same file, or another --out.")
+
+
+def _differences(a: Settings, b: Settings) -> str:
+    if a.model != b.model:
+        return f"model {a.model}, now {b.model}"
+    flat = [
+        {"seed": s.seed} | dict(vars(s.protocol)) | dict(vars(s.training)) | dataclasses.asdict(s.model_settings)
+        for s in (a, b)
+    ]
+    return "; ".join(
+        f"{k}={json.dumps(v)}, now {json.dumps(flat[1][k])}" for k, v in flat[0].items() if flat[1][k] != v
+    )
+
+
+def default_folder(data: str, model: str, seed: int) -> Path:
+    """``runs/NAME-MODEL-seedN``."""
+    return Path("runs") / f"{data or 'events'}-{model}-seed{seed}"
+
+
+def _free(path: Path) -> Path:
+    """``path``, or the first of ``path-2``, ``path-3``, … that does not exist."""
+    n, found = 1, path
+    while found.exists():
+        n += 1
+        found = path.with_name(f"{path.name}-{n}")
+    return found
+
+
+def _check_free(path: Path) -> None:
+    """A new run never mixes with what lies in a folder already."""
+    if path.is_file():
+        raise RunError(f"{path} is a file; --out names a folder.")
+    left = (
+        [p.name for p in path.iterdir() if p.name not in ("events.parquet", "nodes.parquet")] if path.exists() else []
+    )
+    if left:
+        raise RunError(f"{path} is not empty (it holds {left[0]}). Choose another folder with --out.")
+
+
+def _initial_weights(init: str | Path | Run, settings: Settings) -> dict[str, torch.Tensor]:
+    run = init if isinstance(init, Run) else Run.load(init, "cpu")
+    if run.settings.model != settings.model:
+        raise SettingError(f"--init {run.path} is a {run.settings.model}; this run is a {settings.model}.")
+    name = "refit.safetensors" if run.folder.has("refit.safetensors") else "model.safetensors"
+    return run.folder.read_tensors(name)[0]

@@ -1,0 +1,128 @@
+"""What people see while they wait, and the tables they read afterwards."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class Bar:
+    """A live progress bar on a terminal, a line an epoch elsewhere. Watches a training (`cordgt.train.Watcher`)."""
+
+    def __init__(self, title: str = "") -> None:
+        self.title = title
+        self.live = err.is_terminal
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=err,
+            transient=True,
+            disable=not self.live,
+        )
+        self.task: TaskID | None = None
+        self.best = ""
+        self.began = time.perf_counter()
+        self.seen = 0
+
+    def __enter__(self) -> Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.stop()
+
+    def _new(self, what: str, total: int) -> None:
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+        self.task = self.bar.add_task(f"{self.title}{what}", total=total, note=self.best)
+        self.began, self.seen = time.perf_counter(), 0
+
+    def epoch_begins(self, phase: str, epoch: int, epochs: int, events: int) -> None:
+        self._new(f"{'refit on all events, ' if phase == 'refit' else ''}epoch {epoch}/{epochs}", events)
+
+    def step(self, events: int, loss: float | None) -> None:
+        if self.task is None:
+            return
+        self.seen += events
+        rate = self.seen / max(time.perf_counter() - self.began, 1e-9)
+        note = self.best if loss is None else f"loss {loss:.4f}  {rate:,.0f} events/s  {self.best}"
+        self.bar.update(self.task, advance=events, note=note)
+
+    def validating(self, events: int) -> None:
+        self._new("validating", events)
+
+    def evaluating(self, what: str, events: int) -> None:
+        self._new(f"evaluating: {what}", events)
+
+    def epoch_ends(self, record: dict[str, Any]) -> None:
+        line = f"{self.title}epoch {record['epoch']:>3}  loss {record['loss']:.4f}"
+        if "validation" in record:
+            self.best = f"validation AP {record['validation']['ap']:.4f}"
+            line += f"  {self.best}"
+            line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
+        err.print(f"{line}  ({record['train_seconds']:.1f} s)")
+
+
+def note(text: str) -> None:
+    """A remark beside the answer; goes to standard error so that answers can be piped."""
+    err.print(text, style="dim", markup=False)
+
+
+def fail(text: str) -> None:
+    err.print(f"Error: {text}", style="bold red", markup=False)
+
+
+def figures_table(title: str, metrics: dict[str, Any]) -> Table:
+    """The figures of validation and test, in percent; "–" where one is not defined."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("split")
+    for name in ("AP", "AUC", "AP per batch", "AUC per batch", "events"):
+        table.add_column(name, justify="right")
+    for part in ("validation", "test"):
+        for setting, row in metrics[part].items():
+            cells = [_percent(row[k]) for k in ("ap", "auc", "ap_batch", "auc_batch")]
+            events = row["events"]
+            events = events["values"][0] if isinstance(events, dict) else events
+            table.add_row(f"{part}, {setting}", *cells, f"{events:,}")
+    return table
+
+
+def undefined_figures(metrics: dict[str, Any]) -> list[str]:
+    """A sentence for each split without figures."""
+    return [
+        f"{part}, {setting}: not defined, no event of this split touches a node that training has not seen."
+        for part in ("validation", "test")
+        for setting, row in metrics[part].items()
+        if row["events"] == 0
+    ]
+
+
+def _percent(value: Any) -> str:
+    if isinstance(value, dict):
+        return "–" if value["mean"] is None else f"{100 * value['mean']:.2f} ± {100 * value['std']:.2f}"
+    return "–" if value is None else f"{100 * value:.2f}"
+
+
+def is_piped() -> bool:
+    """True where standard output is not a terminal."""
+    return not sys.stdout.isatty()

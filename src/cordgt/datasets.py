@@ -1,0 +1,171 @@
+"""Known datasets by name: where they are found, what the paper says of them, and the paper's settings for them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cordgt.errors import DataError, nearest
+from cordgt.events import EventStream
+from cordgt.readers import read_events
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """What is published about a dataset; intensity is 2 links / (nodes * span in seconds), None where not given."""
+
+    nodes: int
+    links: int
+    node_attributes: int = 0
+    link_attributes: int = 0
+    intensity: float | None = None
+    bipartite: bool = False
+    in_paper: bool = True
+    fanout: tuple[int, ...] = (20, 1)
+    alpha: float = 1.0
+    beta: float = 10.0
+
+
+KNOWN: dict[str, Dataset] = {
+    "reddit": Dataset(
+        nodes=10984, links=672447, node_attributes=172, link_attributes=172, intensity=4.57e-5, bipartite=True
+    ),
+    "wikipedia": Dataset(
+        nodes=9227, links=157474, node_attributes=172, link_attributes=172, intensity=1.27e-5, bipartite=True
+    ),
+    "lastfm": Dataset(
+        nodes=1980, links=1293103, intensity=5.04e-4, bipartite=True, fanout=(32, 1), alpha=1.0, beta=0.1
+    ),
+    "uci": Dataset(nodes=1899, links=59835, intensity=3.79e-6, fanout=(32, 1), alpha=0.1, beta=1.0),
+    "enron": Dataset(nodes=184, links=125235, intensity=1.2e-5),
+    "social_evolution": Dataset(nodes=74, links=2099519, link_attributes=2, intensity=2.73e-3),
+    "flights": Dataset(nodes=13169, links=1927145, link_attributes=1, intensity=1.41e-5),
+    "outdoors": Dataset(nodes=223777, links=1192397, intensity=1.71e-7, bipartite=True),
+    "food": Dataset(nodes=673858, links=2708688, intensity=2.58e-7, bipartite=True),
+    "mooc": Dataset(nodes=7144, links=411749, link_attributes=4, bipartite=True, in_paper=False),
+}
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A row of ``list_known``: numbers are None for a folder that is not a known dataset, path if it is not here."""
+
+    name: str
+    nodes: int | None
+    links: int | None
+    path: Path | None
+
+
+def data_folders() -> tuple[Path, ...]:
+    """Where datasets are looked for by name: $CORDGT_DATA if set, then the user's cache."""
+    own = os.environ.get("CORDGT_DATA")
+    return (*([Path(own).expanduser()] if own else []), cache_folder())
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/cordgt, or ~/.cache/cordgt. It need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "cordgt"
+
+
+def find(name: str) -> Path | None:
+    """The file of a dataset by name, NAME/ml_NAME.csv or .csv.gz in the folders searched; None if it is in none."""
+    if not _is_plain(name):
+        return None
+    for folder in data_folders():
+        for ending in (".csv", ".csv.gz"):
+            path = folder / name / f"ml_{name}{ending}"
+            if path.is_file():
+                return path
+    return None
+
+
+def resolve(data: str | os.PathLike[str]) -> Path:
+    """The file DATA stands for: a dataset's name, or a path.
+
+    A path wins if it is written as one (with a separator or a dot) or if no such name is known. DataError, with the
+    nearest name and the places searched, where there is neither.
+    """
+    text = os.fspath(data)
+    if not text:
+        raise DataError("No data is named: give a dataset's name or a path.")
+    path = Path(text).expanduser()
+    if not _is_plain(text):
+        if path.exists():
+            return path
+        raise DataError(f"There is no file {path}.{nearest(path.name, _beside(path))}")
+    found = find(text)
+    if found is not None:
+        return found
+    if text not in KNOWN and path.exists():
+        return path
+    raise DataError(_not_found(text, path))
+
+
+def paper_settings(name: str) -> dict[str, Any]:
+    """The paper's ``fanout``, ``alpha`` and ``beta`` for a dataset by its name; empty where the paper has none."""
+    known = KNOWN.get(name)
+    if known is None or not known.in_paper:
+        return {}
+    return {"fanout": known.fanout, "alpha": known.alpha, "beta": known.beta}
+
+
+def list_known() -> list[Listed]:
+    """Every known dataset, and every other one that is found by name, with where it is."""
+    rows = [Listed(name, known.nodes, known.links, find(name)) for name, known in KNOWN.items()]
+    return rows + [Listed(name, None, None, find(name)) for name in _found_names() if name not in KNOWN]
+
+
+def load(data: str | os.PathLike[str], **options: Any) -> EventStream:
+    """``read_events`` of what DATA stands for; a known dataset that is not as published is said to differ."""
+    stream = read_events(resolve(data), **options)
+    differs = difference(os.fspath(data), stream)
+    return stream.with_notes(differs) if differs else stream
+
+
+def difference(name: str, stream: EventStream) -> str:
+    """How a stream differs from the published dataset of that name, in a sentence; empty if it does not.
+
+    Node attributes are not compared: those that are published with these datasets are zeros, and read as none.
+    """
+    known = KNOWN.get(name)
+    if known is None:
+        return ""
+    compared = (
+        ("nodes", stream.n_nodes, known.nodes),
+        ("links", stream.n_events, known.links),
+        ("link attributes", stream.edge_dim, known.link_attributes),
+    )
+    parts = [f"{here} {what} (published: {there})" for what, here, there in compared if here != there]
+    return f"not {name} as published: {', '.join(parts)}" if parts else ""
+
+
+def _is_plain(text: str) -> bool:
+    """Whether this can be a name: no separator, no dot."""
+    separators = {os.sep, os.altsep or os.sep, "/", "."}
+    return bool(text) and not any(k in text for k in separators)
+
+
+def _found_names() -> list[str]:
+    names = {k.name for folder in data_folders() if folder.is_dir() for k in folder.iterdir() if k.is_dir()}
+    return sorted(k for k in names if find(k) is not None)
+
+
+def _beside(path: Path) -> list[str]:
+    try:
+        return [k.name for k in path.parent.iterdir()]
+    except OSError:
+        return []
+
+
+def _not_found(name: str, path: Path) -> str:
+    """What was looked for and where."""
+    places = " and ".join(str(folder / name / f"ml_{name}.csv[.gz]") for folder in data_folders())
+    unset = "" if os.environ.get("CORDGT_DATA") else "; CORDGT_DATA is not set"
+    if name in KNOWN:
+        instead = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
+        return f"The dataset {name} is not here: looked for {places}{unset}.{instead}"
+    hint = nearest(name, [*KNOWN, *_found_names(), *_beside(path)])
+    return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}{unset}."

@@ -1,0 +1,29 @@
+"""Errors that a person can mend: what was wrong, where, what was expected, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CordgtError(Exception):
+    """A mistake outside the program. The command line prints the message and exits with 2, without a traceback."""
+
+
+class DataError(CordgtError):
+    """A file or table of events, pairs or features that cannot be used as it is."""
+
+
+class SettingError(CordgtError):
+    """An unknown model, key or value, or settings that contradict each other."""
+
+
+class RunError(CordgtError):
+    """A run folder that is missing, damaged, finished, or made with other settings."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`` Did you mean 'x'?`` for the closest known word, or an empty string when nothing comes close."""
+    spelt = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(word.lower(), spelt, n=1, cutoff=0.5)
+    return f" Did you mean '{spelt[found[0]]}'?" if found else ""

@@ -1,0 +1,303 @@
+"""TemporalIndex: every question about the past as a pure function of ``cut``.
+
+Two sorted views of the same events, built once in linear time and never changed:
+
+- *rows*: the events of each node in stream order, so that those before ``cut`` are a prefix of its row;
+- *pairs*: for each node its distinct neighbours in ascending order, and for each of these the positions of their common
+  events, so that a pair's history before ``cut`` is a prefix too. Neighbour first, then position: two short searches,
+  and no packed key that could overflow.
+
+Lookups answer a whole batch at once: compiled loops on the CPU, torch operations elsewhere, with identical results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TemporalIndex:
+    """The two views over the kept events of a stream. Positions and ids are always those of the whole stream.
+
+    A self-loop stands once in its node's row. Nodes without events have empty rows; so do ids past the last node
+    (newcomers) and -1 (padding), which may be asked about like any other.
+
+    Shapes: N nodes, E events of the stream, R row entries (two a kept event, one a self-loop), U distinct (node, neighbour).
+    """
+
+    row_start: Tensor  # (N+1,)
+    nbr: Tensor  # (R,) who was met
+    pos: Tensor  # (R,) at which position of the stream
+    nbr_degree: Tensor  # (R,) how many events nbr had strictly earlier in time than this one
+    pair_start: Tensor  # (N+1,) into pair_nbr
+    pair_nbr: Tensor  # (U,) distinct neighbours of a node, ascending
+    pair_pos_start: Tensor  # (U+1,) into pair_pos
+    pair_pos: Tensor  # (R,) positions of a pair's events, ascending
+    elapsed: Tensor  # (E,) float64, time since the stream's first event
+    tie_start: Tensor  # (E,) position of the first event with the same time
+    max_degree: int  # longest row: bounds the search steps
+    max_pairs: int  # most distinct neighbours of a node
+    max_meetings: int  # most events of one pair
+    compiled: bool = True  # False: torch operations also on the CPU
+
+    @classmethod
+    def build(
+        cls,
+        src: np.ndarray,
+        dst: np.ndarray,
+        elapsed: np.ndarray,
+        n_nodes: int,
+        keep: np.ndarray | None = None,
+    ) -> TemporalIndex:
+        """Index the events where ``keep`` is True (all, if None). ``elapsed`` never decreases."""
+        n_events = len(src)
+        kept = np.ones(n_events, dtype=np.bool_) if keep is None else np.ascontiguousarray(keep, dtype=np.bool_)
+        narrow = np.int32 if max(n_nodes, 2 * n_events) < 2**31 - 1 else np.int64
+        src = np.ascontiguousarray(src, dtype=narrow)
+        dst = np.ascontiguousarray(dst, dtype=narrow)
+        elapsed = np.ascontiguousarray(elapsed, dtype=np.float64)
+        tie_start = np.searchsorted(elapsed, elapsed, side="left").astype(narrow)
+        row_start = _row_starts(src, dst, kept, n_nodes)
+        nbr, pos, nbr_degree = _fill_rows(src, dst, kept, tie_start, row_start)
+        pair_start, pair_nbr, pair_pos_start, pair_pos = _fill_pairs(row_start, nbr, pos)
+        longest = [int(np.diff(a).max(initial=0)) for a in (row_start, pair_start, pair_pos_start)]
+        return cls(
+            row_start=torch.from_numpy(row_start),
+            nbr=torch.from_numpy(nbr),
+            pos=torch.from_numpy(pos),
+            nbr_degree=torch.from_numpy(nbr_degree),
+            pair_start=torch.from_numpy(pair_start),
+            pair_nbr=torch.from_numpy(pair_nbr),
+            pair_pos_start=torch.from_numpy(pair_pos_start),
+            pair_pos=torch.from_numpy(pair_pos),
+            elapsed=torch.from_numpy(elapsed),
+            tie_start=torch.from_numpy(tie_start),
+            max_degree=longest[0],
+            max_pairs=longest[1],
+            max_meetings=longest[2],
+        )
+
+    @property
+    def n_nodes(self) -> int:
+        return len(self.row_start) - 1
+
+    @property
+    def device(self) -> torch.device:
+        return self.row_start.device
+
+    @property
+    def runs_compiled(self) -> bool:
+        """True where the compiled loops answer; False where torch operations do."""
+        return self.compiled and self.device.type == "cpu"
+
+    def to(self, device: torch.device | str) -> TemporalIndex:
+        """The same index on another device."""
+        tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **tensors)
+
+    def plain(self) -> TemporalIndex:
+        """The same index answering through torch operations, as on CUDA."""
+        return replace(self, compiled=False)
+
+    def degree(self, node: Tensor, cut: Tensor) -> Tensor:
+        """How many events ``node`` has among the first ``cut``; 0 for padding and newcomers. Shapes broadcast. int64."""
+        node, cut = torch.broadcast_tensors(node, cut)
+        if self.runs_compiled:
+            out = np.empty(node.numel(), dtype=np.int64)
+            _degrees(self.row_start.numpy(), self.pos.numpy(), _flat(node), _flat(cut), out)
+            return torch.from_numpy(out).view(node.shape)
+        start, stop = self._bounds(self.row_start, node)
+        return _lower_bound(self.pos, start, stop, cut, self.max_degree) - start
+
+    def entry(self, node: Tensor, rank: Tensor) -> Tensor:
+        """Where the ``rank``-th (0 = oldest) event of ``node`` stands in ``nbr``, ``pos`` and ``nbr_degree``.
+
+        The caller makes sure that it exists; otherwise some entry in range comes back, to be masked.
+        """
+        start = self.row_start[node.clamp(0, max(self.n_nodes - 1, 0))]
+        return (start + rank).clamp(0, max(len(self.nbr) - 1, 0))
+
+    def pair_history(self, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+        """How often, and when last, two nodes met among the first ``cut`` events.
+
+        Symmetric. A node and itself count like any pair (self-loops); padding never met anyone. Shapes broadcast.
+
+        Returns:
+            count: (…) int64. last: (…) float64, time since the stream's first event; 0 where count is 0.
+        """
+        node, other, cut = torch.broadcast_tensors(node, other, cut)
+        if self.runs_compiled:
+            count = np.empty(node.numel(), dtype=np.int64)
+            last = np.empty(node.numel(), dtype=np.float64)
+            _pair_histories(
+                self.pair_start.numpy(),
+                self.pair_nbr.numpy(),
+                self.pair_pos_start.numpy(),
+                self.pair_pos.numpy(),
+                self.elapsed.numpy(),
+                _flat(node),
+                _flat(other),
+                _flat(cut),
+                count,
+                last,
+            )
+            return torch.from_numpy(count).view(node.shape), torch.from_numpy(last).view(node.shape)
+        return self._pair_history_plain(node, other, cut)
+
+    def _pair_history_plain(self, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+        if len(self.pair_nbr) == 0:
+            return torch.zeros_like(node, dtype=torch.int64), torch.zeros_like(node, dtype=torch.float64)
+        start, stop = self._bounds(self.pair_start, node)
+        pair = _lower_bound(self.pair_nbr, start, stop, other, self.max_pairs)
+        at = pair.clamp_max(len(self.pair_nbr) - 1)
+        met = (pair < stop) & (self.pair_nbr[at] == other)
+        first = torch.where(met, self.pair_pos_start[at], 0).long()
+        past = torch.where(met, self.pair_pos_start[at + 1], 0).long()
+        end = _lower_bound(self.pair_pos, first, past, cut, self.max_meetings)
+        count = end - first
+        last = self.elapsed[self.pair_pos[(end - 1).clamp_min(0)].long()]
+        return count, torch.where(count > 0, last, 0.0)
+
+    def _bounds(self, starts: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
+        """First and past-the-last entry of each node's row; an empty row for padding and newcomers."""
+        known = (node >= 0) & (node < self.n_nodes)
+        at = torch.where(known, node, 0)
+        return torch.where(known, starts[at], 0).long(), torch.where(known, starts[at + 1], 0).long()
+
+
+def _flat(x: Tensor) -> np.ndarray:
+    return x.reshape(-1).to(torch.int64).contiguous().numpy()
+
+
+def _lower_bound(values: Tensor, start: Tensor, stop: Tensor, target: Tensor, longest: int) -> Tensor:
+    """First place in ``values[start:stop]`` (ascending) that is not less than ``target``; ``stop`` if there is none.
+
+    ``longest`` bounds ``stop - start``: the number of steps depends on it alone, so nothing waits for the device.
+    """
+    if len(values) == 0:
+        return start
+    place = start
+    step = 1 << max(longest.bit_length() - 1, 0)
+    while step > 0:
+        probe = place + step
+        ahead = (probe <= stop) & (values[(probe - 1).clamp_max(len(values) - 1)] < target)
+        place = torch.where(ahead, probe, place)
+        step >>= 1
+    return place
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _row_starts(src, dst, kept, n_nodes):  # type: ignore[no-untyped-def]
+    start = np.zeros(n_nodes + 1, dtype=np.int64)
+    for e in range(len(src)):
+        if kept[e]:
+            start[src[e] + 1] += 1
+            if dst[e] != src[e]:
+                start[dst[e] + 1] += 1
+    for i in range(n_nodes):
+        start[i + 1] += start[i]
+    return start
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _fill_rows(src, dst, kept, tie_start, row_start):  # type: ignore[no-untyped-def]
+    """Rows by counting: events arrive in stream order, so each row ends up sorted by position."""
+    n_entries = row_start[-1]
+    nbr = np.empty(n_entries, dtype=src.dtype)
+    pos = np.empty(n_entries, dtype=src.dtype)
+    nbr_degree = np.empty(n_entries, dtype=src.dtype)
+    fill = row_start[:-1].copy()
+    earlier = np.zeros(len(row_start) - 1, dtype=np.int64)  # a node's events strictly before the current time
+    group = 0
+    for e in range(len(src)):
+        if tie_start[e] == e:  # time moved on: the events of the last moment become visible
+            for g in range(group, e):
+                if kept[g]:
+                    earlier[src[g]] = fill[src[g]] - row_start[src[g]]
+                    earlier[dst[g]] = fill[dst[g]] - row_start[dst[g]]
+            group = e
+        if kept[e]:
+            u, v = src[e], dst[e]
+            at = fill[u]
+            nbr[at], pos[at], nbr_degree[at] = v, e, earlier[v]
+            fill[u] += 1
+            if u != v:
+                at = fill[v]
+                nbr[at], pos[at], nbr_degree[at] = u, e, earlier[u]
+                fill[v] += 1
+    return nbr, pos, nbr_degree
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _fill_pairs(row_start, nbr, pos):  # type: ignore[no-untyped-def]
+    """Each row sorted by (neighbour, position), in linear time: walking the rows in node order and writing each entry
+    into its neighbour's row visits the neighbours in ascending order, and each one's events by position."""
+    n_nodes = len(row_start) - 1
+    by_nbr = np.empty_like(nbr)
+    pair_pos = np.empty_like(pos)
+    fill = row_start[:-1].copy()
+    for w in range(n_nodes):
+        for i in range(row_start[w], row_start[w + 1]):
+            u = nbr[i]
+            by_nbr[fill[u]], pair_pos[fill[u]] = w, pos[i]
+            fill[u] += 1
+    n_pairs = 0
+    for u in range(n_nodes):
+        for i in range(row_start[u], row_start[u + 1]):
+            if i == row_start[u] or by_nbr[i] != by_nbr[i - 1]:
+                n_pairs += 1
+    pair_start = np.zeros(n_nodes + 1, dtype=np.int64)
+    pair_nbr = np.empty(n_pairs, dtype=nbr.dtype)
+    pair_pos_start = np.empty(n_pairs + 1, dtype=np.int64)
+    at = 0
+    for u in range(n_nodes):
+        for i in range(row_start[u], row_start[u + 1]):
+            if i == row_start[u] or by_nbr[i] != by_nbr[i - 1]:
+                pair_nbr[at], pair_pos_start[at] = by_nbr[i], i
+                at += 1
+        pair_start[u + 1] = at
+    pair_pos_start[n_pairs] = len(pair_pos)
+    return pair_start, pair_nbr, pair_pos_start, pair_pos
+
+
+@njit(inline="always")  # type: ignore[untyped-decorator]
+def lower_bound_scalar(values, start, stop, target):  # type: ignore[no-untyped-def]
+    while start < stop:
+        middle = (start + stop) >> 1
+        if values[middle] < target:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _degrees(row_start, pos, node, cut, out):  # type: ignore[no-untyped-def]
+    n_nodes = len(row_start) - 1
+    for i in prange(len(node)):
+        u = node[i]
+        out[i] = 0
+        if 0 <= u < n_nodes:
+            out[i] = lower_bound_scalar(pos, row_start[u], row_start[u + 1], cut[i]) - row_start[u]
+
+
+@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+def _pair_histories(pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, other, cut, count, last):  # type: ignore[no-untyped-def]
+    n_nodes = len(pair_start) - 1
+    for i in prange(len(node)):
+        u = node[i]
+        count[i] = 0
+        last[i] = 0.0
+        if 0 <= u < n_nodes:
+            pair = lower_bound_scalar(pair_nbr, pair_start[u], pair_start[u + 1], other[i])
+            if pair < pair_start[u + 1] and pair_nbr[pair] == other[i]:
+                first = pair_pos_start[pair]
+                end = lower_bound_scalar(pair_pos, first, pair_pos_start[pair + 1], cut[i])
+                if end > first:
+                    count[i] = end - first
+                    last[i] = elapsed[pair_pos[end - 1]]

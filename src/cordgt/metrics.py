@@ -1,0 +1,61 @@
+"""Average precision and area under the ROC curve, over a whole split and averaged over batches of it.
+
+Both are those of scikit-learn (ties counted fairly, order of no consequence), computed for many batches at once.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+
+class LinkMetrics(TypedDict):
+    """Figures of one split, 0–1; None where the split has no event."""
+
+    ap: float | None
+    auc: float | None
+    ap_batch: float | None
+    auc_batch: float | None
+    events: int
+
+
+def link_metrics(positive: np.ndarray, negative: np.ndarray, batch_size: int = 30) -> LinkMetrics:
+    """Figures for scores of true events and of one sampled destination for each, in stream order.
+
+    ``ap`` and ``auc`` are taken over all scores; ``ap_batch`` and ``auc_batch`` are means over batches of ``batch_size``
+    events counted from the first, the last one possibly shorter.
+    """
+    n = len(positive)
+    if n == 0:
+        return LinkMetrics(ap=None, auc=None, ap_batch=None, auc_batch=None, events=0)
+    ap, auc = ap_and_auc(positive[None], negative[None])
+    whole = n - n % batch_size  # full batches stand side by side as rows; a shorter last one follows by itself
+    rows = [(x[:whole].reshape(-1, batch_size), x[whole:].reshape(1, -1)) for x in (positive, negative)]
+    batches = [ap_and_auc(p, q) for p, q in zip(*rows, strict=True) if p.size]
+    ap_rows, auc_rows = (np.concatenate(values) for values in zip(*batches, strict=True))
+    return LinkMetrics(
+        ap=float(ap[0]), auc=float(auc[0]), ap_batch=float(ap_rows.mean()), auc_batch=float(auc_rows.mean()), events=n
+    )
+
+
+def ap_and_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """AP and AUC of each row. Shapes: (R, P) and (R, N) scores, P and N at least 1; (R,) and (R,) come back."""
+    scores = np.concatenate([positive, negative], axis=1)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    ranked = np.take_along_axis(scores, order, axis=1)
+    true = order < positive.shape[1]
+    places = np.arange(scores.shape[1])
+    last_of_tie = np.ones_like(true)
+    last_of_tie[:, :-1] = ranked[:, 1:] != ranked[:, :-1]
+    # the end of each tie: what a threshold at this score lets through
+    end = np.minimum.accumulate(np.where(last_of_tie, places, scores.shape[1])[:, ::-1], axis=1)[:, ::-1]
+    true_through = np.take_along_axis(np.cumsum(true, axis=1), end, axis=1)
+    ap = np.where(true, true_through / (end + 1), 0.0).sum(axis=1) / positive.shape[1]
+    first_of_tie = np.ones_like(true)
+    first_of_tie[:, 1:] = last_of_tie[:, :-1]
+    start = np.maximum.accumulate(np.where(first_of_tie, places, 0), axis=1)
+    rank_from_below = scores.shape[1] - (start + end) / 2  # 1 = lowest score, ties share their mean rank
+    n_pos, n_neg = positive.shape[1], negative.shape[1]
+    above = np.where(true, rank_from_below, 0.0).sum(axis=1) - n_pos * (n_pos + 1) / 2
+    return ap, above / (n_pos * n_neg)

@@ -1,0 +1,33 @@
+"""The table of models: one line each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cordgt.errors import SettingError, nearest
+from cordgt.models.base import LinkModel
+from cordgt.models.cordgt import Cordgt, CordgtSettings
+from cordgt.models.edgebank import Edgebank, EdgebankSettings
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a model is made: its settings (a frozen dataclass) and its network, and what it is in a line."""
+
+    settings: type[Any]
+    network: type[LinkModel]
+    about: str
+
+
+MODELS: dict[str, Kind] = {
+    "cordgt": Kind(CordgtSettings, Cordgt, "transformer over sampled trees with correlated spatial-temporal encodings"),
+    "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
+}
+
+
+def find(name: str) -> Kind:
+    """The model of that name; SettingError, with the nearest one, where there is none."""
+    if name not in MODELS:
+        raise SettingError(f"There is no model '{name}'.{nearest(name, MODELS)} Known models: {', '.join(MODELS)}.")
+    return MODELS[name]

@@ -1,0 +1,40 @@
+"""What a model must answer.
+
+A model comes in two halves. Its *reader* turns queries into arrays: a pure function of (history, queries), without
+parameters, that never looks at an event at or after ``cut``. Its *network* turns those arrays into logits: parameters only,
+no sampler, no device, no file. The loop calls one after the other, so both can be tested and sped up alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from cordgt.history import History, Queries
+
+
+class Reader(Protocol):
+    """The half that reads the past."""
+
+    def pairs(self, history: History, queries: Queries) -> Any:
+        """What the network needs to score the queries."""
+
+    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Any:
+        """What the network needs to embed nodes at a time; node, t and cut are (B,)."""
+
+
+class LinkModel(nn.Module):
+    """The half that holds parameters. Adding a model is one file, and one line in the table of names."""
+
+    reader: Reader
+    trains = True  # False for a rule without parameters
+    embeds = True  # False where the model has no embedding of a single node
+
+    def forward(self, batch: Any) -> Tensor:
+        """Logits (B, M) for what ``reader.pairs`` read."""
+        raise TypeError(f"{type(self).__name__} does not score pairs")
+
+    def embed(self, batch: Any) -> Tensor:
+        """Embeddings (B, D) for what ``reader.nodes`` read."""
+        raise TypeError(f"{type(self).__name__} does not embed nodes")

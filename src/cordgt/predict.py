@@ -1,0 +1,163 @@
+"""Asking a trained model: score pairs, recommend partners, embed nodes. Nothing here knows about files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cordgt.errors import DataError
+from cordgt.events import EventStream
+from cordgt.history import History, Queries
+from cordgt.models.base import LinkModel
+from cordgt.tasks.link import score_queries
+
+KNOWN, UNTRAINED, NEWCOMER = "", "not in training", "no history"  # how an answer marks a node
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """One partner: its id as the user wrote it, the score, and how often the two met before."""
+
+    node: Any
+    score: float
+    met: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A model with a history to answer from."""
+
+    model: LinkModel
+    stream: EventStream
+    history: History
+    trained: np.ndarray  # (N,) bool, True: the node was in a training event
+
+    @property
+    def device(self) -> torch.device:
+        return self.history.index.device
+
+    def moments(self, at: np.ndarray | None, n: int) -> tuple[Tensor, Tensor]:
+        """``t`` and ``cut``, (n,) each, for times on the stream's axis; None: after everything in the history."""
+        stream = self.stream
+        if at is None:
+            t = np.full(n, stream.elapsed[-1])
+            cut = np.full(n, stream.n_events)
+        else:
+            early = np.flatnonzero(at < stream.t[0])
+            if len(early):
+                first, asked = (stream.time.format_one(x) for x in (stream.t[0], at[early[0]]))
+                row = f" (row {early[0] + 1} of the questions)" if n > 1 else ""
+                raise DataError(f"The time {asked}{row} lies before the history, which begins at {first}.")
+            t, cut = stream.elapsed_at(at), stream.cut_at(at)
+        return torch.from_numpy(t).to(self.device), torch.from_numpy(cut).to(self.device)
+
+    def nodes(self, ids: Any, side: str) -> np.ndarray:
+        """Internal ids; those never seen get fresh ones past the last, the same for the same id."""
+        found = self.stream.ids.find(ids, side)  # type: ignore[arg-type]
+        unknown = np.flatnonzero(found < 0)
+        if len(unknown):
+            names = np.array([str(ids[int(i)]) for i in unknown])
+            _, fresh = np.unique(names, return_inverse=True)
+            offset = 0 if side == "src" or self.stream.ids.side is None else len(names)
+            found = found.copy()
+            found[unknown] = self.stream.n_nodes + offset + fresh
+        return found
+
+    def notes(self, node: np.ndarray, cut: np.ndarray) -> np.ndarray:
+        """How each node is marked: by default not at all, "not in training", or "no history" before its time."""
+        degree = self.history.index.degree(*(torch.from_numpy(x).to(self.device) for x in (node, cut))).cpu().numpy()
+        trained = np.zeros(len(node), dtype=bool)
+        inside = node < len(self.trained)
+        trained[inside] = self.trained[node[inside]]
+        return np.where(degree == 0, NEWCOMER, np.where(trained, KNOWN, UNTRAINED))
+
+    def score(
+        self, src: Any, dst: Any, at: np.ndarray | None = None, progress: Callable[[int], None] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores (n,) between 0 and 1 of pairs of the user's ids, and (n,) notes on nodes that are new to the model."""
+        u, v = self._pair_nodes(src, dst)
+        t, cut = self.moments(at, len(u))
+        on_device = [torch.from_numpy(x).to(self.device) for x in (u, v)]
+        queries = Queries(on_device[0], on_device[1][:, None], t, cut, cut)
+        logits = score_queries(self.model, self.history, queries, progress=progress)[:, 0]
+        cuts = cut.cpu().numpy()
+        return _sigmoid(logits), _joined(self.notes(u, cuts), self.notes(v, cuts))
+
+    def _pair_nodes(self, src: Any, dst: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Internal ids of both columns; in one id space an unseen id is the same newcomer in either."""
+        if self.stream.ids.side is not None:
+            return self.nodes(src, "src"), self.nodes(dst, "dst")
+        both = self.nodes([*src, *dst], "src")
+        return both[: len(src)], both[len(src) :]
+
+    def recommend(
+        self, node: Any, at: float | None = None, top: int = 10, *, new_only: bool = False
+    ) -> tuple[list[Recommendation], str]:
+        """The ``top`` destinations most likely to meet ``node``, best first, and the note on ``node`` itself.
+
+        Candidates are the destinations of the history before the time asked for, never the node itself; with ``new_only``
+        those it has not met. Fewer come back where there are fewer.
+        """
+        u = self.nodes([node], "src")
+        t, cut = self.moments(None if at is None else np.array([at]), 1)
+        visible = int(cut[0])
+        candidates = np.unique(self.stream.dst[:visible])
+        candidates = candidates[candidates != u[0]]
+        source = torch.from_numpy(u).to(self.device)
+        dst = torch.from_numpy(candidates).to(self.device)
+        met = self.history.index.pair_history(source, dst, cut)[0].cpu().numpy()
+        if new_only:
+            candidates, dst, met = candidates[met == 0], dst[torch.from_numpy(met == 0).to(self.device)], met[met == 0]
+        logits = self._score_candidates(source, dst, t, cut)
+        best = np.lexsort((candidates, -logits))[:top]
+        notes = self.notes(candidates[best], np.full(len(best), visible))
+        ids = self.stream.ids.take(candidates[best]).to_pylist()
+        found = [
+            Recommendation(i, float(s), int(m), str(n))
+            for i, s, m, n in zip(ids, _sigmoid(logits[best]), met[best], notes, strict=True)
+        ]
+        return found, str(self.notes(u, np.array([visible]))[0])
+
+    def _score_candidates(self, source: Tensor, dst: Tensor, t: Tensor, cut: Tensor, at_once: int = 500) -> np.ndarray:
+        """Logits of one source against any number of destinations; its tree is read once a chunk."""
+        parts = [
+            score_queries(self.model, self.history, Queries(source, chunk[None], t, cut, cut))[0]
+            for chunk in dst.split(at_once)
+        ]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def embed(self, node: np.ndarray, at: float | None = None, at_once: int = 1000) -> np.ndarray:
+        """Embeddings (n, D) of internal ids, float32."""
+        if not self.model.embeds:
+            raise DataError(f"This model ({type(self.model).__name__.lower()}) has no embeddings of single nodes.")
+        t, cut = self.moments(None if at is None else np.full(len(node), at), len(node))
+        ids = torch.from_numpy(node).to(self.device)
+        self.model.eval()
+        with torch.inference_mode():
+            parts = [
+                self.model.embed(
+                    self.model.reader.nodes(
+                        self.history, ids[i : i + at_once], t[i : i + at_once], cut[i : i + at_once]
+                    )
+                )
+                for i in range(0, len(node), at_once)
+            ]
+        return torch.cat(parts).float().cpu().numpy() if parts else np.empty((0, 0), dtype=np.float32)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.exp(-np.logaddexp(0.0, -x))
+
+
+def _joined(src: Sequence[str] | np.ndarray, dst: Sequence[str] | np.ndarray) -> np.ndarray:
+    """One note a pair: "src: no history; dst: not in training", or empty."""
+    src = np.where(np.asarray(src) == "", "", np.char.add("src: ", np.asarray(src)))
+    dst = np.where(np.asarray(dst) == "", "", np.char.add("dst: ", np.asarray(dst)))
+    between = np.where((src != "") & (dst != ""), "; ", "")
+    return np.char.add(np.char.add(src, between), dst)

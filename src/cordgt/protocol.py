@@ -1,0 +1,62 @@
+"""Protocol: everything a figure depends on besides the model and its training, in one small frozen object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cordgt.errors import SettingError
+from cordgt.split import SPLITS
+
+VISIBILITIES = ("event", "paper", "batch")
+POOLS = ("destinations", "nodes")
+NEGATIVES = ("random",)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a stream is split, what a query sees, and what a true event is told apart from."""
+
+    visibility: str = "event"  # "event": the stream before the query's time; "paper", "batch": see `cuts`
+    split: str = "quantile"  # of the event times; "time": shares of the time range
+    train_part: float = 0.70
+    validation_part: float = 0.15
+    mask_nodes: float = 0.1  # share of the nodes whose training events are taken out, to be new at evaluation
+    mask_seed: int = 0  # which nodes those are
+    negatives: str = "random"
+    pool: str = "destinations"  # what negatives are drawn from: the split's destinations, or all "nodes"
+    eval_batch: int = 30  # of ap_batch and auc_batch; and of the visibilities "paper" and "batch" at evaluation
+    eval_seed: int = 0  # of the negatives at evaluation, so that models and seeds are asked the same
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("visibility", VISIBILITIES),
+            ("split", SPLITS),
+            ("negatives", NEGATIVES),
+            ("pool", POOLS),
+        ):
+            if getattr(self, name) not in allowed:
+                raise SettingError(f"{name}={getattr(self, name)} is not known: it is one of {', '.join(allowed)}.")
+        if not 0 <= self.mask_nodes < 1:
+            raise SettingError(f"mask_nodes={self.mask_nodes}: it is a share of the nodes, from 0 to below 1.")
+        if not (self.train_part > 0 and self.validation_part > 0 and self.train_part + self.validation_part < 1):
+            raise SettingError(
+                f"train_part={self.train_part} and validation_part={self.validation_part}: "
+                "both are above 0 and leave something for the test."
+            )
+        if self.eval_batch < 1:
+            raise SettingError(f"eval_batch={self.eval_batch}: it is at least 1.")
+
+
+def cuts(visibility: str, own_time: Tensor, batch_start: Tensor) -> tuple[Tensor, Tensor]:
+    """``cut`` and ``pair_cut`` of queries whose time begins at position ``own_time``, in batches begun at ``batch_start``.
+
+    ``event``: trees and records stop at the first event with the query's own time: what a live system knows, whatever the
+    batch size. ``paper``: records also stop at the start of the batch. ``batch``: both do.
+    """
+    so_far = torch.minimum(own_time, batch_start)
+    if visibility == "event":
+        return own_time, own_time
+    return (own_time if visibility == "paper" else so_far), so_far

@@ -1,0 +1,192 @@
+"""Settings: frozen dataclasses in, TOML out, and an error with the nearest name for anything unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cordgt import models
+from cordgt.errors import SettingError, nearest
+from cordgt.protocol import Protocol
+
+
+@dataclass(frozen=True)
+class Training:
+    """The one loop's settings."""
+
+    epochs: int = 50  # at most
+    batch_size: int = 100
+    lr: float = 0.001
+    patience: int = 3  # epochs without a better validation AP before it stops
+    tolerance: float = 1e-4  # what counts as better, relative
+    precision: str = "tf32"  # of matrix products on a GPU, or "fp32"
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1)):
+            if getattr(self, name) < least:
+                raise SettingError(f"{name}={getattr(self, name)}: it is at least {least}.")
+        if not 0 < self.lr < float("inf"):
+            raise SettingError(f"lr={self.lr}: the learning rate is above 0.")
+        if self.tolerance < 0:
+            raise SettingError(f"tolerance={self.tolerance}: it is 0 or more.")
+        if self.precision not in ("tf32", "fp32"):
+            raise SettingError(f"precision={self.precision} is not known: it is one of tf32, fp32.")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a run is made with."""
+
+    model: str = "cordgt"
+    seed: int = 0
+    protocol: Protocol = field(default_factory=Protocol)
+    training: Training = field(default_factory=Training)
+    model_settings: Any = field(default_factory=models.find("cordgt").settings)
+    unused: tuple[str, ...] = field(default=(), compare=False)  # keys given that this model has no use for
+
+    def to_toml(self) -> str:
+        """The text of ``config.toml``; `from_toml` reads it back to an equal object."""
+        parts = [f"model = {_toml(self.model)}", f"seed = {self.seed}"]
+        for title, table in (
+            ("protocol", self.protocol),
+            ("training", self.training),
+            ("settings", self.model_settings),
+        ):
+            lines = [f"{f.name} = {_toml(getattr(table, f.name))}" for f in dataclasses.fields(table)]
+            parts.append("\n".join([f"\n[{title}]", *lines]))
+        return "\n".join(parts) + "\n"
+
+
+class Given(NamedTuple):
+    """What a TOML file asks for; None where it says nothing."""
+
+    model: str | None
+    seed: int | None
+    keys: dict[str, Any]
+
+
+def parse_toml(text: str, where: str) -> Given:
+    """The settings in a file, be it a run's ``config.toml`` or a person's with any part of it; not yet checked."""
+    try:
+        given = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"{where} is not valid TOML: {error}.") from None
+    model, seed = given.pop("model", None), given.pop("seed", None)
+    for own in ("format", "data"):  # a run's config.toml says more than its settings
+        given.pop(own, None)
+    keys: dict[str, Any] = {}
+    for key, value in given.items():
+        if not isinstance(value, dict):
+            keys[key] = value
+        elif key in ("protocol", "training", "settings"):
+            keys |= value
+        else:
+            raise SettingError(
+                f"{where}: there is no table [{key}].{nearest(key, ('protocol', 'training', 'settings'))}"
+            )
+    return Given(None if model is None else str(model), seed, keys)
+
+
+def from_toml(text: str, where: str) -> Settings:
+    """The inverse of `Settings.to_toml`."""
+    given = parse_toml(text, where)
+    return make(given.model or "cordgt", given.keys, seed=given.seed or 0, where=where)
+
+
+def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "settings") -> Settings:
+    """Settings of a model from the keys given, each a value or the text of one; the rest as by default.
+
+    A key that only other models use is kept aside in ``unused``; one that nothing uses is a SettingError.
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise SettingError(f"{where}: seed={seed}: it is a whole number.")
+    kind = models.find(model)
+    tables: dict[str, type[Any]] = {"protocol": Protocol, "training": Training, "model_settings": kind.settings}
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in tables}
+    unused = []
+    for key, value in given.items():
+        home = next((name for name, table in tables.items() if key in typing.get_type_hints(table)), None)
+        if home is not None:
+            chosen[home][key] = _convert(key, value, typing.get_type_hints(tables[home])[key])
+        elif key in known_keys():
+            unused.append(key)
+        else:
+            raise SettingError(f"{where}: there is no setting '{key}'.{nearest(key, known_keys())}")
+    made = {name: table(**chosen[name]) for name, table in tables.items()}
+    return Settings(model=model, seed=seed, unused=tuple(unused), **made)
+
+
+def known_keys() -> list[str]:
+    """Every key that some model or the loop takes."""
+    tables = [Protocol, Training, *(kind.settings for kind in models.MODELS.values())]
+    return list(dict.fromkeys(name for table in tables for name in typing.get_type_hints(table)))
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, str]:
+    """``["fanout=32,1"]`` to ``{"fanout": "32,1"}``."""
+    given = {}
+    for text in assignments:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise SettingError(f"--set {text}: it is written KEY=VALUE, for example --set epochs=10.")
+        given[key.strip()] = value.strip()
+    return given
+
+
+def read_config(path: Path) -> Given:
+    """A person's ``--config`` file."""
+    try:
+        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} cannot be read: {error}.") from None
+
+
+def _convert(key: str, value: Any, kind: Any) -> Any:
+    """``value``, or the text of one, as the type of the setting."""
+    try:
+        if kind is bool:
+            return _to_bool(value)
+        if kind is int:
+            return _to_int(value)
+        if kind is float and not isinstance(value, bool):
+            return float(value)
+        if kind is str and isinstance(value, str):
+            return value
+        if typing.get_origin(kind) is tuple:
+            items = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+            return tuple(_to_int(x) for x in items)
+    except (TypeError, ValueError):
+        pass
+    expected = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}.get(
+        kind, "whole numbers, as in 32,1"
+    )
+    raise SettingError(f"{key}={value}: expected {expected}.")
+
+
+def _to_bool(value: Any) -> bool:
+    words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in words:
+        return words[str(value).lower()]
+    raise ValueError(value)
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError(value)
+    return int(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return json.dumps(value) if isinstance(value, str) else repr(value)

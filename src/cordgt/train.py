@@ -1,0 +1,442 @@
+"""The one loop: chronological batches, validation each epoch, early stopping, best weights kept, every epoch resumable.
+
+Nothing in it is remembered between epochs but weights and the optimiser's state: trees and negatives are hashes, and
+dropout is seeded anew from (seed, epoch). So a checkpoint at an epoch's end is all that a resume needs.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cordgt import draws, models
+from cordgt.errors import RunError, SettingError
+from cordgt.models.base import LinkModel
+from cordgt.run import RunFolder
+from cordgt.settings import Settings
+from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate
+
+SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl within an epoch
+
+
+class Watcher(Protocol):
+    """Who is told how the training goes: a progress bar, a log, nobody."""
+
+    def epoch_begins(self, phase: str, epoch: int, epochs: int, events: int) -> None: ...
+    def step(self, events: int, loss: float | None) -> None: ...
+    def validating(self, events: int) -> None: ...
+    def epoch_ends(self, record: dict[str, Any]) -> None: ...
+    def evaluating(self, what: str, events: int) -> None: ...
+
+
+class Silent:
+    """Tells nobody."""
+
+    def epoch_begins(self, phase: str, epoch: int, epochs: int, events: int) -> None:
+        """Nothing to show."""
+
+    def step(self, events: int, loss: float | None) -> None:
+        """Nothing to show."""
+
+    def validating(self, events: int) -> None:
+        """Nothing to show."""
+
+    def epoch_ends(self, record: dict[str, Any]) -> None:
+        """Nothing to show."""
+
+    def evaluating(self, what: str, events: int) -> None:
+        """Nothing to show."""
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SettingError(f"There is no device '{name}': it is auto, cpu or cuda.") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SettingError("CUDA was asked for, but this machine has no usable CUDA device. Use --device cpu or auto.")
+    if device.type not in ("cpu", "cuda"):
+        raise SettingError(f"The device '{name}' is not supported: it is auto, cpu or cuda.")
+    return device
+
+
+def make_network(settings: Settings, *, edge_dim: int, node_dim: int) -> LinkModel:
+    """The model of the settings with fresh weights, drawn from the run's seed."""
+    torch.manual_seed(settings.seed)
+    return models.find(settings.model).network(settings.model_settings, edge_dim=edge_dim, node_dim=node_dim)
+
+
+@dataclass
+class Step:
+    """One training step on one device, everything included: queries, trees, distances, forward, backward, Adam.
+
+    It is given positions of events and nothing else; the rest is read from what already lies on the device.
+    """
+
+    model: LinkModel
+    task: LinkTask
+    optimizer: torch.optim.Optimizer
+    seed: int
+    epoch: Tensor | int
+
+    def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
+        """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
+        queries = self.task.queries(
+            position, position[:1].expand_as(position), self.task.pools.train, seed=self.seed, epoch=self.epoch
+        )
+        batch = self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
+        logits = self.model(batch)  # (B, 2), the true destination first
+        truth = torch.zeros_like(logits)
+        truth[:, 0] = 1.0
+        losses = F.binary_cross_entropy_with_logits(logits, truth, reduction="none").mean(dim=1)
+        loss = (losses * weight).sum() / weight.sum()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+class CapturedStep:
+    """The same step, recorded once as a CUDA graph and replayed: no launch gaps. Shapes are static, so the last batch is
+    filled up with events of weight 0."""
+
+    WARM_UP = 3  # steps outside the graph, on a side stream, as recording asks for; their effect is undone
+
+    def __init__(self, step: Step, batch_size: int) -> None:
+        device = step.task.device
+        self.step = step
+        self.position = torch.zeros(batch_size, dtype=torch.int64, device=device)
+        self.weight = torch.ones(batch_size, device=device)
+        before = {k: v.clone() for k, v in step.model.state_dict().items()}
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(self.WARM_UP):
+                step(self.position, self.weight)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.loss = step(self.position, self.weight)
+        step.model.load_state_dict(before)
+        for state in step.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
+        n = len(position)
+        self.position[:n] = position
+        self.position[n:] = position[-1]
+        self.weight[:n] = weight
+        self.weight[n:] = 0.0
+        self.graph.replay()
+        return self.loss.clone()
+
+
+@dataclass
+class Progress:
+    """How far a phase has come: what a checkpoint holds besides tensors."""
+
+    phase: str = "fit"  # or "refit"
+    epoch: int = 0  # epochs done
+    best_epoch: int = 0
+    best_ap: float = -np.inf
+    train_seconds: float = 0.0  # over all epochs done, validation left out
+    finished: bool = False
+
+
+class Fit:
+    """One phase of training in a run folder, from wherever its checkpoint left off."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        settings: Settings,
+        task: LinkTask,
+        *,
+        phase: str,
+        epochs: int,
+        start: dict[str, Tensor] | None,
+        watcher: Watcher,
+    ) -> None:
+        self.folder, self.settings, self.task, self.watcher, self.epochs = folder, settings, task, watcher, epochs
+        self.validates = phase == "fit"
+        self.progress = Progress(phase=phase)
+        self.best: dict[str, Tensor] = {}
+        device = task.device
+        model = make_network(settings, edge_dim=task.stream.edge_dim, node_dim=task.stream.node_dim)
+        if start is not None:
+            load_weights(model, start, "the run given to --init")
+        self.model = model.to(device)
+        cuda = device.type == "cuda"
+        self.optimizer = (
+            torch.optim.Adam(
+                self.model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True if cuda else None
+            )
+            if model.trains
+            else None
+        )
+        self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
+
+    def run(self) -> dict[str, Tensor]:
+        """Train to the end and return the weights to keep: the best ones, or the last where nothing validates."""
+        if self.optimizer is None:
+            return dict(self.model.state_dict())
+        self._restore()
+        step = None
+        while not self.progress.finished:
+            if step is None:
+                step = self._make_step()
+            self._epoch(step)
+        return self.best
+
+    def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
+        assert self.optimizer is not None
+        if self.task.device.type == "cpu":
+            return Step(self.model, self.task, self.optimizer, self.settings.seed, 0)
+        self.model.train()
+        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, self.epoch_tensor)
+        saved = {k: v.clone() for k, v in self._tensors().items()}
+        captured = CapturedStep(plain, self.settings.training.batch_size)
+        self._load_tensors(saved)
+        return captured
+
+    def _epoch(self, step: Callable[[Tensor, Tensor], Tensor]) -> None:
+        p, settings = self.progress, self.settings
+        epoch = p.epoch + 1
+        torch.manual_seed(draws.child_int(draws.mix_int(settings.seed), epoch) & (2**63 - 1))
+        self.epoch_tensor.fill_(epoch)
+        if isinstance(step, Step):
+            step.epoch = epoch
+        began = time.perf_counter()
+        loss = self._train_once(step, epoch)
+        p.train_seconds += time.perf_counter() - began
+        record: dict[str, Any] = {
+            "phase": p.phase,
+            "epoch": epoch,
+            "loss": loss,
+            "train_seconds": time.perf_counter() - began,
+        }
+        p.epoch = epoch
+        if self.validates:
+            record |= self._validate()
+        else:
+            p.best_epoch = epoch
+            self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+        waited = epoch - p.best_epoch
+        p.finished = epoch >= self.epochs or (self.validates and waited >= settings.training.patience)
+        record["best_epoch"] = p.best_epoch
+        self.folder.append_history(record)
+        self._save()
+        self.watcher.epoch_ends(record)
+
+    def _train_once(self, step: Callable[[Tensor, Tensor], Tensor], epoch: int) -> float:
+        """One pass over the training events in stream order; the mean loss."""
+        positions = torch.from_numpy(self.task.split.train).to(self.task.device)
+        weight = torch.ones(self.settings.training.batch_size, device=self.task.device)
+        self.watcher.epoch_begins(self.progress.phase, epoch, self.epochs, len(positions))
+        self.model.train()
+        total = torch.zeros((), dtype=torch.float64, device=self.task.device)
+        seen, shown, last = 0, 0, time.perf_counter()
+        for batch in positions.split(self.settings.training.batch_size):
+            total += step(batch, weight[: len(batch)]).double() * len(batch)
+            seen += len(batch)
+            now = time.perf_counter()
+            if now - last > SECONDS_BETWEEN_LINES or self.task.device.type == "cpu":
+                loss = self._checked(float(total) / seen, epoch)
+                self.watcher.step(seen - shown, loss)
+                shown = seen
+                if now - last > SECONDS_BETWEEN_LINES:
+                    self.folder.append_history(
+                        {"phase": self.progress.phase, "epoch": epoch, "events": seen, "loss": loss}
+                    )
+                    last = now
+        self.watcher.step(seen - shown, float(total) / seen)
+        return self._checked(float(total) / seen, epoch)
+
+    def _checked(self, loss: float, epoch: int) -> float:
+        if np.isfinite(loss):
+            return loss
+        raise RunError(
+            f"The loss is no longer a number in epoch {epoch}. The best weights so far are kept in {self.folder.path}. "
+            "A smaller learning rate often helps (--set lr=0.0003), or features of a smaller scale."
+        )
+
+    def _validate(self) -> dict[str, Any]:
+        p = self.progress
+        began = time.perf_counter()
+        self.watcher.validating(len(self.task.split.validation))
+        figures = evaluate(self.model, self.task, "validation", "transductive")
+        ap = figures["ap"]
+        assert ap is not None
+        if p.best_epoch == 0 or (ap - p.best_ap) / abs(p.best_ap) > self.settings.training.tolerance:
+            p.best_ap, p.best_epoch = ap, p.epoch
+            self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+            self.folder.write_tensors("model.safetensors", self.best, {"epoch": p.epoch, "validation_ap": ap})
+        seconds = time.perf_counter() - began
+        return {"validation": {"ap": ap, "auc": figures["auc"]}, "validation_seconds": seconds}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Everything a resume needs, by name: weights, best weights, the optimiser's state."""
+        assert self.optimizer is not None
+        found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        found |= {f"best.{k}": v for k, v in self.best.items()}
+        for i, (_, state) in enumerate(sorted(self.optimizer.state_dict()["state"].items())):
+            found |= {f"adam.{i}.{k}": v for k, v in state.items()}
+        return found
+
+    def _load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `_tensors`, in place, so that a captured step keeps its addresses."""
+        assert self.optimizer is not None
+        self.model.load_state_dict(_below(tensors, "model."))
+        device = self.task.device
+        self.best = {k: v.to(device) for k, v in _below(tensors, "best.").items()}
+        parameters = [q for group in self.optimizer.param_groups for q in group["params"]]
+        for i, parameter in enumerate(parameters):
+            given = _below(tensors, f"adam.{i}.")
+            state = self.optimizer.state[parameter]
+            for k, v in given.items():
+                if k in state:
+                    state[k].copy_(v)
+                else:
+                    where = device if self.optimizer.defaults["capturable"] or k != "step" else torch.device("cpu")
+                    state[k] = v.to(where).clone()
+            if not given:
+                for v in state.values():
+                    v.zero_()
+
+    def _save(self) -> None:
+        self.folder.write_tensors("state.safetensors", self._tensors(), vars(self.progress))
+
+    def _restore(self) -> None:
+        """Go on from where the folder says: after a finished phase, after an epoch, or at the start."""
+        kept = "model.safetensors" if self.validates else "refit.safetensors"
+        if self.folder.has(kept):
+            weights, about = self.folder.read_tensors(kept)
+            if about.get("finished"):
+                self.best, self.progress = weights, self._read_progress(kept, about)
+                return
+        if self.folder.has("state.safetensors"):
+            tensors, about = self.folder.read_tensors("state.safetensors")
+            if about.get("phase") == self.progress.phase:
+                self.progress = self._read_progress("state.safetensors", about)
+                try:
+                    self._load_tensors(tensors)
+                except (RuntimeError, KeyError) as error:
+                    raise RunError(f"{self.folder.path / 'state.safetensors'} is damaged: {error}.") from None
+        self.folder.keep_history(self.progress.phase, self.progress.epoch)
+
+    def _read_progress(self, name: str, about: dict[str, Any]) -> Progress:
+        try:
+            return Progress(**about)
+        except TypeError as error:
+            raise RunError(f"{self.folder.path / name} is damaged: {error}.") from None
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def load_weights(model: LinkModel, weights: dict[str, Tensor], where: str) -> None:
+    """Put weights into a model; SettingError where they are another model's."""
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise SettingError(f"The weights of {where} do not fit these settings: {reason}") from None
+
+
+def train_in(
+    folder: RunFolder,
+    settings: Settings,
+    task: LinkTask,
+    *,
+    start: dict[str, Tensor] | None = None,
+    refit: bool = False,
+    watcher: Watcher | None = None,
+) -> dict[str, Any]:
+    """Train, evaluate and write everything into ``folder``; the contents of ``metrics.json`` come back."""
+    watcher = watcher or Silent()
+    device = task.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        torch.set_float32_matmul_precision("high" if settings.training.precision == "tf32" else "highest")
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        fit = Fit(folder, settings, task, phase="fit", epochs=settings.training.epochs, start=start, watcher=watcher)
+        best = fit.run()
+        load_weights(fit.model, {k: v.to(device) for k, v in best.items()}, str(folder.path))
+        folder.write_tensors("model.safetensors", fit.model.state_dict(), vars(fit.progress))
+        metrics = _figures(fit.model, task, settings, fit.progress, watcher)
+        if refit and fit.model.trains:
+            metrics["refit"] = _refit(folder, settings, task, fit.progress.best_epoch, start, watcher)
+    metrics["peak_memory_mb"] = peak_memory_mb(device)
+    folder.write_metrics(metrics)
+    folder.remove("state.safetensors")
+    return metrics
+
+
+def _refit(
+    folder: RunFolder,
+    settings: Settings,
+    task: LinkTask,
+    epochs: int,
+    start: dict[str, Tensor] | None,
+    watcher: Watcher,
+) -> dict[str, Any]:
+    """Train anew on every event for as many epochs as validation chose. The figures stay those of the honest split."""
+    everything = LinkTask.prepare(task.stream, task.protocol, seed=settings.seed, device=task.device, everything=True)
+    fit = Fit(folder, settings, everything, phase="refit", epochs=epochs, start=start, watcher=watcher)
+    weights = fit.run()
+    folder.write_tensors("refit.safetensors", weights, vars(fit.progress))
+    return {"epochs": epochs, "events": task.stream.n_events}
+
+
+def _figures(
+    model: LinkModel, task: LinkTask, settings: Settings, progress: Progress, watcher: Watcher
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "model": settings.model,
+        "data": task.stream.name,
+        "seed": settings.seed,
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        "seconds_per_epoch": progress.train_seconds / progress.epoch if progress.epoch else 0.0,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "protocol": vars(settings.protocol),
+        "device": str(task.device),
+    }
+    found |= all_figures(model, task, watcher)
+    return found
+
+
+def all_figures(model: LinkModel, task: LinkTask, watcher: Watcher | None = None) -> dict[str, Any]:
+    """``{"validation": {"transductive": …, "inductive": …}, "test": …}``."""
+    watcher = watcher or Silent()
+    found: dict[str, Any] = {}
+    for part in PARTS:
+        found[part] = {}
+        for setting in SETTINGS:
+            positions = getattr(task.split, part)
+            n = len(positions if setting == "transductive" else task.split.inductive(positions))
+            watcher.evaluating(f"{part}, {setting}", n)
+            found[part][setting] = evaluate(model, task, part, setting, progress=lambda k: watcher.step(k, None))
+    return found
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """The most memory used so far: the GPU's where one is used, otherwise the process's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

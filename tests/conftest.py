@@ -1,0 +1,85 @@
+"""What every test can ask for: a device to compute on, and the folder of real datasets where there is one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", parent=settings.get_profile("local"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@dataclass(frozen=True)
+class Place:
+    """``cpu``: compiled loops. ``torch``: tensor operations on the CPU. ``cuda``: the same operations there."""
+
+    name: str
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda" if self.name == "cuda" else "cpu")
+
+    def index(self, index: Any) -> Any:
+        """The same index, answering this way."""
+        return index.plain() if self.name == "torch" else index.to(self.device)
+
+    def ints(self, values: Any) -> torch.Tensor:
+        return torch.as_tensor(values, dtype=torch.int64, device=self.device)
+
+    def floats(self, values: Any) -> torch.Tensor:
+        return torch.as_tensor(values, dtype=torch.float64, device=self.device)
+
+
+PLACES = ["cpu", "torch", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small batches are faster on one thread, and tests that run side by side do not fight over cores."""
+    before = torch.get_num_threads(), numba.get_num_threads()
+    torch.set_num_threads(1)
+    numba.set_num_threads(1)
+    yield
+    torch.set_num_threads(before[0])
+    numba.set_num_threads(before[1])
+
+
+@pytest.fixture
+def all_threads() -> Iterator[None]:
+    """Compiled loops on every core, for tests of what runs side by side."""
+    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    yield
+    numba.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Every way of looking things up that this machine has."""
+    return Place(request.param)
+
+
+@pytest.fixture(scope="session", params=[p for p in PLACES if p != "torch"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Every device of this machine."""
+    return torch.device(request.param)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder that ``$CORDGT_DATA`` names; the test is skipped where there is none."""
+    named = os.environ.get("CORDGT_DATA")
+    if not named:
+        pytest.skip("set CORDGT_DATA to a folder that holds NAME/ml_NAME.csv to run the tests on real data")
+    folder = Path(named)
+    if not folder.is_dir():
+        pytest.skip(f"CORDGT_DATA names {folder}, which is no folder")
+    return folder

@@ -1,0 +1,163 @@
+"""Spatial and temporal distance, against the formulas said one pair at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordgt.context import TreeShape, sample_trees
+from cordgt.distance import spatial_distance, temporal_distance
+
+from . import slow
+from . import strategies as some
+from .helpers import TEN, build, shape_of
+from .strategies import Stream, streams
+
+absents = st.sampled_from((4, 5, 99))
+weights = st.sampled_from((0.0, 0.1, 1.0, 10.0))
+
+
+# Ten events by hand
+
+
+def test_spatial_distance_by_hand(place: Any) -> None:
+    """The recent tree of 4 before event 9: 4, then 0 (event 7), then 1 and 3 (events 6 and 4)."""
+    shape = TreeShape((1, 2))
+    to = sample_trees(place.index(build(TEN)), shape, place.ints(4), place.ints(9), seed=0, sampling="recent")
+    assert to.node.tolist() == [4, 0, 1, 3]
+    got = spatial_distance(place.ints([4, 0, 1, 3, 2, 5, 6, -1]), to, shape, 7)
+    assert got.tolist() == [0, 1, 2, 2, 7, 7, 7, 7]
+
+
+def test_spatial_distance_is_the_smallest_hop_by_hand(place: Any) -> None:
+    """In the tree 1 | 0 3 0 | 1 1 . . 1 . the root stands at hop 2 as well; padding stands nowhere."""
+    shape = TreeShape((3, 2))
+    to = sample_trees(place.index(build(TEN)), shape, place.ints(1), place.ints(9), seed=0, sampling="recent")
+    assert to.node.tolist() == [1, 0, 3, 0, 1, 1, -1, -1, 1, -1]
+    assert spatial_distance(place.ints([1, 0, 3, 2, -1]), to, shape, 4).tolist() == [0, 1, 1, 4, 4]
+    assert spatial_distance(to.node, to, shape, 4).tolist() == [0, 1, 1, 1, 0, 0, 4, 4, 0, 4]
+
+
+@pytest.mark.parametrize("absent", [-1, 0, 1, 2])
+def test_absent_may_be_nearer_than_a_hop(place: Any, absent: int) -> None:
+    """``absent`` is for nodes that stand nowhere, and takes nothing from those that do."""
+    shape = TreeShape((1, 2))
+    to = sample_trees(place.index(build(TEN)), shape, place.ints(4), place.ints(9), seed=0, sampling="recent")
+    assert spatial_distance(place.ints([4, 0, 1, 2, -1]), to, shape, absent).tolist() == [0, 1, 2, absent, absent]
+
+
+def test_temporal_distance_by_hand(place: Any) -> None:
+    """At time 30 (20 after the start), to node 0, over the first 9 events, with alpha 0.5 and beta 2."""
+    got = temporal_distance(
+        place.index(build(TEN)),
+        place.ints([0, 1, 2, 3, 4, 5, 6, -1]),
+        place.ints(0),
+        place.floats(20.0),
+        place.ints(9),
+        alpha=0.5,
+        beta=2.0,
+        never_met=50.0,
+    )
+    expected = [
+        0.0,  # the root itself
+        0.5 * 5 / (20 * 3) + 2 * 15 / 20,  # 3 events, the last at 5
+        0.5 * 10 / (20 * 1) + 2 * 10 / 20,  # 1 event at 10
+        0.5 * 5 / (20 * 1) + 2 * 15 / 20,  # 1 event at 5
+        0.5 * 8 / (20 * 1) + 2 * 12 / 20,  # 1 event at 8
+        50.0,  # isolated
+        50.0,  # a newcomer
+        50.0,  # padding
+    ]
+    assert expected[1:5] == pytest.approx([1.5 + 1 / 24, 1.25, 1.625, 1.4])
+    assert got.dtype == torch.float64
+    assert got.tolist() == pytest.approx(expected, rel=1e-14)
+
+
+def test_temporal_distance_with_self_loops_and_first_moments_by_hand(place: Any) -> None:
+    index = place.index(build(TEN))
+
+    def distance(node: int, root: int, t: float, pair_cut: int) -> float:
+        asked = (place.ints([node]), place.ints(root), place.floats(t), place.ints(pair_cut))
+        return temporal_distance(index, *asked, alpha=0.5, beta=2.0, never_met=50.0).item()
+
+    assert distance(2, 2, 10.0, 8) == 0.0  # met itself, and is itself
+    assert distance(6, 6, 10.0, 8) == 0.0  # a newcomer is itself too
+    assert distance(1, 0, 2.0, 1) == 2.0  # met once, at time 0: no intensity term
+    assert distance(1, 0, 2.0, 0) == 50.0
+    assert distance(1, 0, 0.0, 0) == 50.0  # at the stream's start nobody has met
+    assert distance(0, 0, 0.0, 0) == 0.0
+
+
+# Random streams
+
+
+@given(data=st.data(), stream=streams(), fanout=some.fanouts, seed=some.seeds, sampling=some.samplings, absent=absents)
+def test_spatial_distance(
+    place: Any, data: st.DataObject, stream: Stream, fanout: tuple[int, ...], seed: int, sampling: str, absent: int
+) -> None:
+    """From the nodes of every tree to every tree, as a model asks it, and from any other ids."""
+    queries = data.draw(
+        st.lists(st.tuples(some.nodes(stream, padding=False), some.cuts(stream)), min_size=1, max_size=4)
+    )
+    shape = TreeShape(fanout)
+    root, cut = place.ints(queries).unbind(1)
+    to = sample_trees(place.index(build(stream)), shape, root, cut, seed=seed, sampling=sampling)
+    trees = [slow.tree(stream.history, fanout, r, c, seed, 0, sampling) for r, c in queries]
+    n = len(queries)
+    for of in (to.node, place.ints(list(range(-1, stream.n_nodes + 3))).expand(n, -1)):
+        got = spatial_distance(of, to, shape, absent)
+        expected = [
+            [slow.spatial_distance(w, slots, absent) for w in row]
+            for row, slots in zip(of.tolist(), trees, strict=True)
+        ]
+        assert shape_of(got, torch.int64, tuple(of.shape), place.device) == expected
+    crossed = spatial_distance(to.node[:, None], to.__class__(to.node[None], to.pos[None]), shape, absent)  # (n, n, C)
+    expected_crossed = [
+        [[slow.spatial_distance(slot.node, slots, absent) for slot in of_tree] for slots in trees] for of_tree in trees
+    ]
+    assert crossed.tolist() == expected_crossed
+
+
+@settings(max_examples=150)
+@given(data=st.data(), stream=streams(), alpha=weights, beta=weights, never_met=st.sampled_from((0.0, 1.0, 33.0)))
+def test_temporal_distance(
+    place: Any, data: st.DataObject, stream: Stream, alpha: float, beta: float, never_met: float
+) -> None:
+    history, elapsed = stream.history, stream.elapsed
+    node = list(range(-1, stream.n_nodes + 2))
+    asked = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        t = data.draw(st.one_of(st.sampled_from(elapsed), st.sampled_from((elapsed[-1] + 1, elapsed[-1] * 2 + 0.3))))
+        before = sum(e < t for e in elapsed)
+        asked.append((data.draw(some.nodes(stream, padding=False)), t, data.draw(st.integers(0, before))))
+    root, t, pair_cut = zip(*asked, strict=True)
+    got = temporal_distance(
+        place.index(build(stream)),
+        place.ints(node).expand(len(asked), -1),
+        place.ints(root),
+        place.floats(t),
+        place.ints(pair_cut),
+        alpha=alpha,
+        beta=beta,
+        never_met=never_met,
+    )
+    values = shape_of(got, torch.float64, (len(asked), len(node)), place.device)
+    for row, (root_, t_, cut_) in zip(values, asked, strict=True):
+        expected = [slow.temporal_distance(history, w, root_, t_, cut_, alpha, beta, never_met) for w in node]
+        assert row == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@given(data=st.data(), stream=streams(min_events=2))
+def test_temporal_distance_is_symmetric(place: Any, data: st.DataObject, stream: Stream) -> None:
+    node = place.ints(list(range(stream.n_nodes)))
+    n, t = stream.n_nodes, stream.elapsed[-1] + 1
+    cut = place.ints(data.draw(some.cuts(stream)))
+    index = place.index(build(stream))
+    got = temporal_distance(
+        index, node.expand(n, n), node, place.floats(t).expand(n), cut.expand(n), alpha=0.3, beta=2.0, never_met=9.0
+    )
+    assert got.equal(got.T)

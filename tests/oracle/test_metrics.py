@@ -1,0 +1,86 @@
+"""AP and AUC, against scikit-learn and against counting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from cordgt.metrics import link_metrics
+
+from . import slow
+
+coarse = st.sampled_from((-2.0, -0.5, -0.0, 0.0, 0.25, 0.5, 1.0))
+fine = st.floats(-50, 50, allow_nan=False)
+scores = st.one_of(
+    st.lists(st.tuples(coarse, coarse), min_size=1, max_size=70),
+    st.lists(st.tuples(fine, fine), min_size=1, max_size=70),
+    st.lists(st.tuples(st.just(0.5), st.just(0.5)), min_size=1, max_size=70),
+)
+
+
+def by_sklearn(pos: np.ndarray, neg: np.ndarray) -> tuple[float, float]:
+    truth = np.r_[np.ones(len(pos)), np.zeros(len(neg))]
+    both = np.r_[pos, neg]
+    return float(average_precision_score(truth, both)), float(roc_auc_score(truth, both))
+
+
+def test_by_hand() -> None:
+    """Ranked: 0.9 true, 0.8 wrong, 0.7 true and wrong, 0.1 true, 0 wrong; batches of 2 and a last one of 1.
+
+    AP = (1/1 + 2/4 + 3/5) / 3. Of 9 pairs 0.9 wins 3, 0.7 wins 1 and a half, 0.1 wins 1. First batch: 0.9 and 0.7
+    against 0.8 and 0: AP (1 + 2/3) / 2, AUC 3/4; second: 0.1 against 0.7: AP 1/2, AUC 0.
+    """
+    got = link_metrics(np.array([0.9, 0.7, 0.1]), np.array([0.8, 0.0, 0.7]), batch_size=2)
+    assert got["ap"] == pytest.approx(0.7)
+    assert got["auc"] == pytest.approx(5.5 / 9)
+    assert got["ap_batch"] == pytest.approx((5 / 6 + 1 / 2) / 2)
+    assert got["auc_batch"] == pytest.approx(3 / 8)
+    assert got["events"] == 3
+
+
+@settings(max_examples=150)
+@given(pairs=scores, batch_size=st.sampled_from((1, 2, 7, 30, 71)), dtype=st.sampled_from((np.float32, np.float64)))
+def test_link_metrics(pairs: list[tuple[float, float]], batch_size: int, dtype: type[np.floating]) -> None:
+    pos, neg = np.array(pairs, dtype=dtype).T
+    got = link_metrics(pos, neg, batch_size=batch_size)
+    expected = slow.link_metrics(pos.tolist(), neg.tolist(), batch_size)
+    assert got.keys() == expected.keys()
+    assert got == pytest.approx(expected, abs=1e-12)
+    assert all(type(got[name]) is float for name in ("ap", "auc", "ap_batch", "auc_batch"))  # goes to JSON as it is
+
+
+@settings(max_examples=60)
+@given(pairs=scores, batch_size=st.sampled_from((2, 30)))
+def test_link_metrics_are_those_of_sklearn(pairs: list[tuple[float, float]], batch_size: int) -> None:
+    pos, neg = np.array(pairs).T
+    got = link_metrics(pos, neg, batch_size=batch_size)
+    batches = [by_sklearn(pos[i : i + batch_size], neg[i : i + batch_size]) for i in range(0, len(pos), batch_size)]
+    means = np.mean(batches, axis=0)
+    assert (got["ap"], got["auc"]) == pytest.approx(by_sklearn(pos, neg), abs=1e-12)
+    assert (got["ap_batch"], got["auc_batch"]) == pytest.approx((means[0], means[1]), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 29, 30, 31, 60, 1003])
+def test_a_ragged_last_batch(n: int) -> None:
+    rng = np.random.default_rng(n)
+    pos, neg = rng.normal(0.5, 1, n).round(1), rng.normal(0, 1, n).round(1)
+    got = link_metrics(pos, neg)
+    batches = [by_sklearn(pos[i : i + 30], neg[i : i + 30]) for i in range(0, n, 30)]
+    assert got["events"] == n
+    assert (got["ap"], got["auc"]) == pytest.approx(by_sklearn(pos, neg), abs=1e-12)
+    assert (got["ap_batch"], got["auc_batch"]) == pytest.approx(tuple(np.mean(batches, axis=0)), abs=1e-12)
+
+
+@given(pairs=scores)
+def test_order_within_a_batch_does_not_matter(pairs: list[tuple[float, float]]) -> None:
+    pos, neg = np.array(pairs).T
+    forward, backward = link_metrics(pos, neg, len(pos)), link_metrics(pos[::-1], neg[::-1], len(pos))
+    assert forward == pytest.approx(backward, abs=1e-12)
+
+
+def test_no_events() -> None:
+    nothing = np.array([])
+    assert link_metrics(nothing, nothing) == {"ap": None, "auc": None, "ap_batch": None, "auc_batch": None, "events": 0}

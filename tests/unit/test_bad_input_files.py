@@ -1,0 +1,308 @@
+"""Every way a file can be wrong: an error that names the file, the line, and what was expected."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordgt.errors import DataError
+from cordgt.readers import read_events, read_ids, read_pairs
+
+GOOD = "src,dst,time,w\na,b,1,5\nb,c,2,6\n"
+
+
+def refused(source: object, message: str, **options: object) -> str:
+    """The text of the error, which matches ``message``."""
+    with pytest.raises(DataError, match=message) as caught:
+        read_events(source, **options)
+    assert "Traceback" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("\n \n\n", "is empty"),
+        ("# only\n% comments\n", "nothing but comments"),
+        ("src,dst,time\n", "header but no rows"),
+        ("src,dst,time", "header but no rows"),
+        ("src,dst,time\n# none\n\n", "header but no rows"),
+        (b"\x00\x01\x02garbage\xff" * 50, "neither text .* nor Parquet"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "neither text"),
+        ("src,dst,time\na,b,1\n".encode("utf-16"), "UTF-16"),
+        ("src,dst,time\na,b,1\né,b,2\n".encode("latin-1"), "line 3: not in UTF-8"),
+        (b"\x1f\x8bnonsense", "damaged or incomplete gzip"),
+        (gzip.compress(GOOD.encode() * 50)[:-20], "damaged or incomplete gzip"),
+        (gzip.compress(b""), "is empty"),
+        (b"PAR1 and no more", "damaged Parquet"),
+        ("src,dst,time\na,b,1\nb,c\n", "line 3: found 2 fields, expected 3 as in the header"),
+        ("src,dst,time\na,b,1\n\n# x\nb,c,2,3\n", "line 5: found 4 fields, expected 3"),
+        ("1 2 3\n1 2 3 4\n", "line 2: found 4 fields, expected 3 as in the first row"),
+        ("src,dst,time\na,b\n", "line 2: found 2 fields, expected 3"),
+        ("src,dst\na,b\n", "no column is called as a time usually is; name it with --time.*'src', 'dst'"),
+        ("a,b,c\nx,y,z\n", "no column is called as a source usually is"),
+        ("alice bob hello 5\nbob eve hi 6\n", "If the first line is data, give the position of the time"),
+        ("1 2\n2 3\n", "has 2 columns; at least src, dst and time"),
+        ("hello\n", "has 1 column"),
+        ("src,dst,date,time\na,b,1,2\n", "'date' and 'time' could each be the time"),
+        ("src,dst,src,time\na,b,c,2\n", "'src' and 'src' could each be the source"),
+        ("src,dst,time\na,b,1\nb,c,soon\n", r"line 3: the time 'soon' is not a number \(column 'time'\)"),
+        ("src,dst,time\na,b,1\n\n# c\nb,c,\n", "line 5: the time is missing"),
+        ("src,dst,time\r\na,b,1\r\nb,c,nan\r\n", "line 3: the time 'nan' is not a finite number"),
+        ("a b 1\nb c -inf\n", "line 2: the time '-inf' is not a finite number"),
+        ("src,dst,time\na,b,1\nb,c,1e999\n", "line 3: the time '1e999' is not a finite number"),
+        ("src,dst,time\na,b,1\nb,c,2024-01-01\n", "line 3: the time '2024-01-01' is a date, but numbers"),
+        ("src,dst,time\na,b,2024-01-01\nb,c,17\n", "line 3: the time '17' is a number, but an ISO date"),
+        ("src,dst,time\na,b,2024-01-01\nb,c,2024-02-30\n", "line 3: the time '2024-02-30' is not an ISO date"),
+        ("src,dst,time\na,b,soon\nb,c,1\n", "line 2: the time 'soon' is not a number"),
+        ('src,dst,time\n"a\nb",b,1\nb,c,soon\n', "line 4: the time 'soon'"),
+        ("1 2 2024-01-01 10:00:00\n", "date and time of day stand in two columns"),
+        ("src,dst,time\na,b,1\n,c,2\n", r"line 3: the id is missing \(column 'src'\)"),
+        ("src,dst,time\na,b,1\nc,,2\n", r"line 3: the id is missing \(column 'dst'\)"),
+    ],
+)
+def test_files(tmp_path: Path, content: str | bytes, message: str) -> None:
+    path = tmp_path / "events.csv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    assert "events.csv" in refused(path, message)
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text(GOOD)
+    refused(tmp_path / "event.csv", r"no file .*event.csv. Did you mean 'events.csv'")
+    refused(tmp_path / "nowhere" / "event.csv", "no file")
+    refused(tmp_path, "is a folder")
+    refused(tmp_path / "events.csv", "no file .*n.csv", node_features=tmp_path / "n.csv")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"time": "tme"},
+            r"no column 'tme' for --time. Did you mean 'time'\? The columns are 'src', 'dst', 'time', 'w'",
+        ),
+        ({"src": "zzzzz"}, "no column 'zzzzz' for --src. The columns are"),
+        ({"dst": 4}, "no column 4 for --dst: it has 4, counted from 0"),
+        ({"src": "dst"}, "'dst' usually|destination"),
+        ({"src": "src", "dst": "src"}, "both the source and the destination"),
+        ({"features": "w,x"}, "no column 'x' for --features"),
+        ({"features": "w,w"}, "column 'w' is asked for as a feature, but is already in use"),
+        ({"features": "time"}, "already in use"),
+        ({"features": "3-9"}, "range 3-9"),
+        ({"features": "3-1"}, "range 3-1"),
+        ({"ids": "both"}, "auto, shared or separate"),
+    ],
+)
+def test_options(tmp_path: Path, options: dict, message: str) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text(GOOD)
+    refused(path, message, **options)
+
+
+def test_a_name_where_there_is_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "events.txt"
+    path.write_text("1 2 3\n2 3 4\n")
+    refused(path, "has no header, so no column 'when' for --time; give its position, 0 to 2", time="when")
+    refused(path, "both the source and the destination", src=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("red", "line 3: the feature 'red' in column 'w' is not a number"),
+        ("", "line 3: the feature '' in column 'w' is not a number"),
+        ("nan", "line 3: the feature in column 'w' is not a finite number"),
+        ("inf", "line 3: the feature in column 'w' is not a finite number"),
+        ("1e60", "line 3: the feature in column 'w' is not a finite number"),
+    ],
+)
+def test_features(tmp_path: Path, value: str, message: str) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text(f"src,dst,time,w\na,b,1,5\nb,c,2,{value}\n")
+    refused(path, message, features="w")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"src": [1, None]}, "row 1 .*the id is missing"),
+        ({"src": [1.5, 2.0]}, "row 0 .*the id 1.5 is not a whole number"),
+        ({"src": [[1], [2]]}, "cannot hold node ids"),
+        ({"t": [1.0, float("nan")]}, "row 1 .*not a finite number"),
+        ({"t": [True, False]}, "column 't'.*cannot hold times"),
+        ({"t": pa.array([None, None], pa.timestamp("us"))}, "row 0 .*time is missing"),
+        ({"features": ["a", "b"]}, "column 'features' does not hold numbers but string"),
+        ({"features": [[1.0, 2.0], [3.0]]}, "row 1 .*1 features in column 'features', but 2 in the first row"),
+        ({"features": [1.0, None]}, "row 1 .*the feature in column 'features' is missing"),
+        ({"features": [1.0, float("inf")]}, "row 1 .*not a finite number"),
+    ],
+)
+def test_parquet(tmp_path: Path, columns: dict, message: str) -> None:
+    pq.write_table(pa.table({"src": [1, 2], "dst": [2, 3], "t": [0, 1], **columns}), tmp_path / "e.parquet")
+    refused(tmp_path / "e.parquet", message, features="features" if "features" in columns else None)
+
+
+def test_tables_without_rows(tmp_path: Path) -> None:
+    empty = pa.table({"src": pa.array([], pa.int64()), "dst": pa.array([], pa.int64()), "t": pa.array([], pa.int64())})
+    pq.write_table(empty, tmp_path / "e.parquet")
+    refused(tmp_path / "e.parquet", "holds no events")
+    refused(empty, "holds no events")
+    refused(pd.DataFrame({"src": [], "dst": [], "t": []}), "holds no events")
+    refused(pd.DataFrame(), "no column is called")
+    refused(pd.DataFrame({"src": [1], "dst": [2], "t": [3], "y": ["a"]}), "the label 'a' is not a number", label="y")
+    refused(read_events(pd.DataFrame({"src": [1], "dst": [2], "t": [3]})), "already")
+    refused(SimpleNamespace(src=np.zeros(0, int), dst=np.zeros(0, int), t=np.zeros(0)), "no events")
+    refused(SimpleNamespace(src=np.zeros(2, int), dst=np.zeros(1, int), t=np.zeros(2)), "unequal length")
+
+
+ML = ",u,i,ts,label,idx\n0,1,3,0.0,0,1\n1,2,3,1.0,0,2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "edges", "nodes", "message"),
+    [
+        (ML, np.ones((5, 2)), None, r"ml_x.npy has 5 rows; 3 were expected for the 2 events"),
+        (ML, np.ones(3), None, r"ml_x.npy holds float64 of shape \(3,\); a matrix of numbers"),
+        (ML, np.array([["a"], ["b"], ["c"]]), None, "a matrix of numbers"),
+        (ML, np.array([[{}], [{}], [{}]], dtype=object), None, "ml_x.npy cannot be read: it holds Python objects"),
+        (ML, np.array([[0.0], [1.0], [np.nan]]), None, r"ml_x.npy, row 2 .*nan"),
+        (ML, b"\x93NUMPY\x01\x00nope", None, "ml_x.npy cannot be read: it is damaged"),
+        (ML, b"", None, "ml_x.npy cannot be read: it is damaged"),
+        (ML.replace(",1\n1", ",7\n1"), np.ones((3, 2)), None, "line 2: idx 7 has no row"),
+        (ML.replace(",1\n1", ",x\n1"), np.ones((3, 2)), None, "'idx' does not hold whole numbers"),
+        (
+            ML,
+            None,
+            np.ones((3, 2)),
+            "ml_x_node.npy has 3 rows, but the node ids run from 1 to 3.* 4 rows were expected",
+        ),
+        (ML, None, np.array([[{}]], dtype=object), "ml_x_node.npy cannot be read: it holds Python objects"),
+        (ML.replace(",3,", ",c,"), None, np.ones((4, 2)), "needs integer ids"),
+    ],
+)
+def test_published_layouts(tmp_path: Path, text: str, edges: object, nodes: object, message: str) -> None:
+    path = tmp_path / "ml_x.csv"
+    path.write_text(text)
+    for name, rows in (("ml_x.npy", edges), ("ml_x_node.npy", nodes)):
+        if isinstance(rows, bytes):
+            (tmp_path / name).write_bytes(rows)
+        elif rows is not None:
+            np.save(tmp_path / name, rows)
+    refused(path, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,x\na,1\nb,2\na,3\n", "n.csv, line 4: the id 'a' comes a second time"),
+        ("id,x\nq,1\nq,3\na,3\n", "n.csv, line 3: the id 'q' comes a second time"),
+        ("id\na\n", "an id column but no features"),
+        ("id,x\nq,1\n", "None of the 1 ids in .*n.csv occurs in the events"),
+        ("id,x\na,red\n", "n.csv, line 2: the feature 'red' in column 'x' is not a number"),
+        ("id,x\na,1\nb,nan\n", "n.csv, line 3: the feature in column 'x' is not a finite number"),
+        ("id,x\na,1\nb\n", "n.csv, line 3: found 1 fields, expected 2"),
+        ("id,x\na,1\n,2\n", "n.csv, line 3: the id is missing"),
+        ("", "n.csv is empty"),
+    ],
+)
+def test_node_features(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "e.csv").write_text(GOOD)
+    (tmp_path / "n.csv").write_text(text)
+    refused(tmp_path / "e.csv", message, node_features=tmp_path / "n.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("src,dst\n", "header but no rows"),
+        ("a\n", "has 1 column; at least src and dst"),
+        ("src,dst\na,b\nc\n", "line 3: found 1 fields, expected 2"),
+        ("src,dst\na,\n", "line 2: the id is missing"),
+    ],
+)
+def test_questions(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_pairs(path)
+
+
+def test_ids(tmp_path: Path) -> None:
+    path = tmp_path / "ids.txt"
+    path.write_text("id\n")
+    with pytest.raises(DataError, match="header but no rows"):
+        read_ids(path)
+    with pytest.raises(DataError, match=re.escape("Ids cannot be read from int")):
+        read_ids(5)
+
+
+PIECES = [
+    "src",
+    "dst",
+    "time",
+    "u",
+    "i",
+    "ts",
+    "1",
+    "2.5",
+    "nan",
+    "2024-01-01",
+    "a",
+    "é",
+    ",",
+    ",",
+    ";",
+    "\t",
+    " ",
+    "  ",
+]
+MARKS = [
+    "\n",
+    "\n",
+    "\n",
+    "\r\n",
+    '"',
+    "#",
+    "%",
+    "\0",
+    "\ufeff",
+    "-",
+    "T10:00",
+    "label",
+    "idx",
+    "id",
+    "user_id,item_id",
+]
+
+
+@settings(max_examples=300)
+@given(
+    content=st.one_of(
+        st.binary(max_size=60),
+        st.lists(st.sampled_from(PIECES + MARKS), max_size=40).map(lambda parts: "".join(parts).encode()),
+    ),
+    zipped=st.booleans(),
+)
+def test_whatever_a_file_holds_it_reads_or_says_why(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, zipped: bool
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "anything"
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    for read in (read_events, read_pairs, read_ids, lambda source: read_events(source, time=1, features="rest")):
+        try:
+            read(path)
+        except DataError as error:
+            assert "anything" in str(error)

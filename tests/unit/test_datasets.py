@@ -1,0 +1,117 @@
+"""Datasets by name: where they are found, what wins, and the paper's settings."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from cordgt import datasets
+from cordgt.errors import DataError
+
+TINY = ",u,i,ts,label,idx\n0,1,2,0.0,0,1\n1,2,3,1.0,0,2\n"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, a data folder and a cache of our own."""
+    monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+def put(folder: Path, name: str, *, zipped: bool = False) -> Path:
+    path = folder / name / f"ml_{name}.csv{'.gz' if zipped else ''}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(TINY.encode()) if zipped else TINY.encode())
+    return path
+
+
+def test_the_data_folder_comes_before_the_cache(elsewhere: Path) -> None:
+    cached = put(elsewhere / "cache" / "cordgt", "uci", zipped=True)
+    assert datasets.resolve("uci") == cached
+    zipped = put(elsewhere / "data", "uci", zipped=True)
+    assert datasets.resolve("uci") == zipped
+    plain = put(elsewhere / "data", "uci")
+    assert datasets.resolve("uci") == plain
+
+
+def test_without_the_variable_only_the_cache_is_searched(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(elsewhere / "data", "uci")
+    monkeypatch.delenv("CORDGT_DATA")
+    with pytest.raises(DataError, match=r"uci is not here: looked for .*cache.*CORDGT_DATA is not set"):
+        datasets.resolve("uci")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(elsewhere))
+    assert datasets.cache_folder() == elsewhere / ".cache" / "cordgt"
+
+
+def test_a_name_or_a_path(elsewhere: Path) -> None:
+    known = put(elsewhere / "data", "uci")
+    other = put(elsewhere / "data", "my_calls")
+    for name in ("uci", "my_calls", "events", "events.csv", "enron"):
+        Path(name).write_text("1 2 3\n")
+    assert datasets.resolve("uci") == known
+    assert datasets.resolve("my_calls") == other
+    assert datasets.resolve("./uci") == Path("uci")
+    assert datasets.resolve("events") == Path("events")
+    assert datasets.resolve("events.csv") == Path("events.csv")
+    assert datasets.resolve(elsewhere / "here" / "events") == elsewhere / "here" / "events"
+    with pytest.raises(DataError, match=r"enron is not here.*write \./enron"):
+        datasets.resolve("enron")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("ucii", r"neither a known dataset nor a file. Did you mean 'uci'\? Looked for the file ucii, and for .*data"),
+        ("my_cals", "Did you mean 'my_calls'"),
+        ("evnts.csv", r"no file evnts.csv. Did you mean 'events.csv'"),
+        ("nowhere/events.csv", "no file nowhere"),
+        ("", "No data is named"),
+    ],
+)
+def test_what_is_not_there(elsewhere: Path, data: str, message: str) -> None:
+    put(elsewhere / "data", "my_calls")
+    Path("events.csv").write_text("1 2 3\n")
+    with pytest.raises(DataError, match=message):
+        datasets.resolve(data)
+
+
+def test_settings_of_the_paper() -> None:
+    assert datasets.paper_settings("uci") == {"fanout": (32, 1), "alpha": 0.1, "beta": 1.0}
+    assert datasets.paper_settings("lastfm") == {"fanout": (32, 1), "alpha": 1.0, "beta": 0.1}
+    assert datasets.paper_settings("enron") == {"fanout": (20, 1), "alpha": 1.0, "beta": 10.0}
+    assert datasets.paper_settings("mooc") == {}
+    assert datasets.paper_settings("gowalla_subset") == {}
+
+
+def test_the_list(elsewhere: Path) -> None:
+    path = put(elsewhere / "data", "my_calls")
+    (elsewhere / "data" / "notes").mkdir()
+    rows = {row.name: row for row in datasets.list_known()}
+    assert len(rows) == 11
+    assert rows["reddit"] == datasets.Listed("reddit", 10984, 672447, None)
+    assert rows["mooc"] == datasets.Listed("mooc", 7144, 411749, None)
+    assert rows["my_calls"] == datasets.Listed("my_calls", None, None, path)
+
+
+def test_a_file_that_is_not_as_published_says_so(elsewhere: Path) -> None:
+    put(elsewhere / "data", "uci")
+    put(elsewhere / "data", "my_calls")
+    notes = datasets.load("uci").notes
+    assert any("not uci as published: 3 nodes (published: 1899), 2 links (published: 59835)" in k for k in notes)
+    assert not any("published" in note for note in datasets.load("my_calls", features="none").notes)
+
+
+@pytest.mark.parametrize("name", ["uci", "enron", "mooc"])
+def test_real_data_is_as_published(data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("CORDGT_DATA", str(data_folder))
+    if datasets.find(name) is None:
+        pytest.skip(f"{data_folder} has no {name}")
+    stream = datasets.load(name)
+    assert stream.name == name
+    assert datasets.difference(name, stream) == ""

@@ -1,0 +1,394 @@
+"""The stream against a slow obvious version; ids, times, appending, saving."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordgt.errors import DataError, RunError
+from cordgt.events import EventStream, NodeIds, RowError, TimeAxis, looks_like_time, write_atomically
+
+IDS = st.one_of(st.integers(-3, 5), st.sampled_from(["a", "b", "007", "7", "é"]))
+EVENTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(-2, 6)), min_size=1, max_size=30)
+
+
+def slow_numbers(events: list[tuple[object, object, float]], shared: bool) -> tuple[list, list, list, list]:
+    """src, dst, t and the names in order of first appearance, by plain loops."""
+    ordered = sorted(events, key=lambda event: event[2])
+    numbers: dict[object, int] = {}
+    src, dst = [], []
+    for u, v, _ in ordered:
+        a, b = (u, v) if shared else (("src", u), ("dst", v))
+        src.append(numbers.setdefault(a, len(numbers)))
+        dst.append(numbers.setdefault(b, len(numbers)))
+    names = list(numbers) if shared else [name for _, name in numbers]
+    return src, dst, [t for _, _, t in ordered], names
+
+
+def stream_of(events: list[tuple[object, object, float]], **options: object) -> EventStream:
+    src, dst, t = (list(column) for column in zip(*events, strict=True))
+    return EventStream.from_columns(src, dst, np.array(t), **options)
+
+
+def same(a: EventStream, b: EventStream) -> None:
+    """Equal in everything a model sees and a user reads."""
+    for name in ("src", "dst", "t", "edge_x", "node_x", "label"):
+        x, y = getattr(a, name), getattr(b, name)
+        assert (x is None) == (y is None), name
+        if x is not None:
+            assert x.dtype == y.dtype, name
+            np.testing.assert_array_equal(x, y, err_msg=name)
+    assert a.ids.names.equals(b.ids.names)
+    assert (a.ids.side is None) == (b.ids.side is None)
+    if a.ids.side is not None:
+        np.testing.assert_array_equal(a.ids.side, b.ids.side)
+    assert a.time == b.time
+
+
+TEN = [
+    ("b", "a", 4), ("a", "c", 1), ("c", "c", 1), ("a", "b", 2), ("b", "a", 2),
+    ("d", "a", 9), ("a", "c", 4), ("e", "b", 7), ("b", "e", 7), ("a", "b", 7),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@given(events=EVENTS)
+def test_numbering_is_that_of_plain_loops(events: list, shared: bool) -> None:
+    stream = stream_of(events, shared_ids=shared)
+    src, dst, t, names = slow_numbers(events, shared)
+    assert stream.src.tolist() == src
+    assert stream.dst.tolist() == dst
+    assert stream.t.tolist() == t
+    assert stream.ids.names.to_pylist() == names
+    assert stream.ids.take(stream.src).to_pylist() == [u for u, _, _ in sorted(events, key=lambda e: e[2])]
+    assert stream.tie_start.tolist() == [t.index(k) for k in t]
+    assert stream.elapsed.tolist() == [float(k - t[0]) for k in t]
+    for at in (-5, 0, 2.5, 3, 100):
+        assert stream.cut_at(at) == sum(k < at for k in t)
+
+
+def test_ten_events_by_hand() -> None:
+    features = np.arange(20).reshape(10, 2)
+    stream = stream_of(TEN, edge_x=features, label=[0, 1, 0, 0, 0, 0, 0, 0, 0, 1], name="ten")
+    assert stream.ids.names.to_pylist() == ["a", "c", "b", "e", "d"]
+    assert stream.src.tolist() == [0, 1, 0, 2, 2, 0, 3, 2, 0, 4]
+    assert stream.dst.tolist() == [1, 1, 2, 0, 0, 1, 2, 3, 2, 0]
+    assert stream.edge_x is not None
+    assert stream.edge_x[:, 0].tolist() == [2, 4, 6, 8, 0, 12, 14, 16, 18, 10]
+    assert stream.label is not None
+    assert stream.label.tolist() == [1, 0, 0, 0, 0, 0, 0, 0, 1, 0]
+    assert (stream.n_events, stream.n_nodes, stream.edge_dim, stream.node_dim) == (10, 5, 2, 0)
+    assert any("sorted" in note for note in stream.notes)
+    assert stream.cut_at([1, 2, 4.5]).tolist() == [0, 2, 6]
+
+
+def test_a_sorted_stream_says_nothing_of_sorting() -> None:
+    assert not stream_of([(1, 2, 0), (1, 2, 0), (2, 1, 3)]).notes
+
+
+def test_mixed_ids_become_text_and_numbers_stay_numbers() -> None:
+    assert stream_of([(1, "a", 0), ("007", 7, 1)]).ids.names.to_pylist() == ["1", "a", "007", "7"]
+    assert stream_of([(1, -2, 0)]).ids.names.type == pa.int64()
+    big = 2**63 + 5
+    assert stream_of([(big, 1, 0)]).ids.names.to_pylist() == [str(big), "1"]
+
+
+@given(names=st.lists(IDS, min_size=1, max_size=8), asked=st.lists(IDS, max_size=8))
+def test_find_takes_numbers_and_their_text_alike(names: list, asked: list) -> None:
+    stream = EventStream.from_columns(names, names, np.arange(len(names)))
+    place = {str(name): k for k, name in enumerate(stream.ids.names.to_pylist())}
+    assert stream.ids.find(asked, "src").tolist() == [place.get(str(k), -1) for k in asked]
+
+
+def test_find_by_side_and_what_does_not_convert() -> None:
+    ids = stream_of([(1, 1, 0), (2, 1, 1)], shared_ids=False).ids
+    assert ids.find([1, 2, 3], "src").tolist() == [0, 2, -1]
+    assert ids.find(["1", "2"], "dst").tolist() == [1, -1]
+    assert ids.find(["01", "x", ""], "src").tolist() == [-1, -1, -1]
+    assert ids.find([1.0, 2.5, float("nan"), 1e300], "src").tolist() == [0, -1, -1, -1]
+    assert ids.find([None, 1], "src").tolist() == [-1, 0]
+    assert ids.find(np.array([1, 2], np.uint64), "src").tolist() == [0, 2]
+    assert ids.find([2**64 - 1], "src").tolist() == [-1]
+    assert ids.find([True], "src").tolist() == [-1]
+    assert ids.find([], "src").tolist() == []
+    assert ids.find("1", "dst").tolist() == [1]
+    assert ids.find(pa.array([datetime(2024, 1, 1)]), "src").tolist() == [-1]
+    assert ids.take([0, -1, 99]).to_pylist() == [1, None, None]
+
+
+def test_extend_keeps_known_numbers() -> None:
+    ids, src, dst = NodeIds.empty(shared=True).extend(["x", "y"], ["y", "z"])
+    more, src2, dst2 = ids.extend(["q", "x"], ["y", "p"])
+    assert (src.tolist(), dst.tolist()) == ([0, 1], [1, 2])
+    assert (src2.tolist(), dst2.tolist()) == ([3, 0], [1, 4])
+    assert more.names.to_pylist() == ["x", "y", "z", "q", "p"]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@given(events=EVENTS, later=EVENTS)
+def test_appending_equals_reading_all_at_once(events: list, later: list, shared: bool) -> None:
+    later = [(u, v, t + 20) for u, v, t in later]
+    first = stream_of(events, shared_ids=shared)
+    both = stream_of(events + later, shared_ids=shared)
+    src, dst, t = (list(column) for column in zip(*later, strict=True))
+    same(first.append(src, dst, t), both)
+    same(first.append_stream(stream_of(later, shared_ids=shared)), both)
+
+
+def test_append_refuses_the_past_and_other_widths() -> None:
+    stream = stream_of([(1, 2, 10), (2, 3, 20)], edge_x=np.ones((2, 3)))
+    with pytest.raises(DataError, match="begin at 19, before the last event of the history \\(20\\)"):
+        stream.append([1], [2], [19], np.ones((1, 3)))
+    with pytest.raises(DataError, match="0 features each; those of the history have 3"):
+        stream.append([1], [2], [21])
+    assert stream.append([1], [2], [20], np.ones((1, 3))).n_events == 3
+    with pytest.raises(DataError, match="is a date, but numbers are expected"):
+        stream.append_stream(EventStream.from_columns([1], [2], ["2024-01-01"]))
+
+
+def test_append_mends_types_and_fills_what_is_missing() -> None:
+    stream = stream_of([(1, 2, 10)], label=[1]).with_node_features(np.ones((2, 2)))
+    grown = stream.append([1, "x"], ["y", 2], [10.5, 11])
+    assert grown.ids.names.to_pylist() == ["1", "2", "y", "x"]
+    assert grown.t.tolist() == [10, 10.5, 11]
+    assert grown.label is not None
+    assert np.isnan(grown.label[1:]).all()
+    assert grown.node_x is not None
+    assert grown.node_x[2:].sum() == 0
+    assert stream.append([1], [2], [11.0]).t.dtype == np.int64
+    later = stream_of([(3, 1, 12)]).with_node_features(np.array([[5, 6], [7, 8]]))
+    joined = stream.append_stream(later)
+    assert joined.node_x is not None
+    assert joined.node_x.tolist() == [[1, 1], [1, 1], [5, 6]]
+
+
+@given(events=EVENTS, shared=st.booleans(), rich=st.booleans(), dates=st.booleans())
+def test_saved_and_loaded_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, events: list, shared: bool, rich: bool, dates: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("stream")
+    rng = np.random.default_rng(len(events))
+    extra = {"edge_x": rng.random((len(events), 3)), "label": rng.random(len(events))} if rich else {}
+    axis = TimeAxis("date" if dates else "number")
+    stream = stream_of(events, shared_ids=shared, time=axis, name="näme", notes=["a, b"], **extra)
+    if rich:
+        stream = stream.with_node_features(rng.random((stream.n_nodes, 2)))
+    stream.save(folder)
+    back = EventStream.load(folder)
+    same(stream, back)
+    assert (back.name, back.notes) == (stream.name, stream.notes)
+    assert sorted(k.name for k in folder.iterdir()) == ["events.parquet", "nodes.parquet"]
+
+
+def rewrite(folder: Path, **columns: object) -> None:
+    table = pq.read_table(folder / "events.parquet")
+    for name, values in columns.items():
+        table = table.set_column(table.column_names.index(name), name, pa.array(values))
+    pq.write_table(table, folder / "events.parquet")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: (d / "events.parquet").unlink(), "is missing"),
+        (lambda d: (d / "nodes.parquet").unlink(), "is missing"),
+        (lambda d: (d / "events.parquet").write_bytes(b"PAR1 nonsense"), "damaged"),
+        (lambda d: (d / "nodes.parquet").write_bytes(b""), "damaged"),
+        (lambda d: (d / "nodes.parquet").write_bytes((d / "nodes.parquet").read_bytes()[:-40]), "damaged"),
+        (lambda d: rewrite(d, src=[0, 1, 9]), "do not fit together"),
+        (lambda d: rewrite(d, src=[0, -1, 1]), "do not fit together"),
+        (lambda d: rewrite(d, src=[0, None, 1]), "damaged"),
+        (lambda d: rewrite(d, t=[3, 2, 1]), "not sorted"),
+        (lambda d: rewrite(d, t=[1.0, 2.0, float("nan")]), "not sorted"),
+        (lambda d: rewrite(d, t=["1", "2", "3"]), "wrong type"),
+        (lambda d: pq.write_table(pa.table({"src": [1]}), d / "events.parquet"), "not written by this version"),
+        (lambda d: pq.write_table(pa.table({"name": [1, 2, 3]}), d / "nodes.parquet"), "damaged"),
+    ],
+)
+def test_a_damaged_folder_is_a_run_error(tmp_path: Path, damage: object, message: str) -> None:
+    stream_of([(1, 2, 0), (2, 3, 1), (1, 3, 2)]).save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(RunError, match=message):
+        EventStream.load(tmp_path)
+
+
+def test_write_atomically_leaves_nothing_half_written(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.write_text("old")
+
+    def fail(part: Path) -> None:
+        part.write_text("half")
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        write_atomically(target, fail)
+    assert [k.name for k in tmp_path.iterdir()] == ["x"]
+    assert target.read_text() == "old"
+    with pytest.raises(DataError, match="cannot be written"):
+        write_atomically(tmp_path / "no" / "x", fail)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (([], [], []), "no events"),
+        (([1, 2], [1], [1, 2]), "unequal length: 2 sources, 1 destinations, 2 times"),
+        (([1, None], [1, 2], [1, 2]), "row 1 .*id is missing"),
+        ((["a", ""], [1, 2], [1, 2]), "row 1 .*id is missing"),
+        (([1, 2.5], [1, 2], [1, 2]), "row 1 .*2.5 is not a whole number"),
+        (([True, False], [1, 2], [1, 2]), "cannot hold node ids"),
+        (([1, 2], [1, 2], [1, None]), "row 1 .*time is missing"),
+        (([1, 2], [1, 2], [float("inf"), 1]), "row 0 .*not a finite number"),
+        (([1, 2], [1, 2], [-(2**62), 2**62 + 1]), ""),
+        (([1, 2], [1, 2], [-(2**63), 2**62]), "too far"),
+        (([1, 2], [1, 2], [-1e308, 1e308]), "too far"),
+        (([1, 2], [1, 2], ["1", "2024-01-01"]), "row 1 .*is a date, but numbers"),
+        (([1, 2], [1, 2], ["2024-01-01", "1"]), "row 1 .*is a number, but an ISO date"),
+        (([[1, 2]], [1], [1]), "cannot hold node ids"),
+        ((np.ones((2, 2)), [1, 2], [1, 2]), "one-dimensional"),
+    ],
+)
+def test_bad_columns_are_named(columns: tuple, message: str) -> None:
+    if not message:
+        with pytest.raises(DataError, match="too far"):
+            EventStream.from_columns(*columns)
+        return
+    with pytest.raises(DataError, match=message):
+        EventStream.from_columns(*columns)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (np.ones((2, 2)), r"shape \(2, 2\); 3 rows"),
+        (np.ones(3), "3 rows of equal length"),
+        (np.array([["a"], ["b"], ["c"]]), "not numbers"),
+        (np.array([[1, 2], [3, np.nan], [5, 6]]), "row 1 .*column 1 .*nan"),
+        (np.array([[1], [1e39], [5]]), "row 1 .*column 0"),
+    ],
+)
+def test_bad_features_are_named(features: np.ndarray, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        stream_of([(1, 2, 0), (2, 3, 1), (1, 3, 2)], edge_x=features)
+
+
+def test_features_of_no_width_are_none() -> None:
+    assert stream_of([(1, 2, 0)], edge_x=np.ones((1, 0))).edge_x is None
+
+
+def test_large_integer_times_stay_exact() -> None:
+    base = 1_700_000_000_000_000_000  # nanoseconds: float64 cannot tell neighbours apart
+    stream = stream_of([(1, 2, base), (1, 2, base + 1), (1, 2, base + 3)])
+    assert stream.elapsed.tolist() == [0, 1, 3]
+    assert stream.tie_start.tolist() == [0, 1, 2]
+    assert stream.cut_at(base + 1) == 1
+    assert stream.cut_at([float("inf"), -float("inf"), 2.0**63, -1e300]).tolist() == [3, 0, 3, 0]
+
+
+SECOND = 1_000_000
+NEW_YEAR = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * SECOND
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2024-01-01", NEW_YEAR),
+        ("2024-01-01T00:00", NEW_YEAR),
+        ("2024-01-01 00:00:05", NEW_YEAR + 5 * SECOND),
+        ("2024-01-01T00:00:05.25Z", NEW_YEAR + 5_250_000),
+        ("2024-01-01T02:00:00+02:00", NEW_YEAR),
+        ("2024-01-01 02:00:00.5+0200", NEW_YEAR + 500_000),
+        ("2023-12-31T22:00:00 -02:00", NEW_YEAR),
+        ("2024-01-01T00:00:00.123456789", NEW_YEAR + 123_456),
+        ("2024-01-01 00:00:00 UTC", NEW_YEAR),
+        ("1969-12-31T23:59:59Z", -SECOND),
+        (" 2024-01-01 ", NEW_YEAR),
+        (date(2024, 1, 1), NEW_YEAR),
+        (datetime(2024, 1, 1), NEW_YEAR),
+        (datetime(2024, 1, 1, tzinfo=UTC), NEW_YEAR),
+        (np.datetime64("2024-01-01T00:00:00.000000001"), NEW_YEAR),
+    ],
+)
+def test_dates_are_microseconds_utc(value: object, expected: int) -> None:
+    assert TimeAxis("date").parse(value) == expected
+
+
+@pytest.mark.parametrize("value", ["5", 5, 5.5, "abc", "", None, "2024-02-30", "2024-13-01", "01/02/2024", True, [1]])
+def test_what_is_no_date(value: object) -> None:
+    with pytest.raises(DataError, match="ISO date"):
+        TimeAxis("date").parse(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("5", 5), (" 5 ", 5), ("-2.5", -2.5), ("1e3", 1000.0), (7, 7), (0.5, 0.5)]
+)
+def test_numbers(value: object, expected: float) -> None:
+    found = TimeAxis("number").parse(value)
+    assert found == expected
+    assert isinstance(found, int) == isinstance(expected, int)
+
+
+@pytest.mark.parametrize(
+    "value", ["2024-01-01", date(2024, 1, 1), "abc", "", None, "nan", float("inf"), "1e999", "0x10", True, (1,), {}]
+)
+def test_what_is_no_number(value: object) -> None:
+    with pytest.raises(DataError, match="number"):
+        TimeAxis("number").parse(value)
+
+
+@pytest.mark.parametrize(
+    ("column", "row"),
+    [
+        (["1", "2", "x", "y"], 2),
+        (["1", "2.5", "nan", "x"], 3),
+        (["1", "2.5", "nan"], 2),
+        (["2024-01-01", "2024-01-02T00:00Z", "3"], 2),
+        (["2024-01-01"] * 7 + ["2024-02-30", "zzz"], 7),
+        (["1", None], 1),
+        ([1.0, 2.0, float("-inf")], 2),
+    ],
+)
+def test_the_first_bad_row_is_named(column: list, row: int) -> None:
+    for chunked in (False, True):
+        values = pa.chunked_array([column[:1], column[1:]]) if chunked else pa.array(column)
+        with pytest.raises(RowError) as caught:
+            TimeAxis.of(values).parse_column(values)
+        assert caught.value.row == row
+
+
+@given(st.lists(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), min_size=1, max_size=6))
+def test_dates_come_back(dates: list[datetime]) -> None:
+    axis = TimeAxis("date")
+    values = axis.parse_column(dates)
+    text = axis.format(values)
+    np.testing.assert_array_equal(axis.parse_column(text), values)
+    assert axis.parse_column([k.isoformat() for k in dates]).tolist() == values.tolist()
+    assert axis.format_one(NEW_YEAR) == "2024-01-01T00:00:00Z"
+
+
+def test_typed_columns() -> None:
+    axis = TimeAxis("date")
+    local = pa.array([datetime(2024, 1, 1, 5)], pa.timestamp("ms", "Asia/Tokyo"))
+    assert axis.parse_column(pa.array([date(2024, 1, 1)])).tolist() == [NEW_YEAR]
+    assert TimeAxis.of(local) == axis
+    assert axis.parse_column(local).tolist() == [local.cast(pa.int64())[0].as_py() * 1000]
+    assert TimeAxis().parse_column(pa.array([1, 2], pa.uint8())).dtype == np.int64
+    assert TimeAxis().parse_column(pa.array([1, 2], pa.float32())).dtype == np.float64
+    with pytest.raises(DataError, match="cannot hold times"):
+        TimeAxis().parse_column(pa.array([True]))
+    with pytest.raises(DataError, match="cannot hold times"):
+        TimeAxis.of(pa.array([1], pa.duration("s"))).parse_column(pa.array([1], pa.duration("s")))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("5", "number"), ("nan", "number"), ("2024-01-01", "date"), ("ts", ""), ("", ""), ("1_000", "")]
+)
+def test_what_text_looks_like(text: str, kind: str) -> None:
+    assert looks_like_time(text) == kind
