@@ -5,22 +5,31 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from rich.table import Table
+from rich.text import Text
 
 from cordgt import console
-from cordgt.api import Run
+from cordgt.arrays import is_text
 from cordgt.errors import DataError
+from cordgt.files import write_atomically
+
+if TYPE_CHECKING:
+    from cordgt.api import Run
 
 SHOWN_ROWS = 20  # of a long answer on a terminal
+ENDINGS = (".csv", ".tsv", ".parquet", ".json")
+
+
+# -------------------- asking
 
 
 def scores(run: Run, src: Any, dst: Any, times: np.ndarray | None, progress: Callable[[int], None]) -> pa.Table:
@@ -35,68 +44,112 @@ def scores(run: Run, src: Any, dst: Any, times: np.ndarray | None, progress: Cal
 def recommendations(
     run: Run, sources: list[Any], at: Any, top: int, new_only: bool, progress: Callable[[int], None]
 ) -> pa.Table:
-    """``src, rank, node, score, met, note``: the best partners of each source, best first."""
-    rows: list[dict[str, Any]] = []
+    """``src, rank, node, score, met, note, src_note``: the best partners of each source, best first."""
+    rows: list[tuple[Any, ...]] = []
     unseen = []
     for source in sources:
         found, about = run.oracle.recommend(source, at, top, new_only=new_only)
         if about:
-            unseen.append(f"{source}: {about}")
-        rows += [
-            {"src": source, "rank": i + 1, "node": r.node, "score": r.score, "met": r.met, "note": r.note}
-            for i, r in enumerate(found)
-        ]
+            unseen.append(f"{source}: {about}{_other_side(run, source)}")
+        if not found:
+            unseen.append(f"{source}: no partner to recommend")
+        rows += [(source, i + 1, r.node, r.score, r.met, r.note, about) for i, r in enumerate(found)]
         progress(1)
-    for text in unseen[:SHOWN_ROWS]:
-        console.note(text)
+    _tell(unseen)
     kind = run.stream.ids.names.type
     columns = {
-        "src": pa.string(),
+        "src": _kind_of(sources, kind),
         "rank": pa.int64(),
         "node": kind,
         "score": pa.float64(),
         "met": pa.int64(),
         "note": pa.string(),
+        "src_note": pa.string(),
     }
-    return pa.table({name: pa.array([_as(r[name], t) for r in rows], t) for name, t in columns.items()})
+    cells = zip(*rows, strict=True) if rows else ((),) * len(columns)
+    return pa.table(
+        {name: pa.array(_cast(column, kind), kind) for (name, kind), column in zip(columns.items(), cells, strict=True)}
+    )
 
 
-def embeddings(run: Run, nodes: Any, at: Any) -> pa.Table:
-    """``node, [side,] time, embedding, note``: a row a node."""
+def embeddings(run: Run, nodes: Any, sides: Any, at: Any) -> pa.Table:
+    """``node, [side,] time, embedding, note``: a row a node. A newcomer has no side unless the question says it."""
     stream = run.stream
     if nodes is None:
-        ids, names = np.arange(stream.n_nodes), stream.ids.names
-        side = None if stream.ids.side is None else np.where(stream.ids.side == 0, "src", "dst")
+        found, names = np.arange(stream.n_nodes), stream.ids.names
     else:
-        ids, names = run.oracle.nodes(nodes, "src"), nodes
-        side = None if stream.ids.side is None else np.full(len(ids), "src")
-    vectors = run.oracle.embed(ids, at)
+        found, names = run.oracle.nodes_of_either_side(nodes, sides), nodes
+    vectors = run.oracle.embed(found, at)
     moment = stream.t[-1] if at is None else at
     cut = stream.n_events if at is None else stream.cut_at(at)
     columns = {"node": names}
-    if side is not None:
-        columns["side"] = pa.array(side.tolist())
-    columns["time"] = stream.time.format(np.full(len(ids), moment))
+    if stream.ids.side is not None:
+        columns["side"] = (
+            _sides(stream.ids.side, found) if sides is None else pa.array([str(k).strip().lower() for k in sides])
+        )
+    columns["time"] = stream.time.format(np.full(len(found), moment))
     columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    columns["note"] = pa.array(run.oracle.notes(ids, np.full(len(ids), cut)).tolist())
+    columns["note"] = pa.array(run.oracle.notes(found, np.full(len(found), cut)).tolist())
     return pa.table(columns)
 
 
+def _other_side(run: Run, source: Any) -> str:
+    """What to say of a source that is none, but the id of a destination."""
+    ids = run.stream.ids
+    if ids.shared or ids.find([source], "src")[0] >= 0 or ids.find([source], "dst")[0] < 0:
+        return ""
+    return " as a source; it is a destination, and partners are found for sources"
+
+
+def _sides(side: np.ndarray, nodes: np.ndarray) -> pa.Array:
+    known = nodes < len(side)
+    is_dst = side[np.where(known, nodes, 0)] == 1
+    return pa.array(np.where(is_dst, "dst", "src").tolist(), mask=~known)
+
+
+def _tell(texts: list[str]) -> None:
+    for text in texts[:SHOWN_ROWS]:
+        console.note(text)
+    if len(texts) > SHOWN_ROWS:
+        console.note(f"… and {len(texts) - SHOWN_ROWS:,} more like these")
+
+
+def _kind_of(sources: list[Any], kind: Any) -> Any:
+    """The type of the column of sources: that of the ids where all of them can be written so, text otherwise."""
+    return kind if is_text(kind) or all(_is_int64(source) for source in sources) else pa.string()
+
+
+def _is_int64(value: Any) -> bool:
+    try:
+        return str(int(value)) == str(value) and abs(int(value)) < 2**63
+    except ValueError:
+        return False
+
+
+def _cast(values: Any, kind: Any) -> list[Any]:
+    if is_text(kind):
+        return [str(v) for v in values]
+    return [int(v) for v in values] if pa.types.is_integer(kind) else list(values)
+
+
+# -------------------- giving
+
+
 def write(table: pa.Table, output: Path | None, json_: str | None, shown: list[str] | None = None) -> None:
-    """An answer into ``output`` by its ending, as JSON where asked for, or else as a table for people (CSV in a pipe)."""
+    """An answer into ``output`` by its ending, as JSON where asked for, else as a table for people (CSV in a pipe)."""
     if output is not None:
         _write_file(table, output)
         console.note(f"{output}: {table.num_rows:,} rows written")
     if json_ is not None:
         write_json(table.to_pylist(), json_)
-    if output is None and json_ is None:
-        if console.is_piped():
-            pacsv.write_csv(table, sys.stdout.buffer, pacsv.WriteOptions(quoting_style="needed"))
-        else:
-            rows = table.select(shown or table.column_names).slice(0, SHOWN_ROWS).to_pylist()
-            console.out.print(_table(rows))
-            if table.num_rows > SHOWN_ROWS:
-                console.note(f"… and {table.num_rows - SHOWN_ROWS:,} more rows; --output FILE writes them all")
+    if output is not None or json_ is not None:
+        return
+    if console.is_piped():
+        _write_csv(table, sys.stdout.buffer, ",")
+        return
+    console.out.print(_table(table.select(shown or table.column_names).slice(0, SHOWN_ROWS).to_pylist()))
+    if table.num_rows > SHOWN_ROWS:
+        console.note(f"… and {table.num_rows - SHOWN_ROWS:,} more rows; --output FILE writes them all")
 
 
 def show(rows: list[dict[str, Any]], json_: str | None) -> None:
@@ -104,7 +157,7 @@ def show(rows: list[dict[str, Any]], json_: str | None) -> None:
     if json_ is not None:
         write_json(rows, json_)
     if json_ != "-":
-        console.out.print(_table(rows))
+        console.out.print(_table(rows, _count))
 
 
 def show_facts(facts: dict[str, Any], json_: str | None) -> None:
@@ -115,7 +168,8 @@ def show_facts(facts: dict[str, Any], json_: str | None) -> None:
         table = Table(show_header=False, box=None)
         for name, value in facts.items():
             lines = value if isinstance(value, list | tuple) else [value]
-            table.add_row(name.replace("_", " "), "\n".join(_text(v) for v in lines))
+            written = str if name in ("first_time", "last_time") else _count
+            table.add_row(name.replace("_", " "), Text("\n".join(written(v) for v in lines)))
         console.out.print(table)
 
 
@@ -125,30 +179,50 @@ def write_json(value: Any, where: str) -> None:
     if where == "-":
         sys.stdout.write(text)
     else:
-        _atomically(Path(where), lambda path: path.write_text(text, encoding="utf-8"))
+        write_atomically(where, lambda part: _write_text(part, text))
+
+
+def check_output(output: str | Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
+    """DataError before the work is done where its answer could not be written."""
+    if output is None:
+        return
+    path = Path(output)
+    if endings and path.suffix.lower() not in endings:
+        raise DataError(f"{path} ends in '{path.suffix}'; {', '.join(endings[:-1])} or {endings[-1]} was expected.")
+    if path.is_dir():
+        raise DataError(f"{path} cannot be written: it is a folder; a file was expected.")
+    if not path.parent.is_dir():
+        raise DataError(f"{path} cannot be written: there is no folder {path.parent}.")
+    if not os.access(path.parent, os.W_OK):
+        raise DataError(f"{path} cannot be written: {path.parent} is not writable.")
+
+
+def check_json(json_: str | None) -> None:
+    """`check_output` for what ``--json`` names."""
+    check_output(None if json_ == "-" else json_, endings=())
 
 
 def _write_file(table: pa.Table, output: Path) -> None:
     ending = output.suffix.lower()
     if ending == ".parquet":
-        _atomically(output, lambda path: pq.write_table(table, path))
+        write_atomically(output, lambda part: pq.write_table(table, part))
     elif ending == ".json":
         write_json(table.to_pylist(), str(output))
-    elif ending in (".csv", ".tsv"):
-        options = pacsv.WriteOptions(delimiter="\t" if ending == ".tsv" else ",", quoting_style="needed")
-        _atomically(output, lambda path: pacsv.write_csv(_flat(table), path, options))
     else:
-        raise DataError(f"{output} ends in '{output.suffix}'; .csv, .tsv, .parquet or .json was expected.")
+        write_atomically(output, lambda part: _write_csv(_flat(table), part, "\t" if ending == ".tsv" else ","))
 
 
-def check_output(output: Path | None) -> None:
-    """DataError before the work is done where its answer could not be written."""
-    if output is None:
-        return
-    if output.suffix.lower() not in (".csv", ".tsv", ".parquet", ".json"):
-        raise DataError(f"{output} ends in '{output.suffix}'; .csv, .tsv, .parquet or .json was expected.")
-    if not output.parent.is_dir():
-        raise DataError(f"{output} cannot be written: there is no folder {output.parent}.")
+def _write_csv(table: pa.Table, where: Any, delimiter: str) -> None:
+    """Quotes only where some value needs them: a separator, a quote, a line break, the mark of a comment."""
+    special = f'^[#%]|^\\s|\\s$|["\\n\\r{delimiter}]'
+    texts = [table[name] for name in table.column_names if is_text(table[name].type)]
+    needed = any(pc.any(pc.match_substring_regex(column, special)).as_py() for column in texts)
+    style = "needed" if needed else "none"
+    pacsv.write_csv(table, where, pacsv.WriteOptions(delimiter=delimiter, quoting_style=style, quoting_header="none"))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -164,36 +238,26 @@ def _flat(table: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        try:
-            write(Path(temporary))
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
+def _table(rows: list[dict[str, Any]], written: Callable[[Any], str] | None = None) -> Table:
+    cell = {"time": str}
     table = Table()
     for name in rows[0] if rows else ["nothing found"]:
         numeric = all(isinstance(r[name], int | float | None) for r in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_text(v) for v in row.values()))
+        table.add_row(*(Text(cell.get(name, written or _text)(v)) for name, v in row.items()))
     return table
 
 
 def _text(value: Any) -> str:
+    """A cell; whole numbers may be ids or times, and stay as they are."""
     if value is None:
         return "–"
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e5 else f"{value:.4f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return str(value)
 
 
-def _as(value: Any, kind: Any) -> Any:
-    return str(value) if kind == pa.string() else value
+def _count(value: Any) -> str:
+    """A cell whose whole numbers are counts: 672,447."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _text(value)

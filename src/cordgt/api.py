@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from cordgt.columns import as_text, can_be_read_twice, fit
 from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream
 from cordgt.predict import Oracle, Recommendation
 from cordgt.protocol import Protocol
 from cordgt.readers import read_events
-from cordgt.run import RunFolder, fingerprint
+from cordgt.run import BEFORE_CONFIG, RunFolder, fingerprint, ids_fingerprint
 from cordgt.settings import Settings, make
 from cordgt.tasks.link import LinkTask, history_of
+from cordgt.tensorboard import curves
 from cordgt.train import Silent, Watcher, all_figures, choose_device, load_weights, make_network, train_in
 
 # What may differ from training when a run is evaluated; anything else would measure it on events it was trained on.
@@ -35,6 +38,7 @@ class Run:
     stream: EventStream
     metrics: dict[str, Any]
     device: torch.device
+    columns: dict[str, str] = field(default_factory=dict)  # the column options its events were read with
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> Run:
@@ -43,18 +47,32 @@ class Run:
         settings, data = folder.read_config()
         metrics = folder.read_metrics()
         stream = EventStream.load(folder.path)
-        if fingerprint(stream) != data.get("fingerprint"):
+        if not _is_same_data(stream, data):
             raise RunError(f"{folder.path} is damaged: its events are not those it was trained on.")
-        return cls(folder, settings, stream, metrics, choose_device(device))
+        return cls(folder, settings, stream, metrics, choose_device(device), _columns_of(data))
 
     @property
     def path(self) -> Path:
         return self.folder.path
 
     def with_events(self, source: Any, **columns: Any) -> Run:
-        """The same model answering from a longer history: later events from a file, a table or a stream are appended."""
-        later = source if isinstance(source, EventStream) else read_events(source, **columns)
+        """The same model answering from a longer history: later events from a file, a table or a stream are appended.
+
+        Options as in `read_events`; columns that are not named are those the run was trained with, where it has these.
+        """
+        if isinstance(source, EventStream):
+            return replace(self, stream=self.stream.append_stream(source))
+        ids = {"ids": "shared" if self.stream.ids.shared else "separate"}
+        later = read_events(source, **(ids | self.columns_for(source, columns)))
         return replace(self, stream=self.stream.append_stream(later))
+
+    def columns_for(self, source: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The options ``asked`` for, completed by those of the training if a file of events has all of these."""
+        together = {**self.columns, **asked}
+        without_label = {k: v for k, v in together.items() if k != "label" or k in asked}
+        if not self.columns or not can_be_read_twice(source):
+            return together
+        return next((found for found in (together, without_label) if fit(source, found)), dict(asked))
 
     def score(self, src: Any, dst: Any, at: Any = None) -> np.ndarray:
         """How likely each source meets each destination at the given time (one, or one a pair), between 0 and 1.
@@ -62,7 +80,7 @@ class Run:
         Relative to random partners, not a base rate: 0.9 says "rather this one than a random one", not "in nine of ten
         cases". Without a time, everything in the history is seen. A single pair gives an array of one.
         """
-        src, dst = (list(x) if isinstance(x, list | tuple | np.ndarray) else [x] for x in (src, dst))
+        src, dst = (_as_list(x) for x in (src, dst))
         n = max(len(src), len(dst))
         src, dst = (x * n if len(x) == 1 else x for x in (src, dst))
         if len(src) != len(dst):
@@ -72,13 +90,19 @@ class Run:
         return self.oracle.score(src, dst, self._times(at, n))[0]
 
     def recommend(self, node: Any, at: Any = None, top: int = 10, *, new_only: bool = False) -> list[Recommendation]:
-        """The ``top`` destinations most likely to meet ``node``, best first; with ``new_only`` those it has not met yet."""
+        """The ``top`` destinations most likely to meet ``node``, best first; with ``new_only`` those it has not met."""
         return self.oracle.recommend(node, self._time(at), top, new_only=new_only)[0]
 
-    def embed(self, nodes: Any = None, at: Any = None) -> np.ndarray:
-        """Embeddings (n, D) of nodes at a time; of all nodes in the history, in order of appearance, if none are named."""
-        ids = np.arange(self.stream.n_nodes) if nodes is None else self.oracle.nodes(list(nodes), "src")
-        return self.oracle.embed(ids, self._time(at))
+    def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
+        """Embeddings (n, D) of nodes at a time; of all nodes in the history, in order of appearance, if none are named.
+
+        Where sources and destinations have id spaces of their own and both have an id, ``sides`` says which is meant:
+        "src" or "dst" for each node.
+        """
+        found = np.arange(self.stream.n_nodes)
+        if nodes is not None:
+            found = self.oracle.nodes_of_either_side(_as_list(nodes), sides)
+        return self.oracle.embed(found, self._time(at))
 
     def evaluate(self, watcher: Watcher | None = None, **changes: Any) -> dict[str, Any]:
         """Figures on the run's own splits, with another visibility, batch size, pool or seed of negatives if given.
@@ -94,7 +118,6 @@ class Run:
     @cached_property
     def oracle(self) -> Oracle:
         """The model on its device, ready to answer; with the refitted weights where there are some."""
-        weights = "refit.safetensors" if self.folder.has("refit.safetensors") else "model.safetensors"
         own = self._own_stream()
         trained = np.zeros(self.stream.n_nodes, dtype=bool)
         if "refit" in self.metrics:
@@ -103,7 +126,12 @@ class Run:
             split = LinkTask.prepare(own, self.settings.protocol, seed=0, device=torch.device("cpu")).split
             trained[: own.n_nodes] = ~split.new_node
         history = history_of(self.stream, seed=self.settings.seed, device=self.device)
-        return Oracle(self._network(weights), self.stream, history, trained)
+        return Oracle(self._network(self.weights), self.stream, history, trained)
+
+    @property
+    def weights(self) -> str:
+        """The file of the weights that answer: the refitted ones where there are some."""
+        return "refit.safetensors" if "refit" in self.metrics else "model.safetensors"
 
     def _network(self, name: str) -> Any:
         tensors, _ = self.folder.read_tensors(name)
@@ -136,9 +164,28 @@ class Run:
     def _times(self, at: Any, n: int) -> np.ndarray | None:
         if at is None:
             return None
-        if isinstance(at, list | tuple | np.ndarray):
-            return np.array([self.stream.time.parse(x) for x in at])
-        return np.full(n, self.stream.time.parse(at))
+        times = [self.stream.time.parse(x) for x in _as_list(at)]
+        if len(times) not in (1, n):
+            raise SettingError(f"{len(times)} times for {n} pairs: give one, or one a pair.")
+        return np.array(times * n if len(times) == 1 else times)
+
+
+def _as_list(values: Any) -> list[Any]:
+    """Several ids or times as a list, a single one as a list of one."""
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        return [values]
+    return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
+
+
+def _columns_of(data: Mapping[str, Any]) -> dict[str, str]:
+    found = data.get("columns")
+    return as_text(found) if isinstance(found, dict) else {}
+
+
+def _is_same_data(stream: EventStream, data: Mapping[str, Any]) -> bool:
+    """Whether a stream is the one that a ``[data]`` table tells of."""
+    same = fingerprint(stream) == data.get("fingerprint")
+    return same and data.get("ids") in (None, ids_fingerprint(stream))
 
 
 def train(
@@ -151,6 +198,7 @@ def train(
     resume: bool = False,
     init: str | Path | Run | None = None,
     refit: bool = False,
+    columns: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
     **settings: Any,
 ) -> Run:
@@ -160,13 +208,16 @@ def train(
         out: the run folder; by default the first free one of ``runs/NAME-MODEL-seedN``.
         resume: continue the run in ``out`` where it was interrupted; a finished one is returned as it is.
         init: a run whose weights to start from.
-        refit: afterwards train on all events for as many epochs as validation chose; questions are then answered by that
-            model, while the figures stay those of the split.
+        refit: afterwards train on all events for as many epochs as validation chose; questions are then answered by
+            that model, while the figures stay those of the split.
+        columns: the column options the stream was read with, remembered for `Run.with_events`.
         settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``.
     """
     made = make(model, settings, seed=seed)
     path = Path(out) if out is not None else _free(default_folder(stream.name, model, seed))
-    return train_run(stream, made, path, device=device, resume=resume, init=init, refit=refit, watcher=watcher)
+    return train_run(
+        stream, made, path, device=device, resume=resume, init=init, refit=refit, columns=columns, watcher=watcher
+    )
 
 
 def train_run(
@@ -178,38 +229,66 @@ def train_run(
     resume: bool = False,
     init: str | Path | Run | None = None,
     refit: bool = False,
+    columns: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
     """`train` for settings that are made already."""
     chosen = choose_device(device)
     folder = RunFolder(out)
     start = None if init is None else _initial_weights(init, settings)
-    if folder.holds_run and not resume:
-        raise RunError(f"{out} already holds a run. Choose another folder with --out, or continue it with --resume.")
     if folder.holds_run:
+        if not resume:
+            raise _taken(out)
         check_same(folder, settings, stream)
-        if folder.finished:
+        start, refit = _as_begun(folder, start, refit)
+        if folder.finished and not (refit and "refit" not in folder.read_metrics()):
             return Run.load(out, device)
     task = LinkTask.prepare(stream, settings.protocol, seed=settings.seed, device=chosen)  # before anything is written
     if not folder.holds_run:
         _check_free(out)
-        folder.create(settings, stream)
-    metrics = train_in(folder, settings, task, start=start, refit=refit, watcher=watcher)
-    return Run(folder, settings, stream, metrics, chosen)
+        _check_weights(start, settings, stream)
+        folder.create(settings, stream, columns=as_text(columns or {}), start=start, refit=refit)
+    with curves(watcher or Silent(), out) as watching:
+        metrics = train_in(folder, settings, task, start=start, refit=refit, watcher=watching)
+    return Run(folder, settings, stream, metrics, chosen, as_text(columns or {}))
 
 
-def train_seeds(stream: EventStream, settings: Settings, out: Path, seeds: int, **options: Any) -> dict[str, Any]:
-    """Train with ``seeds`` seeds in a row into ``seed-*`` folders; mean, standard deviation and every value come back."""
+def train_seeds(
+    stream: EventStream,
+    settings: Settings,
+    out: Path,
+    seeds: int,
+    *,
+    resume: bool = False,
+    watch: Callable[[int], Watcher] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train with several seeds in a row into ``seed-*`` folders; mean, standard deviation and every value come back.
+
+    ``watch`` gives who watches the training of a seed; ``options`` as for `train_run`.
+    """
+    numbers = range(settings.seed, settings.seed + seeds)
+    if RunFolder(out).holds_run:
+        raise RunError(f"{out} holds a run of one seed. Choose another folder with --out.")
+    taken = [out / f"seed-{seed}" for seed in numbers if RunFolder(out / f"seed-{seed}").holds_run]
+    if not resume and (taken or RunFolder(out).finished):  # now, rather than when its turn comes
+        raise _taken((taken or [out])[0])
     runs = []
-    for seed in range(settings.seed, settings.seed + seeds):
-        runs.append(train_run(stream, replace(settings, seed=seed), out / f"seed-{seed}", **options).metrics)
+    for seed in numbers:
+        watcher = None if watch is None else watch(seed)
+        own, path = replace(settings, seed=seed), out / f"seed-{seed}"
+        runs.append(train_run(stream, own, path, resume=resume, watcher=watcher, **options).metrics)
     summary = summarise(runs)
     RunFolder(out).write_metrics(summary)
     return summary
 
 
+def _taken(path: Path) -> RunError:
+    return RunError(f"{path} already holds a run. Choose another folder with --out, or continue it with --resume.")
+
+
 def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """``metrics.json`` of several seeds: each figure as ``{"mean", "std", "values"}`` (sample deviation; 0 for one value)."""
+    """``metrics.json`` of several seeds: each figure as mean, std and values (sample deviation; 0 for one value)."""
 
     def spread(values: list[Any]) -> Any:
         if isinstance(values[0], dict):
@@ -236,8 +315,32 @@ def check_same(folder: RunFolder, settings: Settings, stream: EventStream) -> No
     if begun != settings:
         differing = _differences(begun, settings)
         raise RunError(f"{folder.path} was begun with other settings: {differing}. Use the same, or another --out.")
-    if data.get("fingerprint") != fingerprint(stream):
+    if not _is_same_data(stream, data):
         raise RunError(f"{folder.path} was begun on other data. Use the same file, or another --out.")
+
+
+def _as_begun(
+    folder: RunFolder, start: dict[str, torch.Tensor] | None, refit: bool
+) -> tuple[dict[str, torch.Tensor] | None, bool]:
+    """The weights an interrupted run started from, and whether it refits; RunError where others are asked for now."""
+    begun = folder.begun()
+    kept = folder.read_tensors("init.safetensors")[0] if begun.get("init") else None
+    if start is not None and (kept is None or not _equal_weights(start, kept)):
+        raise RunError(f"{folder.path} was begun {'without' if kept is None else 'with another'} --init. Use the same.")
+    return kept, refit or bool(begun.get("refit"))
+
+
+def _equal_weights(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def _check_weights(start: dict[str, torch.Tensor] | None, settings: Settings, stream: EventStream) -> None:
+    """SettingError where a model of these settings cannot start from the weights."""
+    if start is None:
+        return
+    with torch.random.fork_rng(devices=[]):
+        model = make_network(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim)
+    load_weights(model, start, "the run given to --init")
 
 
 def _differences(a: Settings, b: Settings) -> str:
@@ -270,16 +373,18 @@ def _check_free(path: Path) -> None:
     """A new run never mixes with what lies in a folder already."""
     if path.is_file():
         raise RunError(f"{path} is a file; --out names a folder.")
-    left = (
-        [p.name for p in path.iterdir() if p.name not in ("events.parquet", "nodes.parquet")] if path.exists() else []
-    )
+    left = [p.name for p in path.iterdir() if not _may_be_left(p.name)] if path.exists() else []
     if left:
         raise RunError(f"{path} is not empty (it holds {left[0]}). Choose another folder with --out.")
+
+
+def _may_be_left(name: str) -> bool:
+    """Whether a training that was cut off before it began may have left this file."""
+    return name in BEFORE_CONFIG or (name.startswith(".") and name.endswith(".part"))
 
 
 def _initial_weights(init: str | Path | Run, settings: Settings) -> dict[str, torch.Tensor]:
     run = init if isinstance(init, Run) else Run.load(init, "cpu")
     if run.settings.model != settings.model:
         raise SettingError(f"--init {run.path} is a {run.settings.model}; this run is a {settings.model}.")
-    name = "refit.safetensors" if run.folder.has("refit.safetensors") else "model.safetensors"
-    return run.folder.read_tensors(name)[0]
+    return run.folder.read_tensors(run.weights)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cordgt import __version__, console
 from cordgt.errors import CordgtError, SettingError
@@ -18,8 +19,21 @@ if TYPE_CHECKING:
     from cordgt.api import Run
     from cordgt.settings import Settings
 
+
+class Commands(TyperGroup):
+    """The commands. Ctrl-C is answered here, before typer does, which says nothing or another exit code by version."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            console.fail("interrupted.")
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
     name="cordgt",
+    cls=Commands,
     help="Who meets whom next, from a log of timestamped interactions.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -28,78 +42,118 @@ app = typer.Typer(
 data_app = typer.Typer(help="Look at data, or convert it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
-_COLUMNS = "Columns (a name, or a position counted from 0)"
+_COLUMNS = "Columns: a name, or a position counted from 0"
+_FILE = ".csv, .tsv, .parquet or .json"
+
+
+def _column(name: str, text: str) -> Any:
+    return typer.Option(name, metavar="COLUMN", help=text, rich_help_panel=_COLUMNS)
+
+
+def _flag(name: str, text: str) -> Any:
+    return typer.Option(name, metavar="", help=text)
+
+
 Data = Annotated[
-    str, typer.Argument(help="A known dataset's name, or a file: CSV, TSV, edge list, Parquet, gzip of these.")
+    str,
+    typer.Argument(
+        metavar="DATA", help="A known dataset's name, or a file: CSV, TSV, edge list, Parquet, gzip of these."
+    ),
 ]
-RunDir = Annotated[Path, typer.Argument(help="A run folder.")]
-Src = Annotated[str | None, typer.Option("--src", help="Column of the sources.", rich_help_panel=_COLUMNS)]
-Dst = Annotated[str | None, typer.Option("--dst", help="Column of the destinations.", rich_help_panel=_COLUMNS)]
-Time = Annotated[str | None, typer.Option("--time", help="Column of the times.", rich_help_panel=_COLUMNS)]
-Label = Annotated[str | None, typer.Option("--label", help="Column of labels.", rich_help_panel=_COLUMNS)]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, made by `cordgt train`.")]
+Src = Annotated[str | None, _column("--src", "Of the sources.")]
+Dst = Annotated[str | None, _column("--dst", "Of the destinations.")]
+Time = Annotated[str | None, _column("--time", "Of the times.")]
+Label = Annotated[str | None, _column("--label", "Of the labels.")]
 Features = Annotated[
     str | None,
-    typer.Option("--features", help="Columns of event features: a,b,c or 4-7 or rest.", rich_help_panel=_COLUMNS),
+    typer.Option(
+        "--features", metavar="COLUMNS", help="Of event features: a,b,c or 4-7 or rest.", rich_help_panel=_COLUMNS
+    ),
 ]
 Ids = Annotated[
     str,
     typer.Option(
         "--ids",
-        help="Do both columns name the same nodes? shared, separate, or auto: separate where they are called like users and items.",
+        metavar="WORD",
+        help="Does an id name the same node in both columns? shared (yes), separate (no), or auto: separate where the "
+        "columns are called like users and items.",
         rich_help_panel=_COLUMNS,
     ),
 ]
 NodeFeatures = Annotated[
-    Path | None, typer.Option("--node-features", help="File of node features, joined by id.", rich_help_panel=_COLUMNS)
+    Path | None,
+    typer.Option(
+        "--node-features", metavar="FILE", help="Features of the nodes, joined by id.", rich_help_panel=_COLUMNS
+    ),
 ]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option("--device", metavar="WORD", help="auto, cpu or cuda.")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")]
 Json = Annotated[
     str | None, typer.Option("--json", metavar="[FILE]", help="The answer as JSON: into FILE, or to standard output.")
 ]
+Output = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Where to write the answers: {_FILE}.")]
 Events = Annotated[
-    Path | None, typer.Option("--events", help="Events since the training: appended to the history before answering.")
+    Path | None,
+    typer.Option(
+        "--events", metavar="FILE", help="Events since the training: appended to the history before answering."
+    ),
 ]
-At = Annotated[str | None, typer.Option("--at", help="The time of the question; by default after the whole history.")]
+At = Annotated[
+    str | None,
+    typer.Option("--at", metavar="TIME", help="When the question is asked; without it, after the whole history."),
+]
 
 
 def main() -> None:
     """Run the command line. A person's mistake gives one message and exit code 2."""
     try:
-        app(args=_lone_json(sys.argv[1:]))
+        app(args=_lone_json(sys.argv[1:]), prog_name="cordgt")
     except CordgtError as error:
         console.fail(str(error))
         sys.exit(2)
-    except KeyboardInterrupt:
-        console.fail("interrupted. A training goes on from its last finished epoch with --resume.")
-        sys.exit(130)
-    except BrokenPipeError:  # the reader of our output went away
-        sys.stderr.close()
-        sys.exit(0)
 
 
 def _lone_json(args: list[str]) -> list[str]:
     """``--json`` without a file means standard output."""
-    following = [*args[1:], "-"]
-    return [f"{a}=-" if a == "--json" and b.startswith("-") else a for a, b in zip(args, following, strict=True)]
+    pairs = zip(args, [*args[1:], "--"], strict=False)  # each word, and the one after it
+    return [f"{word}=-" if word == "--json" and not _names_json(after) else word for word, after in pairs]
+
+
+def _names_json(word: str) -> bool:
+    """Whether the word after ``--json`` is its file: not an option, nor a file or folder that holds something else."""
+    if word.startswith("-"):
+        return word == "-"
+    return word.lower().endswith(".json") or not Path(word).exists()
 
 
 @app.command()
 def train(
     data: Data,
-    model: Annotated[str | None, typer.Option(help="See `cordgt models`. [default: cordgt]")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings from a TOML file, such as a run's config.toml.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default="cordgt", help="See `cordgt models`.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings from a TOML file, such as a run's config.toml.")
+    ] = None,
     set_: Set = [],  # noqa: B006
     seed: Annotated[
-        int | None, typer.Option(help="Of weights, dropout, trees and training negatives. [default: 0]")
+        int | None,
+        typer.Option(metavar="N", show_default="0", help="Of weights, dropout, trees and training negatives."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Train so many times, into seed-* folders.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Train so many times, into seed-* folders.")
+    ] = None,
     device: Device = "auto",
-    out: Annotated[Path | None, typer.Option(help="The run folder. [default: runs/DATA-MODEL-seedN]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    init: Annotated[Path | None, typer.Option(help="Start from the weights of a trained run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", show_default="runs/DATA-MODEL-seedN", help="The run folder.")
+    ] = None,
+    resume: Annotated[bool, _flag("--resume", "Continue an interrupted run.")] = False,
+    init: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Start from the weights of a trained run, with its settings.")
+    ] = None,
     refit: Annotated[
-        bool, typer.Option("--refit", help="Afterwards train on all events; that model answers, the figures stay.")
+        bool, _flag("--refit", "Afterwards train on all events; that model answers, the figures stay.")
     ] = False,
     src: Src = None,
     dst: Dst = None,
@@ -111,36 +165,45 @@ def train(
     json_: Json = None,
 ) -> None:
     """Train a model on DATA, measure it, and keep everything in a run folder."""
-    from cordgt import api
+    from cordgt import answers, api
+    from cordgt.train import choose_device
 
+    answers.check_json(json_)
+    settings = _settings(data, model, config, set_, seed, init)
+    choose_device(device)  # before the data is read
     columns = _columns(src, dst, time, label, features, ids, node_features)
     stream = _load(data, columns)
-    settings = _settings(data, model, config, set_, seed)
     folder = out or api.default_folder(stream.name, settings.model, settings.seed)
-    options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit}
+    options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit, "columns": columns}
     console.note(f"{settings.model} on {_facts(stream)}; figures and weights go to {folder}")
-    with console.Bar() as bar:
+    with _resumable(), console.Bar() as bar:
         if seeds is None:
             metrics = api.train_run(stream, settings, folder, watcher=bar, **options).metrics
         else:
-            metrics = api.train_seeds(stream, settings, folder, seeds, watcher=bar, **options)
+            metrics = api.train_seeds(
+                stream, settings, folder, seeds, watch=lambda k: bar.titled(f"seed {k}, "), **options
+            )
+    if resume and not bar.trained:
+        console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
     _show_figures(f"{settings.model} on {stream.name}", metrics, json_)
-    console.note(
-        f"Ask it: cordgt recommend {folder if seeds is None else folder / f'seed-{settings.seed}'} --source ID"
-    )
+    _suggest(folder if seeds is None else folder / f"seed-{settings.seed}", stream)
 
 
 @app.command()
 def evaluate(
     run: RunDir,
-    visibility: Annotated[str | None, typer.Option(help="event, paper or batch. [default: the run's]")] = None,
+    visibility: Annotated[
+        str | None, typer.Option(metavar="WORD", show_default="the run's", help="event, paper or batch.")
+    ] = None,
     set_: Set = [],  # noqa: B006
     device: Device = "auto",
     json_: Json = None,
 ) -> None:
-    """Measure a run again, under its own protocol or another visibility, batch size, pool or seed of negatives."""
+    """Measure a run again: as it was, or with another visibility, batch size, pool or seed of negatives."""
+    from cordgt import answers
     from cordgt.settings import parse_assignments
 
+    answers.check_json(json_)
     changes: dict[str, Any] = parse_assignments(set_)
     if visibility is not None:
         changes["visibility"] = visibility
@@ -155,10 +218,8 @@ def evaluate(
 @app.command()
 def predict(
     run: RunDir,
-    pairs: Annotated[Path, typer.Option(help="File of questions: src,dst[,time].")],
-    output: Annotated[
-        Path | None, typer.Option(help="Where to write the answers: .csv, .tsv, .parquet or .json.")
-    ] = None,
+    pairs: Annotated[Path, typer.Option(metavar="FILE", help="The questions: src,dst[,time].")],
+    output: Output = None,
     events: Events = None,
     device: Device = "auto",
     src: Src = None,
@@ -169,14 +230,21 @@ def predict(
     node_features: NodeFeatures = None,
     json_: Json = None,
 ) -> None:
-    """Score pairs: how likely each source meets each destination, 0 to 1, relative to random partners."""
+    """Score pairs: how likely each source meets each destination.
+
+    A score lies between 0 and 1 and compares with random partners; it is not how often they will meet.
+    Column options are for the pairs, and for the events where both are given and have these columns.
+    """
     from cordgt import answers
     from cordgt.readers import read_pairs
 
     answers.check_output(output)
-    loaded = _run(run, device, events, _columns(src, dst, time, label, features, "auto", node_features))
-    sources, destinations, times = read_pairs(pairs, src=src, dst=dst, time=time, axis=loaded.stream.time)
-    with _counting("scoring", len(sources)) as progress:
+    answers.check_json(json_)
+    asked = _columns(src, dst, time, label, features, None, node_features)
+    loaded = _run(run, device, events, asked)
+    columns = _columns_of_questions(loaded, pairs, _columns(src, dst, time), beside_events=events is not None)
+    sources, destinations, times = read_pairs(pairs, **columns, axis=loaded.stream.time)
+    with _answering(len(sources)) as progress:
         table = answers.scores(loaded, sources, destinations, times, progress)
     answers.write(table, output, json_)
 
@@ -184,14 +252,12 @@ def predict(
 @app.command()
 def recommend(
     run: RunDir,
-    source: Annotated[str | None, typer.Option(help="The node to find partners for.")] = None,
-    sources: Annotated[Path | None, typer.Option(help="File of nodes to find partners for.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="ID", help="The node to find partners for.")] = None,
+    sources: Annotated[Path | None, typer.Option(metavar="FILE", help="Many nodes to find partners for.")] = None,
     at: At = None,
-    top: Annotated[int, typer.Option(min=1, help="How many partners.")] = 10,
-    new_only: Annotated[bool, typer.Option("--new-only", help="Only partners it has not met yet.")] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="Where to write the answers: .csv, .tsv, .parquet or .json.")
-    ] = None,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many partners.")] = 10,
+    new_only: Annotated[bool, _flag("--new-only", "Only partners it has not met yet.")] = False,
+    output: Output = None,
     events: Events = None,
     device: Device = "auto",
     src: Src = None,
@@ -202,17 +268,24 @@ def recommend(
     node_features: NodeFeatures = None,
     json_: Json = None,
 ) -> None:
-    """The partners a node is most likely to meet next."""
+    """The partners a node is most likely to meet next.
+
+    Partners are destinations of the history, never the node itself.
+    """
     from cordgt import answers
     from cordgt.readers import read_ids
 
     if (source is None) == (sources is None):
         raise SettingError("Give either --source ID or --sources FILE.")
     answers.check_output(output)
-    loaded = _run(run, device, events, _columns(src, dst, time, label, features, "auto", node_features))
-    asked = [source] if sources is None else read_ids(sources, column=src).to_pylist()
+    answers.check_json(json_)
+    loaded = _run(run, device, events, _columns(src, dst, time, label, features, None, node_features))
+    asked: list[Any] = [source]
+    if sources is not None:
+        columns = _columns_of_questions(loaded, sources, _columns(src), beside_events=events is not None)
+        asked = read_ids(sources, column=columns.get("src")).to_pylist()
     moment = None if at is None else loaded.stream.time.parse(at)
-    with _counting("recommending", len(asked)) as progress:
+    with _answering(len(asked)) as progress:
         table = answers.recommendations(loaded, asked, moment, top, new_only, progress)
     answers.write(table, output, json_, shown=["rank", "node", "score", "met", "note"] if source is not None else None)
 
@@ -220,8 +293,15 @@ def recommend(
 @app.command()
 def embed(
     run: RunDir,
-    output: Annotated[Path, typer.Option(help="Where to write the embeddings: .parquet, .csv or .json.")],
-    nodes: Annotated[Path | None, typer.Option(help="File of node ids; by default every node of the history.")] = None,
+    output: Annotated[Path, typer.Option(metavar="FILE", help=f"Where to write the embeddings: {_FILE}.")],
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="every node of the history",
+            help="The nodes, an id a row; with a column `side` (src or dst) where an id could be either.",
+        ),
+    ] = None,
     at: At = None,
     events: Events = None,
     device: Device = "auto",
@@ -234,13 +314,19 @@ def embed(
 ) -> None:
     """A vector for each node at a time."""
     from cordgt import answers
+    from cordgt.columns import those_named_in
     from cordgt.readers import read_ids
 
     answers.check_output(output)
-    loaded = _run(run, device, events, _columns(src, dst, time, label, features, "auto", node_features))
-    asked = None if nodes is None else read_ids(nodes, column=src)
+    loaded = _run(run, device, events, _columns(src, dst, time, label, features, None, node_features))
+    asked = sides = None
+    if nodes is not None:
+        columns = _columns_of_questions(loaded, nodes, _columns(src), beside_events=events is not None)
+        asked = read_ids(nodes, column=columns.get("src"))
+        if nodes.is_file() and those_named_in(nodes, {"src": "side"}):
+            sides = read_ids(nodes, column="side").to_pylist()
     moment = None if at is None else loaded.stream.time.parse(at)
-    answers.write(answers.embeddings(loaded, asked, moment), output, None)
+    answers.write(answers.embeddings(loaded, asked, sides, moment), output, None)
 
 
 @data_app.command("list")
@@ -248,6 +334,7 @@ def data_list(json_: Json = None) -> None:
     """Datasets known by name, and where they are."""
     from cordgt import answers, datasets
 
+    answers.check_json(json_)
     rows = [
         {"name": k.name, "nodes": k.nodes, "events": k.links, "found": None if k.path is None else str(k.path)}
         for k in datasets.list_known()
@@ -268,17 +355,18 @@ def data_describe(
     json_: Json = None,
 ) -> None:
     """What is in DATA, and what was assumed in reading it."""
-    from cordgt import answers
+    from cordgt import answers, datasets
     from cordgt.describe import describe
 
-    stream = _load(data, _columns(src, dst, time, label, features, ids, node_features))
-    answers.show_facts(describe(stream), json_)
+    answers.check_json(json_)
+    stream = datasets.load(data, **_columns(src, dst, time, label, features, ids, node_features))
+    answers.show_facts(describe(stream), json_)  # the notes are among them
 
 
 @data_app.command("convert")
 def data_convert(
     data: Data,
-    out: Annotated[Path, typer.Argument(help="A .csv or .parquet file.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A .csv or .parquet file.")],
     src: Src = None,
     dst: Dst = None,
     time: Time = None,
@@ -288,8 +376,10 @@ def data_convert(
     node_features: NodeFeatures = None,
 ) -> None:
     """Write DATA, sorted and checked, as CSV or Parquet."""
+    from cordgt import answers
     from cordgt.readers import convert
 
+    answers.check_output(out, (".csv", ".parquet"))
     stream = _load(data, _columns(src, dst, time, label, features, ids, node_features))
     for path in convert(stream, out):
         console.note(f"{path}: written")
@@ -300,47 +390,58 @@ def list_models(json_: Json = None) -> None:
     """The models, and the settings each of them takes."""
     from cordgt import answers
     from cordgt.models import MODELS
+    from cordgt.protocol import Protocol
+    from cordgt.settings import Training
 
+    answers.check_json(json_)
     rows = [
-        {
-            "model": name,
-            "about": kind.about,
-            "settings": " ".join(f"{k}={_short(v)}" for k, v in vars(kind.settings()).items()),
-        }
+        {"model": name, "about": kind.about, "settings": _assignments(vars(kind.settings()))}
         for name, kind in MODELS.items()
     ]
     answers.show(rows, json_)
+    console.note(f"Every model also takes: {_assignments(vars(Training()) | vars(Protocol()))}")
 
 
 @app.command()
 def demo(
-    out: Annotated[Path | None, typer.Option(help="The run folder. [default: a new one under runs/]")] = None,
-    seed: Annotated[int, typer.Option(help="Of the stream and of the training.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", show_default="a new one under runs/", help="The run folder.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the stream and of the training.")] = 0,
     device: Device = "auto",
+    json_: Json = None,
 ) -> None:
     """Train on a generated stream, compare with an oracle that knows the truth, and ask a few questions."""
+    from cordgt import answers
     from cordgt.demo import run_demo
 
-    run_demo(out, seed, device)
+    answers.check_json(json_)
+    found = run_demo(out, seed, device, quiet=json_ == "-")
+    if json_ is not None:
+        answers.write_json(found, json_)
 
 
 @app.command("version")
-def show_version() -> None:
+def show_version(json_: Json = None) -> None:
     """The version of cordgt, and of what it stands on."""
+    import platform
+
     import numba
     import pyarrow
     import torch
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    console.out.print(
-        f"cordgt {__version__} (torch {torch.__version__}, numba {numba.__version__}, pyarrow {pyarrow.__version__}, {gpu})"
-    )
+    from cordgt import answers
+
+    versions = {"cordgt": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    versions |= {"numba": numba.__version__, "pyarrow": pyarrow.__version__}
+    versions["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    answers.show_facts(versions, json_)
 
 
 def _columns(*values: Any) -> dict[str, Any]:
-    """The column options that were given."""
+    """The column options that were given; ``values`` in this order, later ones may be left out."""
     names = ("src", "dst", "time", "label", "features", "ids", "node_features")
-    return {k: v for k, v in zip(names, values, strict=True) if v is not None}
+    return {k: v for k, v in zip(names, values, strict=False) if v is not None}
 
 
 def _load(data: str, columns: dict[str, Any]) -> Any:
@@ -356,34 +457,79 @@ def _facts(stream: Any) -> str:
     return f"{stream.name}: {stream.n_events:,} events of {stream.n_nodes:,} nodes"
 
 
-def _settings(data: str, model: str | None, config: Path | None, assignments: list[str], seed: int | None) -> Settings:
-    """Defaults, then the paper's settings for a known dataset, then the file, then --set."""
+def _settings(
+    data: str, model: str | None, config: Path | None, assignments: list[str], seed: int | None, init: Path | None
+) -> Settings:
+    """Defaults, then the paper's settings for a known dataset, then those of --init, then the file, then --set."""
     from cordgt import datasets
+    from cordgt.run import RunFolder
     from cordgt.settings import Given, make, parse_assignments, read_config
 
     of_file = Given(None, None, {}) if config is None else read_config(config)
-    model = model or of_file.model or "cordgt"
+    of_init = None if init is None else RunFolder(init).read_config()[0]
+    model = model or of_file.model or ("cordgt" if of_init is None else of_init.model)
     seed = seed if seed is not None else of_file.seed or 0
-    paper = datasets.paper_settings(data) if model == "cordgt" else {}
-    if paper:
-        told = " ".join(f"{k}={_short(v)}" for k, v in paper.items())
-        console.note(f"{data} is known: the paper's settings for it are {told}")
-    settings = make(model, paper | of_file.keys | parse_assignments(assignments), seed=seed)
-    for key in settings.unused:
-        console.note(f"{key} is not used by {model}")
+    chosen = of_file.keys | parse_assignments(assignments)
+    before: dict[str, Any] = datasets.paper_settings(data) if model == "cordgt" else {}
+    told = f"{data} is known; the paper's settings for it"
+    if of_init is not None and of_init.model == model:
+        before, told = vars(of_init.model_settings), f"settings of {init}, where the training starts from"
+    before = {k: v for k, v in before.items() if k not in chosen}
+    if before:
+        console.note(f"{told}: {_assignments(before)}")
+    settings = make(model, before | chosen, seed=seed)
+    if settings.unused:
+        console.note(f"not used by {model}: {', '.join(settings.unused)}")
     return settings
 
 
 def _run(path: Path, device: str, events: Path | None = None, columns: dict[str, Any] | None = None) -> Run:
     from cordgt.api import Run
 
+    columns = columns or {}
+    if events is None and "node_features" in columns:
+        raise SettingError("--node-features describes the nodes of --events; without --events leave it out.")
     loaded = Run.load(path, device)
     if events is None:
         return loaded
-    ids = "shared" if loaded.stream.ids.side is None else "separate"
-    longer = loaded.with_events(events, **({**(columns or {}), "ids": ids}))
+    if "node_features" in columns and not loaded.stream.node_dim:
+        raise SettingError(f"--node-features: {path} was trained without features of nodes.")
+    longer = loaded.with_events(events, **columns)
     console.note(f"{events}: {longer.stream.n_events - loaded.stream.n_events:,} events appended to the history")
     return longer
+
+
+def _columns_of_questions(run: Run, path: Path, asked: dict[str, Any], *, beside_events: bool) -> dict[str, Any]:
+    """The columns of a file of pairs or ids: those asked for, and the training's where it has columns of these names.
+
+    Beside --events the options may be meant for the events alone, and count here only where they fit.
+    """
+    from cordgt.columns import can_be_read_twice, fit, those_named_in
+
+    if not can_be_read_twice(path):
+        return asked
+    known = {k: v for k, v in run.columns.items() if k in ("src", "dst", "time")}
+    together = those_named_in(path, known) | asked
+    if beside_events and not fit(path, together, need_time=False):
+        return those_named_in(path, known | asked)
+    return together
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Says how an interrupted training goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        again = shlex.join(["cordgt", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+        console.fail(f"interrupted. It goes on after its last finished epoch with: {again}")
+        raise typer.Exit(130) from None
+
+
+def _suggest(folder: Path, stream: Any) -> None:
+    """A question that can be asked now."""
+    source = str(stream.ids.take(stream.src[-1:])[0].as_py())
+    console.note(f"Ask it: {shlex.join(['cordgt', 'recommend', str(folder), '--source', source])}")
 
 
 def _show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> None:
@@ -393,16 +539,17 @@ def _show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> Non
         answers.write_json(metrics, json_)
     if json_ != "-":
         console.out.print(console.figures_table(title, metrics))
-        for text in console.undefined_figures(metrics):
-            console.note(text)
+    for text in console.undefined_figures(metrics):
+        console.note(text)
 
 
 @contextmanager
-def _counting(what: str, total: int) -> Iterator[Any]:
+def _answering(questions: int) -> Iterator[Any]:
     with console.Bar() as bar:
-        bar.evaluating(what, total)
+        bar.answering(questions)
         yield lambda n: bar.step(n, None)
 
 
-def _short(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _assignments(values: dict[str, Any]) -> str:
+    """``fanout=20,1 hidden=64``: settings as --set takes them."""
+    return " ".join(f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in values.items())

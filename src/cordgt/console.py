@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -25,8 +26,8 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 class Bar:
     """A live progress bar on a terminal, a line an epoch elsewhere. Watches a training (`cordgt.train.Watcher`)."""
 
-    def __init__(self, title: str = "") -> None:
-        self.title = title
+    def __init__(self) -> None:
+        self.title = ""
         self.live = err.is_terminal
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -40,9 +41,15 @@ class Bar:
             disable=not self.live,
         )
         self.task: TaskID | None = None
+        self.trained = False  # True: an epoch has begun
         self.best = ""
         self.began = time.perf_counter()
         self.seen = 0
+
+    def titled(self, title: str) -> Bar:
+        """The same bar, with other words before each line; what it showed of an earlier training is forgotten."""
+        self.title, self.best = title, ""
+        return self
 
     def __enter__(self) -> Bar:
         self.bar.start()
@@ -58,6 +65,7 @@ class Bar:
         self.began, self.seen = time.perf_counter(), 0
 
     def epoch_begins(self, phase: str, epoch: int, epochs: int, events: int) -> None:
+        self.trained = True
         self._new(f"{'refit on all events, ' if phase == 'refit' else ''}epoch {epoch}/{epochs}", events)
 
     def step(self, events: int, loss: float | None) -> None:
@@ -74,13 +82,17 @@ class Bar:
     def evaluating(self, what: str, events: int) -> None:
         self._new(f"evaluating: {what}", events)
 
+    def answering(self, questions: int) -> None:
+        self._new("answering", questions)
+
     def epoch_ends(self, record: dict[str, Any]) -> None:
-        line = f"{self.title}epoch {record['epoch']:>3}  loss {record['loss']:.4f}"
+        what = "refit, epoch" if record["phase"] == "refit" else "epoch"
+        line = f"{self.title}{what} {record['epoch']:>3}  loss {record['loss']:.4f}"
         if "validation" in record:
             self.best = f"validation AP {record['validation']['ap']:.4f}"
             line += f"  {self.best}"
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
-        err.print(f"{line}  ({record['train_seconds']:.1f} s)")
+        err.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)
 
 
 def note(text: str) -> None:
@@ -94,16 +106,14 @@ def fail(text: str) -> None:
 
 def figures_table(title: str, metrics: dict[str, Any]) -> Table:
     """The figures of validation and test, in percent; "–" where one is not defined."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("split")
+    table = Table(title=escape(title), title_justify="left")
+    table.add_column("split", no_wrap=True)
     for name in ("AP", "AUC", "AP per batch", "AUC per batch", "events"):
         table.add_column(name, justify="right")
     for part in ("validation", "test"):
         for setting, row in metrics[part].items():
             cells = [_percent(row[k]) for k in ("ap", "auc", "ap_batch", "auc_batch")]
-            events = row["events"]
-            events = events["values"][0] if isinstance(events, dict) else events
-            table.add_row(f"{part}, {setting}", *cells, f"{events:,}")
+            table.add_row(f"{part}, {setting}", *cells, " ".join(f"{n:,}" for n in _distinct(row["events"])))
     return table
 
 
@@ -113,8 +123,13 @@ def undefined_figures(metrics: dict[str, Any]) -> list[str]:
         f"{part}, {setting}: not defined, no event of this split touches a node that training has not seen."
         for part in ("validation", "test")
         for setting, row in metrics[part].items()
-        if row["events"] == 0
+        if _distinct(row["events"]) == [0]
     ]
+
+
+def _distinct(figure: Any) -> list[Any]:
+    """The values of a figure, of one seed or of several."""
+    return sorted(set(figure["values"])) if isinstance(figure, dict) else [figure]
 
 
 def _percent(value: Any) -> str:

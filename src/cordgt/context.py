@@ -94,8 +94,8 @@ def sample_trees(
 ) -> Context:
     """The tree of each root over the first ``cut`` events. ``root`` and ``cut`` broadcast.
 
-    ``uniform`` draws with replacement among a node's earlier events, ``recent`` takes the latest ones. A slot drawn by an
-    event looks strictly before that event's time. The draw depends on (seed, epoch, root, cut, path in the tree) alone.
+    ``uniform`` draws with replacement among a node's earlier events, ``recent`` takes the latest ones. A slot drawn by
+    an event looks strictly before that event's time. A draw depends on (seed, epoch, root, cut, path) alone.
     """
     root, cut = torch.broadcast_tensors(root, cut)
     if index.runs_compiled:
@@ -127,7 +127,7 @@ def _sample_compiled(
     return Context(node=torch.from_numpy(node).view(size), pos=torch.from_numpy(pos).view(size))
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _fill_trees(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, nbr_degree, fanout, starts, root, cut, seed, epoch, recent, out_node, out_pos
 ):

@@ -9,6 +9,7 @@ from typing import Any
 
 from cordgt.errors import DataError, nearest
 from cordgt.events import EventStream
+from cordgt.files import names_beside
 from cordgt.readers import read_events
 
 
@@ -95,7 +96,7 @@ def resolve(data: str | os.PathLike[str]) -> Path:
     if not _is_plain(text):
         if path.exists():
             return path
-        raise DataError(f"There is no file {path}.{nearest(path.name, _beside(path))}")
+        raise DataError(f"There is no file {path}.{nearest(path.name, names_beside(path))}")
     found = find(text)
     if found is not None:
         return found
@@ -153,13 +154,6 @@ def _found_names() -> list[str]:
     return sorted(k for k in names if find(k) is not None)
 
 
-def _beside(path: Path) -> list[str]:
-    try:
-        return [k.name for k in path.parent.iterdir()]
-    except OSError:
-        return []
-
-
 def _not_found(name: str, path: Path) -> str:
     """What was looked for and where."""
     places = " and ".join(str(folder / name / f"ml_{name}.csv[.gz]") for folder in data_folders())
@@ -167,5 +161,5 @@ def _not_found(name: str, path: Path) -> str:
     if name in KNOWN:
         instead = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
         return f"The dataset {name} is not here: looked for {places}{unset}.{instead}"
-    hint = nearest(name, [*KNOWN, *_found_names(), *_beside(path)])
+    hint = nearest(name, [*KNOWN, *_found_names(), *names_beside(path)])
     return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}{unset}."

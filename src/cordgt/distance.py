@@ -12,7 +12,7 @@ from cordgt.index import TemporalIndex
 def spatial_distance(node: Tensor, to: Context, shape: TreeShape, absent: int) -> Tensor:
     """The smallest hop at which each node stands in the tree ``to``; 0 for its root, ``absent`` if nowhere.
 
-    Shapes: node (..., C) and ``to.node`` (..., C), leading axes broadcast; int64 (..., C) comes back. Padding is absent.
+    Padding is absent. Shapes: node and ``to.node`` (..., C), leading axes broadcast; (..., C) int64 comes back.
     """
     same = node.unsqueeze(-1) == to.node.unsqueeze(-2)  # (..., C, C)
     beyond = shape.hops + 1

@@ -54,7 +54,7 @@ def child_int(key: int, value: int) -> int:
 
 
 def root_key(seed: int, epoch: Tensor | int, root: Tensor, cut: Tensor) -> Tensor:
-    """The key of a tree's root. ``epoch`` is 0 outside training; a tensor where it must not be baked into a CUDA graph."""
+    """The key of a tree's root. ``epoch`` is 0 outside training; a tensor where a CUDA graph must not fix its value."""
     return child(child(epoch_key(mix_int(seed), epoch), root), cut)
 
 
@@ -68,18 +68,18 @@ def below(key: Tensor, n: Tensor | int) -> Tensor:
     return (_shift_right(key, 32) * n) >> 32
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def mix_u64(z):  # type: ignore[no-untyped-def]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
     return z ^ (z >> np.uint64(31))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def child_u64(key, value):  # type: ignore[no-untyped-def]
     return mix_u64(key + (np.uint64(value) + np.uint64(1)) * np.uint64(_GOLDEN))
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def below_u64(key, n):  # type: ignore[no-untyped-def]
     return np.int64(((key >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))

@@ -10,9 +10,9 @@ AMPLIFY = 10_000.0  # the paper's epsilon: spreads distances over the sinusoids
 
 
 def sinusoids(x: Tensor, dim: int) -> Tensor:
-    """``dim`` sines and cosines of ``10000 * x``, at dim/2 frequencies from 1 down to 1e-4; all sines, then all cosines.
+    """``dim`` sines and cosines of ``10000 * x`` at dim/2 frequencies from 1 down to 1e-4: all sines, then all cosines.
 
-    Differs: the paper interleaves sine and cosine and ends its frequencies at 10000^(-(d-2)/d); this is the released code's.
+    Differs: the paper interleaves them, with frequencies down to 10000^(-(d-2)/d); this is the released code's way.
     Phases are taken in float64, for ``10000 * x`` would leave float32 few digits after the point.
 
     Shapes: x (...,) float64; (..., dim) float32 comes back.

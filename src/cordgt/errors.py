@@ -14,6 +14,15 @@ class DataError(CordgtError):
     """A file or table of events, pairs or features that cannot be used as it is."""
 
 
+class RowError(DataError):
+    """A bad value in a column. ``row`` counts the rows from 0; a table turns it into a line of its file."""
+
+    def __init__(self, row: int, what: str) -> None:
+        super().__init__(f"row {row} (counted from 0): {what}")
+        self.row = row
+        self.what = what
+
+
 class SettingError(CordgtError):
     """An unknown model, key or value, or settings that contradict each other."""
 

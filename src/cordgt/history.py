@@ -14,8 +14,8 @@ from cordgt.index import TemporalIndex
 class Queries:
     """Will ``src`` meet each of its candidates at time ``t``? B queries with M candidates each.
 
-    ``cut`` is what the trees see (the first ``cut`` events of the stream), ``pair_cut <= cut`` what the pair records see;
-    they differ only when the paper's own rule is reproduced.
+    ``cut`` is what the trees see (the first ``cut`` events of the stream), ``pair_cut <= cut`` what the pair records
+    see; they differ only when the paper's own rule is reproduced.
     """
 
     src: Tensor  # (B,) int64

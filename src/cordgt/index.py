@@ -13,6 +13,7 @@ Lookups answer a whole batch at once: compiled loops on the CPU, torch operation
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,8 @@ class TemporalIndex:
     A self-loop stands once in its node's row. Nodes without events have empty rows; so do ids past the last node
     (newcomers) and -1 (padding), which may be asked about like any other.
 
-    Shapes: N nodes, E events of the stream, R row entries (two a kept event, one a self-loop), U distinct (node, neighbour).
+    Shapes: N nodes, E events of the stream, R row entries (two a kept event, one a self-loop), U distinct pairs
+    (node, neighbour).
     """
 
     row_start: Tensor  # (N+1,)
@@ -97,15 +99,15 @@ class TemporalIndex:
 
     def to(self, device: torch.device | str) -> TemporalIndex:
         """The same index on another device."""
-        tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **tensors)
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
     def plain(self) -> TemporalIndex:
         """The same index answering through torch operations, as on CUDA."""
         return replace(self, compiled=False)
 
     def degree(self, node: Tensor, cut: Tensor) -> Tensor:
-        """How many events ``node`` has among the first ``cut``; 0 for padding and newcomers. Shapes broadcast. int64."""
+        """How many events ``node`` has among the first ``cut``; 0 for padding and newcomers. Shapes broadcast."""
         node, cut = torch.broadcast_tensors(node, cut)
         if self.runs_compiled:
             out = np.empty(node.numel(), dtype=np.int64)
@@ -191,7 +193,7 @@ def _lower_bound(values: Tensor, start: Tensor, stop: Tensor, target: Tensor, lo
     return place
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _row_starts(src, dst, kept, n_nodes):  # type: ignore[no-untyped-def]
     start = np.zeros(n_nodes + 1, dtype=np.int64)
     for e in range(len(src)):
@@ -204,7 +206,7 @@ def _row_starts(src, dst, kept, n_nodes):  # type: ignore[no-untyped-def]
     return start
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _fill_rows(src, dst, kept, tie_start, row_start):  # type: ignore[no-untyped-def]
     """Rows by counting: events arrive in stream order, so each row ends up sorted by position."""
     n_entries = row_start[-1]
@@ -233,7 +235,7 @@ def _fill_rows(src, dst, kept, tie_start, row_start):  # type: ignore[no-untyped
     return nbr, pos, nbr_degree
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _fill_pairs(row_start, nbr, pos):  # type: ignore[no-untyped-def]
     """Each row sorted by (neighbour, position), in linear time: walking the rows in node order and writing each entry
     into its neighbour's row visits the neighbours in ascending order, and each one's events by position."""
@@ -265,7 +267,7 @@ def _fill_pairs(row_start, nbr, pos):  # type: ignore[no-untyped-def]
     return pair_start, pair_nbr, pair_pos_start, pair_pos
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(inline="always")
 def lower_bound_scalar(values, start, stop, target):  # type: ignore[no-untyped-def]
     while start < stop:
         middle = (start + stop) >> 1
@@ -276,7 +278,7 @@ def lower_bound_scalar(values, start, stop, target):  # type: ignore[no-untyped-
     return start
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _degrees(row_start, pos, node, cut, out):  # type: ignore[no-untyped-def]
     n_nodes = len(row_start) - 1
     for i in prange(len(node)):
@@ -286,7 +288,7 @@ def _degrees(row_start, pos, node, cut, out):  # type: ignore[no-untyped-def]
             out[i] = lower_bound_scalar(pos, row_start[u], row_start[u + 1], cut[i]) - row_start[u]
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit(parallel=True, cache=True)
 def _pair_histories(pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, other, cut, count, last):  # type: ignore[no-untyped-def]
     n_nodes = len(pair_start) - 1
     for i in prange(len(node)):

@@ -1,6 +1,6 @@
-"""Average precision and area under the ROC curve, over a whole split and averaged over batches of it.
+"""Average precision and area under the ROC curve, over a whole split and averaged over batches of it; ranks.
 
-Both are those of scikit-learn (ties counted fairly, order of no consequence), computed for many batches at once.
+AP and AUC are those of scikit-learn (ties counted fairly, order of no consequence), computed for many batches at once.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TypedDict
 
 import numpy as np
+
+HITS = (1, 3, 10)
 
 
 class LinkMetrics(TypedDict):
@@ -23,8 +25,8 @@ class LinkMetrics(TypedDict):
 def link_metrics(positive: np.ndarray, negative: np.ndarray, batch_size: int = 30) -> LinkMetrics:
     """Figures for scores of true events and of one sampled destination for each, in stream order.
 
-    ``ap`` and ``auc`` are taken over all scores; ``ap_batch`` and ``auc_batch`` are means over batches of ``batch_size``
-    events counted from the first, the last one possibly shorter.
+    ``ap`` and ``auc`` are taken over all scores; ``ap_batch`` and ``auc_batch`` are means over batches of
+    ``batch_size`` events counted from the first, the last one possibly shorter.
     """
     n = len(positive)
     if n == 0:
@@ -59,3 +61,21 @@ def ap_and_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, 
     n_pos, n_neg = positive.shape[1], negative.shape[1]
     above = np.where(true, rank_from_below, 0.0).sum(axis=1) - n_pos * (n_pos + 1) / 2
     return ap, above / (n_pos * n_neg)
+
+
+def mean_ranks(true: np.ndarray, others: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """The rank of each true score among its candidates, 1 the best: the mean of the optimistic and the pessimistic one.
+
+    Shapes: true (B,); others (B, M), of which only those ``counted`` (B, M) compete; (B,) float64 comes back.
+    """
+    above = ((others > true[:, None]) & counted).sum(axis=1)
+    tied = ((others == true[:, None]) & counted).sum(axis=1)
+    return 1.0 + above + tied / 2
+
+
+def ranking_metrics(ranks: np.ndarray) -> dict[str, float | None]:
+    """``mrr`` and ``hits@k``, 0–1; None where there are no ranks."""
+    if len(ranks) == 0:
+        return dict.fromkeys(("mrr", *(f"hits@{k}" for k in HITS)))
+    hits: dict[str, float | None] = {f"hits@{k}": float((ranks <= k).mean()) for k in HITS}
+    return {"mrr": float((1.0 / ranks).mean())} | hits

@@ -13,9 +13,11 @@ from torch import Tensor
 from cordgt.errors import DataError
 from cordgt.events import EventStream
 from cordgt.history import History, Queries
+from cordgt.ids import Side
 from cordgt.models.base import LinkModel
 from cordgt.tasks.link import score_queries
 
+SIDES: tuple[Side, Side] = ("src", "dst")
 KNOWN, UNTRAINED, NEWCOMER = "", "not in training", "no history"  # how an answer marks a node
 
 
@@ -52,21 +54,43 @@ class Oracle:
             early = np.flatnonzero(at < stream.t[0])
             if len(early):
                 first, asked = (stream.time.format_one(x) for x in (stream.t[0], at[early[0]]))
-                row = f" (row {early[0] + 1} of the questions)" if n > 1 else ""
+                row = f" (row {early[0] + 1} of the questions)" if (at != at[0]).any() else ""
                 raise DataError(f"The time {asked}{row} lies before the history, which begins at {first}.")
             t, cut = stream.elapsed_at(at), stream.cut_at(at)
         return torch.from_numpy(t).to(self.device), torch.from_numpy(cut).to(self.device)
 
-    def nodes(self, ids: Any, side: str) -> np.ndarray:
+    def nodes(self, ids: Any, side: Side) -> np.ndarray:
         """Internal ids; those never seen get fresh ones past the last, the same for the same id."""
-        found = self.stream.ids.find(ids, side)  # type: ignore[arg-type]
-        unknown = np.flatnonzero(found < 0)
-        if len(unknown):
-            names = np.array([str(ids[int(i)]) for i in unknown])
-            _, fresh = np.unique(names, return_inverse=True)
-            offset = 0 if side == "src" or self.stream.ids.side is None else len(names)
-            found = found.copy()
-            found[unknown] = self.stream.n_nodes + offset + fresh
+        return self._known_or_new([(ids, side)])[0]
+
+    def nodes_of_either_side(self, ids: Any, sides: Sequence[str] | None = None) -> np.ndarray:
+        """`nodes` for ids of unknown side: told by ``sides`` ("src" or "dst" each), or else looked for on both.
+
+        DataError where separate id spaces both have the id and nobody says which is meant.
+        """
+        src, dst = (self.nodes(ids, side) for side in SIDES)
+        if self.stream.ids.shared:
+            return src
+        if sides is not None:
+            return np.where(_checked_sides(ids, sides) == "src", src, dst)
+        n = self.stream.n_nodes
+        both = np.flatnonzero((src < n) & (dst < n))
+        if len(both):
+            raise DataError(
+                f"The id {str(ids[int(both[0])])!r} is a source, and another node is a destination of that id: "
+                "say which is meant (a column 'side' with src or dst beside the ids)."
+            )
+        return np.where(dst < n, dst, src)
+
+    def _known_or_new(self, columns: Sequence[tuple[Any, Side]]) -> list[np.ndarray]:
+        """Internal ids of columns of the user's ids; an unseen id is the same newcomer wherever its id space has it."""
+        ids = self.stream.ids
+        fresh: dict[tuple[str, str], int] = {}
+        found = [ids.find(values, side).copy() for values, side in columns]
+        for place, (values, side) in zip(found, columns, strict=True):
+            for i in np.flatnonzero(place < 0).tolist():
+                key = (str(values[i]), "" if ids.shared else side)
+                place[i] = self.stream.n_nodes + fresh.setdefault(key, len(fresh))
         return found
 
     def notes(self, node: np.ndarray, cut: np.ndarray) -> np.ndarray:
@@ -81,7 +105,7 @@ class Oracle:
         self, src: Any, dst: Any, at: np.ndarray | None = None, progress: Callable[[int], None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores (n,) between 0 and 1 of pairs of the user's ids, and (n,) notes on nodes that are new to the model."""
-        u, v = self._pair_nodes(src, dst)
+        u, v = self._known_or_new([(src, "src"), (dst, "dst")])
         t, cut = self.moments(at, len(u))
         on_device = [torch.from_numpy(x).to(self.device) for x in (u, v)]
         queries = Queries(on_device[0], on_device[1][:, None], t, cut, cut)
@@ -89,20 +113,13 @@ class Oracle:
         cuts = cut.cpu().numpy()
         return _sigmoid(logits), _joined(self.notes(u, cuts), self.notes(v, cuts))
 
-    def _pair_nodes(self, src: Any, dst: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Internal ids of both columns; in one id space an unseen id is the same newcomer in either."""
-        if self.stream.ids.side is not None:
-            return self.nodes(src, "src"), self.nodes(dst, "dst")
-        both = self.nodes([*src, *dst], "src")
-        return both[: len(src)], both[len(src) :]
-
     def recommend(
         self, node: Any, at: float | None = None, top: int = 10, *, new_only: bool = False
     ) -> tuple[list[Recommendation], str]:
         """The ``top`` destinations most likely to meet ``node``, best first, and the note on ``node`` itself.
 
-        Candidates are the destinations of the history before the time asked for, never the node itself; with ``new_only``
-        those it has not met. Fewer come back where there are fewer.
+        Candidates are the destinations of the history before the time asked for, never the node itself; with
+        ``new_only`` those it has not met. Fewer come back where there are fewer.
         """
         u = self.nodes([node], "src")
         t, cut = self.moments(None if at is None else np.array([at]), 1)
@@ -129,6 +146,7 @@ class Oracle:
         parts = [
             score_queries(self.model, self.history, Queries(source, chunk[None], t, cut, cut))[0]
             for chunk in dst.split(at_once)
+            if len(chunk)
         ]
         return np.concatenate(parts) if parts else np.empty(0)
 
@@ -149,6 +167,18 @@ class Oracle:
                 for i in range(0, len(node), at_once)
             ]
         return torch.cat(parts).float().cpu().numpy() if parts else np.empty((0, 0), dtype=np.float32)
+
+
+def _checked_sides(ids: Any, sides: Sequence[str]) -> np.ndarray:
+    """The sides in lower case, one a node; DataError where one is neither src nor dst."""
+    if len(sides) != len(ids):
+        raise DataError(f"{len(sides)} sides for {len(ids)} nodes: one a node was expected.")
+    low = np.array([str(side).strip().lower() for side in sides])
+    wrong = np.flatnonzero(~np.isin(low, SIDES))
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(f"The side of {str(ids[row])!r} is {str(sides[row])!r}; src or dst was expected.")
+    return low
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

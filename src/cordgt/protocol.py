@@ -51,10 +51,10 @@ class Protocol:
 
 
 def cuts(visibility: str, own_time: Tensor, batch_start: Tensor) -> tuple[Tensor, Tensor]:
-    """``cut`` and ``pair_cut`` of queries whose time begins at position ``own_time``, in batches begun at ``batch_start``.
+    """``cut`` and ``pair_cut`` of queries whose time begins at ``own_time``, in batches from ``batch_start`` on.
 
-    ``event``: trees and records stop at the first event with the query's own time: what a live system knows, whatever the
-    batch size. ``paper``: records also stop at the start of the batch. ``batch``: both do.
+    ``event``: trees and records stop at the first event with the query's own time: what a live system knows, whatever
+    the batch size. ``paper``: records also stop at the start of the batch. ``batch``: both do.
     """
     so_far = torch.minimum(own_time, batch_start)
     if visibility == "event":

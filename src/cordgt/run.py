@@ -1,12 +1,14 @@
-"""The run folder: what a training leaves behind, written so that it can be cut off at any moment and trusted afterwards.
+"""The run folder: what a training leaves behind, written so that it can be cut off at any moment and still be trusted.
 
 config.toml          everything the run was made with
 events.parquet       the history it answers from; with nodes.parquet, the original file is not needed again
 history.jsonl        figures while it trained, a line each
 model.safetensors    the best weights so far
+init.safetensors     the weights it started from, where `--init` was given
 state.safetensors    what `--resume` needs; gone once the run is finished
 refit.safetensors    weights trained on everything, where `--refit` was asked for
 metrics.json         the figures; its presence says that the run is finished
+tensorboard/         curves, where TensorBoard is installed
 """
 
 from __future__ import annotations
@@ -14,23 +16,28 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream
+from cordgt.files import write_atomically
 from cordgt.settings import Settings, from_toml
 
 FORMAT = 1  # of the folder; raised when an older program could not read a newer one
+BEFORE_CONFIG = ("events.parquet", "nodes.parquet", "init.safetensors", "history.jsonl")  # what `create` writes first
+FIGURES = ("model", "data", "seed", "epochs", "validation", "test")  # what metrics.json has at least
 
 
 @dataclass(frozen=True)
@@ -47,22 +54,39 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "metrics.json").exists()
 
-    def create(self, settings: Settings, stream: EventStream) -> None:
-        """Make the folder with its configuration and history. The configuration comes last: without it there is no run."""
+    def create(
+        self,
+        settings: Settings,
+        stream: EventStream,
+        *,
+        columns: Mapping[str, str] | None = None,
+        start: Mapping[str, Tensor] | None = None,
+        refit: bool = False,
+    ) -> None:
+        """Make the folder with its configuration and history. The configuration comes last: without it there is no run.
+
+        ``columns``: the column options the events were read with. ``start``: the weights to start from. ``refit``:
+        whether to train on everything afterwards. All three are kept, for `--events` and `--resume`.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             stream.save(self.path)
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror or error}.") from None
+        if start is not None:
+            self.write_tensors("init.safetensors", start, {})
+        self.write_text("history.jsonl", "")
         data = {
             "name": stream.name,
             "events": stream.n_events,
             "nodes": stream.n_nodes,
             "fingerprint": fingerprint(stream),
+            "ids": ids_fingerprint(stream),
+            "columns": dict(columns or {}),
         }
-        lines = [f"{key} = {json.dumps(value)}" for key, value in data.items()]
-        text = f"format = {FORMAT}\n" + settings.to_toml() + "\n[data]\n" + "\n".join(lines) + "\n"
-        self.write_text("config.toml", text)
+        begun = {"init": start is not None, "refit": refit}
+        tables = f"\n[data]\n{_toml_lines(data)}\n[run]\n{_toml_lines(begun)}"
+        self.write_text("config.toml", f"format = {FORMAT}\n{settings.to_toml()}{tables}")
 
     def read_config(self) -> tuple[Settings, dict[str, Any]]:
         """The settings, and the ``[data]`` table."""
@@ -70,14 +94,34 @@ class RunFolder:
         if not self.path.exists():
             raise RunError(f"{self.path} does not exist.")
         if not path.exists():
-            raise RunError(f"{self.path} is not a run folder: it has no config.toml.")
+            raise RunError(f"{self.path} is not a run folder: it has no config.toml.{self._hint()}")
+        given = self._parsed()
+        try:
+            return from_toml(path.read_text(encoding="utf-8"), str(path)), dict(given["data"])
+        except KeyError:
+            raise RunError(f"{path} is damaged: it has no table [data].") from None
+        except (OSError, TypeError, ValueError, SettingError) as error:
+            raise RunError(f"{path} is damaged: {_sentence(error)}") from None
+
+    def begun(self) -> dict[str, Any]:
+        """The ``[run]`` table: whether it started from given weights, and whether it refits."""
+        found = self._parsed().get("run", {})
+        return found if isinstance(found, dict) else {}
+
+    def _parsed(self) -> dict[str, Any]:
+        path = self.path / "config.toml"
         try:
             given = tomllib.loads(path.read_text(encoding="utf-8"))
-            if given.get("format") != FORMAT:
-                raise RunError(f"{path} has format {given.get('format')}, and this version reads format {FORMAT}.")
-            return from_toml(path.read_text(encoding="utf-8"), str(path)), dict(given["data"])
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, SettingError) as error:
-            raise RunError(f"{path} is damaged: {error}.") from None
+        except (OSError, ValueError) as error:  # bad UTF-8 and bad TOML are both ValueErrors
+            raise RunError(f"{path} is damaged: {_sentence(error)}") from None
+        if given.get("format") != FORMAT:
+            raise RunError(f"{path} has format {given.get('format')}, and this version reads format {FORMAT}.")
+        return given
+
+    def _hint(self) -> str:
+        """What to do where several runs lie in the folder."""
+        runs = sorted(p.parent.name for p in self.path.glob("*/config.toml"))
+        return f" It holds runs, such as {self.path / runs[0]}." if runs else ""
 
     def read_metrics(self) -> dict[str, Any]:
         """``metrics.json`` of a finished run."""
@@ -87,9 +131,10 @@ class RunFolder:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RunError(f"{path} is damaged: {error}.") from None
-        if not isinstance(found, dict) or "test" not in found:
-            raise RunError(f"{path} is damaged: it holds no figures.")
+            raise RunError(f"{path} is damaged: {_sentence(error)}") from None
+        missing = [key for key in FIGURES if not isinstance(found, dict) or key not in found]
+        if missing:
+            raise RunError(f"{path} is damaged: it does not say '{missing[0]}'.")
         return found
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
@@ -97,27 +142,17 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file whole or not at all."""
-        try:
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self.path, prefix=f".{name}.", delete=False, encoding="utf-8"
-            ) as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(file.name, self.path / name)
-        except OSError as error:
-            raise RunError(f"{self.path / name} cannot be written: {error.strerror or error}.") from None
+        write_atomically(self.path / name, partial(_write_synced, text))
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Tensors and what is to be known about them, whole or not at all."""
         ready = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        temporary = self.path / f".{name}.{os.getpid()}"
         try:
-            save_file(ready, temporary, metadata={"about": json.dumps(about)})
-            os.replace(temporary, self.path / name)
-        except (OSError, SafetensorError) as error:
-            temporary.unlink(missing_ok=True)
-            raise RunError(f"{self.path / name} cannot be written: {error}.") from None
+            write_atomically(
+                self.path / name, lambda part: save_file(ready, part, metadata={"about": json.dumps(about)})
+            )
+        except SafetensorError as error:
+            raise RunError(f"{self.path / name} cannot be written: {_sentence(error)}") from None
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What `write_tensors` wrote; RunError where it is missing or damaged."""
@@ -129,7 +164,7 @@ class RunFolder:
         except FileNotFoundError:
             raise RunError(f"{path} is missing: the run folder is incomplete.") from None
         except (OSError, SafetensorError, ValueError) as error:
-            raise RunError(f"{path} is damaged: {error}.") from None
+            raise RunError(f"{path} is damaged: {_sentence(error)}") from None
 
     def has(self, name: str) -> bool:
         return (self.path / name).exists()
@@ -139,19 +174,23 @@ class RunFolder:
 
     def append_history(self, record: Mapping[str, Any]) -> None:
         """One more line of ``history.jsonl``."""
-        with open(self.path / "history.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        path = self.path / "history.jsonl"
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
 
     def keep_history(self, phase: str, epochs: int) -> None:
         """Drop the lines of what will be trained again: those of ``phase`` after so many epochs."""
         path = self.path / "history.jsonl"
         kept = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
             try:
                 record = json.loads(line)
             except ValueError:
                 continue  # cut off while being written
-            if record.get("phase") != phase or record.get("epoch", 0) <= epochs:
+            if isinstance(record, dict) and (record.get("phase") != phase or record.get("epoch", 0) <= epochs):
                 kept.append(line + "\n")
         self.write_text("history.jsonl", "".join(kept))
 
@@ -164,3 +203,33 @@ def fingerprint(stream: EventStream) -> str:
         if array is not None:
             digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]
+
+
+def ids_fingerprint(stream: EventStream) -> str:
+    """A hash of the ids and of what the times are: two files can agree in all else."""
+    names = stream.ids.names
+    digest = hashlib.sha256(f"{names.type} {stream.time.kind}\n".encode())
+    digest.update("\n".join(pc.cast(names, pa.string()).to_pylist()).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]
+
+
+def _write_synced(text: str, path: Path) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _toml_lines(values: Mapping[str, Any]) -> str:
+    return "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _sentence(error: Exception) -> str:
+    """What a library said, on one line, with one full stop."""
+    return " ".join(str(error).split()).rstrip(".") + "."

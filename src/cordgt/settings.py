@@ -33,8 +33,8 @@ class Training:
                 raise SettingError(f"{name}={getattr(self, name)}: it is at least {least}.")
         if not 0 < self.lr < float("inf"):
             raise SettingError(f"lr={self.lr}: the learning rate is above 0.")
-        if self.tolerance < 0:
-            raise SettingError(f"tolerance={self.tolerance}: it is 0 or more.")
+        if not 0 <= self.tolerance < float("inf"):
+            raise SettingError(f"tolerance={self.tolerance}: it is a number from 0 up.")
         if self.precision not in ("tf32", "fp32"):
             raise SettingError(f"precision={self.precision} is not known: it is one of tf32, fp32.")
 
@@ -78,7 +78,7 @@ def parse_toml(text: str, where: str) -> Given:
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{where} is not valid TOML: {error}.") from None
     model, seed = given.pop("model", None), given.pop("seed", None)
-    for own in ("format", "data"):  # a run's config.toml says more than its settings
+    for own in ("format", "data", "run"):  # a run's config.toml says more than its settings
         given.pop(own, None)
     keys: dict[str, Any] = {}
     for key, value in given.items():
@@ -104,8 +104,8 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
 
     A key that only other models use is kept aside in ``unused``; one that nothing uses is a SettingError.
     """
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise SettingError(f"{where}: seed={seed}: it is a whole number.")
+    if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**63:
+        raise SettingError(f"{where}: seed={seed}: it is a whole number of 64 bits.")
     kind = models.find(model)
     tables: dict[str, type[Any]] = {"protocol": Protocol, "training": Training, "model_settings": kind.settings}
     chosen: dict[str, dict[str, Any]] = {name: {} for name in tables}
@@ -116,6 +116,8 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
             chosen[home][key] = _convert(key, value, typing.get_type_hints(tables[home])[key])
         elif key in known_keys():
             unused.append(key)
+        elif key in ("model", "seed"):
+            raise SettingError(f"{where}: '{key}' is not set like the others; give it with --{key}.")
         else:
             raise SettingError(f"{where}: there is no setting '{key}'.{nearest(key, known_keys())}")
     made = {name: table(**chosen[name]) for name, table in tables.items()}
@@ -161,7 +163,7 @@ def _convert(key: str, value: Any, kind: Any) -> Any:
         if typing.get_origin(kind) is tuple:
             items = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
             return tuple(_to_int(x) for x in items)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     expected = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}.get(
         kind, "whole numbers, as in 32,1"

@@ -43,8 +43,8 @@ def split_events(
 ) -> Split:
     """Part a sorted stream at two moments and mask a share of the nodes.
 
-    ``quantile`` parts at quantiles of the event times, ``time`` at shares of the time range. Masked nodes are drawn among
-    those that occur after the training period: ``mask_nodes`` of all nodes, or fewer where there are not as many.
+    ``quantile`` parts at quantiles of the event times, ``time`` at shares of the time range. Masked nodes are drawn
+    among those that occur after the training period: ``mask_nodes`` of all nodes, or fewer where there are not as many.
 
     Raises:
         DataError: a part would be empty.
@@ -58,7 +58,7 @@ def split_events(
     for name, part in (("training", train), ("validation", validation), ("test", test)):
         if len(part) == 0:
             raise DataError(
-                f"Too few events to split: {len(t)} events at {len(np.unique(t))} distinct times leave none for {name}. "
+                f"Too few events to split: {len(t)} events at {len(np.unique(t))} times leave none for {name}. "
                 "Give more events, or other parts (--set train_part=…, --set validation_part=…, --set mask_nodes=0)."
             )
     new_node = np.ones(n_nodes, dtype=bool)

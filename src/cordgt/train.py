@@ -109,8 +109,10 @@ class Step:
 
 
 class CapturedStep:
-    """The same step, recorded once as a CUDA graph and replayed: no launch gaps. Shapes are static, so the last batch is
-    filled up with events of weight 0."""
+    """The same step, recorded once as a CUDA graph and replayed: no launch gaps.
+
+    Shapes are static, so the last batch is filled up with events of weight 0.
+    """
 
     WARM_UP = 3  # steps outside the graph, on a side stream, as recording asks for; their effect is undone
 

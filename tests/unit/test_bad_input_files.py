@@ -32,44 +32,90 @@ def refused(source: object, message: str, **options: object) -> str:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is empty"),
-        ("\n \n\n", "is empty"),
-        ("# only\n% comments\n", "nothing but comments"),
-        ("src,dst,time\n", "header but no rows"),
-        ("src,dst,time", "header but no rows"),
-        ("src,dst,time\n# none\n\n", "header but no rows"),
-        (b"\x00\x01\x02garbage\xff" * 50, "neither text .* nor Parquet"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00", "neither text"),
-        ("src,dst,time\na,b,1\n".encode("utf-16"), "UTF-16"),
-        ("src,dst,time\na,b,1\né,b,2\n".encode("latin-1"), "line 3: not in UTF-8"),
-        (b"\x1f\x8bnonsense", "damaged or incomplete gzip"),
-        (gzip.compress(GOOD.encode() * 50)[:-20], "damaged or incomplete gzip"),
-        (gzip.compress(b""), "is empty"),
-        (b"PAR1 and no more", "damaged Parquet"),
-        ("src,dst,time\na,b,1\nb,c\n", "line 3: found 2 fields, expected 3 as in the header"),
-        ("src,dst,time\na,b,1\n\n# x\nb,c,2,3\n", "line 5: found 4 fields, expected 3"),
-        ("1 2 3\n1 2 3 4\n", "line 2: found 4 fields, expected 3 as in the first row"),
-        ("src,dst,time\na,b\n", "line 2: found 2 fields, expected 3"),
-        ("src,dst\na,b\n", "no column is called as a time usually is; name it with --time.*'src', 'dst'"),
-        ("a,b,c\nx,y,z\n", "no column is called as a source usually is"),
-        ("alice bob hello 5\nbob eve hi 6\n", "If the first line is data, give the position of the time"),
-        ("1 2\n2 3\n", "has 2 columns; at least src, dst and time"),
-        ("hello\n", "has 1 column"),
-        ("src,dst,date,time\na,b,1,2\n", "'date' and 'time' could each be the time"),
-        ("src,dst,src,time\na,b,c,2\n", "'src' and 'src' could each be the source"),
-        ("src,dst,time\na,b,1\nb,c,soon\n", r"line 3: the time 'soon' is not a number \(column 'time'\)"),
-        ("src,dst,time\na,b,1\n\n# c\nb,c,\n", "line 5: the time is missing"),
-        ("src,dst,time\r\na,b,1\r\nb,c,nan\r\n", "line 3: the time 'nan' is not a finite number"),
-        ("a b 1\nb c -inf\n", "line 2: the time '-inf' is not a finite number"),
-        ("src,dst,time\na,b,1\nb,c,1e999\n", "line 3: the time '1e999' is not a finite number"),
-        ("src,dst,time\na,b,1\nb,c,2024-01-01\n", "line 3: the time '2024-01-01' is a date, but numbers"),
-        ("src,dst,time\na,b,2024-01-01\nb,c,17\n", "line 3: the time '17' is a number, but an ISO date"),
-        ("src,dst,time\na,b,2024-01-01\nb,c,2024-02-30\n", "line 3: the time '2024-02-30' is not an ISO date"),
-        ("src,dst,time\na,b,soon\nb,c,1\n", "line 2: the time 'soon' is not a number"),
-        ('src,dst,time\n"a\nb",b,1\nb,c,soon\n', "line 4: the time 'soon'"),
-        ("1 2 2024-01-01 10:00:00\n", "date and time of day stand in two columns"),
-        ("src,dst,time\na,b,1\n,c,2\n", r"line 3: the id is missing \(column 'src'\)"),
-        ("src,dst,time\na,b,1\nc,,2\n", r"line 3: the id is missing \(column 'dst'\)"),
+        pytest.param("", "is empty", id="empty"),
+        pytest.param("\n \n\n", "is empty", id="blank lines"),
+        pytest.param("# only\n% comments\n", "nothing but comments", id="only comments"),
+        pytest.param("src,dst,time\n", "header but no rows", id="header alone"),
+        pytest.param("src,dst,time", "header but no rows", id="header without line end"),
+        pytest.param("src,dst,time\n# none\n\n", "header but no rows", id="header and a comment"),
+        pytest.param(b"\x00\x01\x02garbage\xff" * 50, "neither text .* nor Parquet", id="binary"),
+        pytest.param(b"\x89PNG\r\n\x1a\n\x00\x00", "neither text", id="picture"),
+        pytest.param("src,dst,time\na,b,1\n".encode("utf-16"), "UTF-16", id="utf-16"),
+        pytest.param("src,dst,time\na,b,1\né,b,2\n".encode("latin-1"), "line 3: not in UTF-8", id="latin-1"),
+        pytest.param(b"\x1f\x8bnonsense", "damaged or incomplete gzip", id="no gzip after its mark"),
+        pytest.param(
+            gzip.compress(GOOD.encode() * 50, mtime=0)[:-20], "damaged or incomplete gzip", id="gzip cut short"
+        ),
+        pytest.param(gzip.compress(b"", mtime=0), "is empty", id="gzip of nothing"),
+        pytest.param(b"PAR1 and no more", "damaged Parquet", id="no Parquet after its mark"),
+        pytest.param(
+            "src,dst,time\na,b,1\nb,c\n", "line 3: found 2 fields, expected 3 as in the header", id="row too short"
+        ),
+        pytest.param(
+            "src,dst,time\na,b,1\n\n# x\nb,c,2,3\n",
+            "line 5: found 4 fields, expected 3",
+            id="row too long after a comment",
+        ),
+        pytest.param(
+            "1 2 3\n1 2 3 4\n", "line 2: found 4 fields, expected 3 as in the first row", id="edge list row too long"
+        ),
+        pytest.param("src,dst,time\na,b\n", "line 2: found 2 fields, expected 3", id="first row too short"),
+        pytest.param(
+            "src,dst\na,b\n",
+            "no column is called as a time usually is; name it with --time.*'src', 'dst'",
+            id="no time",
+        ),
+        pytest.param("a,b,c\nx,y,z\n", "no column is called as a source usually is", id="no usual name"),
+        pytest.param(
+            "alice bob hello 5\nbob eve hi 6\n",
+            "If the first line is data, give the position of the time",
+            id="header in doubt",
+        ),
+        pytest.param("1 2\n2 3\n", "has 2 columns; at least src, dst and time", id="two columns"),
+        pytest.param("hello\n", "has 1 column", id="one column"),
+        pytest.param("src,dst,date,time\na,b,1,2\n", "'date' and 'time' could each be the time", id="two times"),
+        pytest.param("src,dst,src,time\na,b,c,2\n", "'src' and 'src' could each be the source", id="two sources"),
+        pytest.param(
+            "src,dst,time\na,b,1\nb,c,soon\n",
+            r"line 3: the time 'soon' is not a number \(column 'time'\)",
+            id="time is a word",
+        ),
+        pytest.param("src,dst,time\na,b,1\n\n# c\nb,c,\n", "line 5: the time is missing", id="time missing"),
+        pytest.param(
+            "src,dst,time\r\na,b,1\r\nb,c,nan\r\n", "line 3: the time 'nan' is not a finite number", id="time is nan"
+        ),
+        pytest.param("a b 1\nb c -inf\n", "line 2: the time '-inf' is not a finite number", id="time is -inf"),
+        pytest.param(
+            "src,dst,time\na,b,1\nb,c,1e999\n", "line 3: the time '1e999' is not a finite number", id="time overflows"
+        ),
+        pytest.param(
+            "src,dst,time\na,b,1\nb,c,2024-01-01\n",
+            "line 3: the time '2024-01-01' is a date, but numbers",
+            id="date among numbers",
+        ),
+        pytest.param(
+            "src,dst,time\na,b,2024-01-01\nb,c,17\n",
+            "line 3: the time '17' is a number, but an ISO date",
+            id="number among dates",
+        ),
+        pytest.param(
+            "src,dst,time\na,b,2024-01-01\nb,c,2024-02-30\n",
+            "line 3: the time '2024-02-30' is not an ISO date",
+            id="no such day",
+        ),
+        pytest.param(
+            "src,dst,time\na,b,soon\nb,c,1\n", "line 2: the time 'soon' is not a number", id="first time is a word"
+        ),
+        pytest.param(
+            'src,dst,time\n"a\nb",b,1\nb,c,soon\n', "line 4: the time 'soon'", id="line after a quoted line break"
+        ),
+        pytest.param(
+            "1 2 2024-01-01 10:00:00\n", "date and time of day stand in two columns", id="date in two columns"
+        ),
+        pytest.param("src,dst,time\na,b,1\n,c,2\n", r"line 3: the id is missing \(column 'src'\)", id="source missing"),
+        pytest.param(
+            "src,dst,time\na,b,1\nc,,2\n", r"line 3: the id is missing \(column 'dst'\)", id="destination missing"
+        ),
     ],
 )
 def test_files(tmp_path: Path, content: str | bytes, message: str) -> None:
@@ -89,20 +135,23 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
+        pytest.param(
             {"time": "tme"},
             r"no column 'tme' for --time. Did you mean 'time'\? The columns are 'src', 'dst', 'time', 'w'",
+            id="time misspelt",
         ),
-        ({"src": "zzzzz"}, "no column 'zzzzz' for --src. The columns are"),
-        ({"dst": 4}, "no column 4 for --dst: it has 4, counted from 0"),
-        ({"src": "dst"}, "'dst' usually|destination"),
-        ({"src": "src", "dst": "src"}, "both the source and the destination"),
-        ({"features": "w,x"}, "no column 'x' for --features"),
-        ({"features": "w,w"}, "column 'w' is asked for as a feature, but is already in use"),
-        ({"features": "time"}, "already in use"),
-        ({"features": "3-9"}, "range 3-9"),
-        ({"features": "3-1"}, "range 3-1"),
-        ({"ids": "both"}, "auto, shared or separate"),
+        pytest.param({"src": "zzzzz"}, "no column 'zzzzz' for --src. The columns are", id="no such source"),
+        pytest.param({"dst": 4}, "no column 4 for --dst: it has 4, counted from 0", id="no such position"),
+        pytest.param({"src": "dst"}, "'dst' usually|destination", id="ends swapped"),
+        pytest.param({"src": "src", "dst": "src"}, "both the source and the destination", id="one column twice"),
+        pytest.param({"features": "w,x"}, "no column 'x' for --features", id="unknown feature"),
+        pytest.param(
+            {"features": "w,w"}, "column 'w' is asked for as a feature, but is already in use", id="feature twice"
+        ),
+        pytest.param({"features": "time"}, "already in use", id="feature in use"),
+        pytest.param({"features": "3-9"}, "range 3-9", id="range too long"),
+        pytest.param({"features": "3-1"}, "range 3-1", id="range backwards"),
+        pytest.param({"ids": "both"}, "auto, shared or separate", id="unknown ids"),
     ],
 )
 def test_options(tmp_path: Path, options: dict, message: str) -> None:
@@ -121,11 +170,11 @@ def test_a_name_where_there_is_no_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("red", "line 3: the feature 'red' in column 'w' is not a number"),
-        ("", "line 3: the feature '' in column 'w' is not a number"),
-        ("nan", "line 3: the feature in column 'w' is not a finite number"),
-        ("inf", "line 3: the feature in column 'w' is not a finite number"),
-        ("1e60", "line 3: the feature in column 'w' is not a finite number"),
+        pytest.param("red", "line 3: the feature 'red' in column 'w' is not a number", id="word"),
+        pytest.param("", "line 3: the feature '' in column 'w' is not a number", id="empty"),
+        pytest.param("nan", "line 3: the feature in column 'w' is not a finite number", id="nan"),
+        pytest.param("inf", "line 3: the feature in column 'w' is not a finite number", id="inf"),
+        pytest.param("1e60", "line 3: the feature in column 'w' is not a finite number", id="overflow"),
     ],
 )
 def test_features(tmp_path: Path, value: str, message: str) -> None:
@@ -137,16 +186,24 @@ def test_features(tmp_path: Path, value: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"src": [1, None]}, "row 1 .*the id is missing"),
-        ({"src": [1.5, 2.0]}, "row 0 .*the id 1.5 is not a whole number"),
-        ({"src": [[1], [2]]}, "cannot hold node ids"),
-        ({"t": [1.0, float("nan")]}, "row 1 .*not a finite number"),
-        ({"t": [True, False]}, "column 't'.*cannot hold times"),
-        ({"t": pa.array([None, None], pa.timestamp("us"))}, "row 0 .*time is missing"),
-        ({"features": ["a", "b"]}, "column 'features' does not hold numbers but string"),
-        ({"features": [[1.0, 2.0], [3.0]]}, "row 1 .*1 features in column 'features', but 2 in the first row"),
-        ({"features": [1.0, None]}, "row 1 .*the feature in column 'features' is missing"),
-        ({"features": [1.0, float("inf")]}, "row 1 .*not a finite number"),
+        pytest.param({"src": [1, None]}, "row 1 .*the id is missing", id="id missing"),
+        pytest.param({"src": [1.5, 2.0]}, "row 0 .*the id 1.5 is not a whole number", id="fractional id"),
+        pytest.param({"src": [[1], [2]]}, "cannot hold node ids", id="id is a list"),
+        pytest.param({"t": [1.0, float("nan")]}, "row 1 .*not a finite number", id="time is nan"),
+        pytest.param({"t": [True, False]}, "column 't'.*cannot hold times", id="time is a boolean"),
+        pytest.param({"t": pa.array([None, None], pa.timestamp("us"))}, "row 0 .*time is missing", id="dates missing"),
+        pytest.param(
+            {"features": ["a", "b"]}, "column 'features' does not hold numbers but string", id="features are text"
+        ),
+        pytest.param(
+            {"features": [[1.0, 2.0], [3.0]]},
+            "row 1 .*1 features in column 'features', but 2 in the first row",
+            id="features of unequal length",
+        ),
+        pytest.param(
+            {"features": [1.0, None]}, "row 1 .*the feature in column 'features' is missing", id="feature missing"
+        ),
+        pytest.param({"features": [1.0, float("inf")]}, "row 1 .*not a finite number", id="feature is inf"),
     ],
 )
 def test_parquet(tmp_path: Path, columns: dict, message: str) -> None:
@@ -173,23 +230,42 @@ ML = ",u,i,ts,label,idx\n0,1,3,0.0,0,1\n1,2,3,1.0,0,2\n"
 @pytest.mark.parametrize(
     ("text", "edges", "nodes", "message"),
     [
-        (ML, np.ones((5, 2)), None, r"ml_x.npy has 5 rows; 3 were expected for the 2 events"),
-        (ML, np.ones(3), None, r"ml_x.npy holds float64 of shape \(3,\); a matrix of numbers"),
-        (ML, np.array([["a"], ["b"], ["c"]]), None, "a matrix of numbers"),
-        (ML, np.array([[{}], [{}], [{}]], dtype=object), None, "ml_x.npy cannot be read: it holds Python objects"),
-        (ML, np.array([[0.0], [1.0], [np.nan]]), None, r"ml_x.npy, row 2 .*nan"),
-        (ML, b"\x93NUMPY\x01\x00nope", None, "ml_x.npy cannot be read: it is damaged"),
-        (ML, b"", None, "ml_x.npy cannot be read: it is damaged"),
-        (ML.replace(",1\n1", ",7\n1"), np.ones((3, 2)), None, "line 2: idx 7 has no row"),
-        (ML.replace(",1\n1", ",x\n1"), np.ones((3, 2)), None, "'idx' does not hold whole numbers"),
-        (
+        pytest.param(
+            ML, np.ones((5, 2)), None, r"ml_x.npy has 5 rows; 3 were expected for the 2 events", id="too many rows"
+        ),
+        pytest.param(
+            ML, np.ones(3), None, r"ml_x.npy holds float64 of shape \(3,\); a matrix of numbers", id="one axis"
+        ),
+        pytest.param(ML, np.array([["a"], ["b"], ["c"]]), None, "a matrix of numbers", id="text"),
+        pytest.param(
+            ML,
+            np.array([[{}], [{}], [{}]], dtype=object),
+            None,
+            "ml_x.npy cannot be read: it holds Python objects",
+            id="objects",
+        ),
+        pytest.param(ML, np.array([[0.0], [1.0], [np.nan]]), None, r"ml_x.npy, row 2 .*nan", id="nan"),
+        pytest.param(ML, b"\x93NUMPY\x01\x00nope", None, "ml_x.npy cannot be read: it is damaged", id="damaged"),
+        pytest.param(ML, b"", None, "ml_x.npy cannot be read: it is damaged", id="empty"),
+        pytest.param(ML.replace(",1\n1", ",7\n1"), np.ones((3, 2)), None, "line 2: idx 7 has no row", id="no such row"),
+        pytest.param(
+            ML.replace(",1\n1", ",x\n1"), np.ones((3, 2)), None, "'idx' does not hold whole numbers", id="idx is a word"
+        ),
+        pytest.param(
             ML,
             None,
             np.ones((3, 2)),
             "ml_x_node.npy has 3 rows, but the node ids run from 1 to 3.* 4 rows were expected",
+            id="too few nodes",
         ),
-        (ML, None, np.array([[{}]], dtype=object), "ml_x_node.npy cannot be read: it holds Python objects"),
-        (ML.replace(",3,", ",c,"), None, np.ones((4, 2)), "needs integer ids"),
+        pytest.param(
+            ML,
+            None,
+            np.array([[{}]], dtype=object),
+            "ml_x_node.npy cannot be read: it holds Python objects",
+            id="objects for nodes",
+        ),
+        pytest.param(ML.replace(",3,", ",c,"), None, np.ones((4, 2)), "needs integer ids", id="ids are text"),
     ],
 )
 def test_published_layouts(tmp_path: Path, text: str, edges: object, nodes: object, message: str) -> None:
@@ -206,15 +282,15 @@ def test_published_layouts(tmp_path: Path, text: str, edges: object, nodes: obje
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,x\na,1\nb,2\na,3\n", "n.csv, line 4: the id 'a' comes a second time"),
-        ("id,x\nq,1\nq,3\na,3\n", "n.csv, line 3: the id 'q' comes a second time"),
-        ("id\na\n", "an id column but no features"),
-        ("id,x\nq,1\n", "None of the 1 ids in .*n.csv occurs in the events"),
-        ("id,x\na,red\n", "n.csv, line 2: the feature 'red' in column 'x' is not a number"),
-        ("id,x\na,1\nb,nan\n", "n.csv, line 3: the feature in column 'x' is not a finite number"),
-        ("id,x\na,1\nb\n", "n.csv, line 3: found 1 fields, expected 2"),
-        ("id,x\na,1\n,2\n", "n.csv, line 3: the id is missing"),
-        ("", "n.csv is empty"),
+        pytest.param("id,x\na,1\nb,2\na,3\n", "n.csv, line 4: the id 'a' comes a second time", id="id twice"),
+        pytest.param("id,x\nq,1\nq,3\na,3\n", "n.csv, line 3: the id 'q' comes a second time", id="unknown id twice"),
+        pytest.param("id\na\n", "an id column but no features", id="no features"),
+        pytest.param("id,x\nq,1\n", "None of the 1 ids in .*n.csv occurs in the events", id="no known id"),
+        pytest.param("id,x\na,red\n", "n.csv, line 2: the feature 'red' in column 'x' is not a number", id="word"),
+        pytest.param("id,x\na,1\nb,nan\n", "n.csv, line 3: the feature in column 'x' is not a finite number", id="nan"),
+        pytest.param("id,x\na,1\nb\n", "n.csv, line 3: found 1 fields, expected 2", id="row too short"),
+        pytest.param("id,x\na,1\n,2\n", "n.csv, line 3: the id is missing", id="id missing"),
+        pytest.param("", "n.csv is empty", id="empty"),
     ],
 )
 def test_node_features(tmp_path: Path, text: str, message: str) -> None:
@@ -226,11 +302,11 @@ def test_node_features(tmp_path: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty"),
-        ("src,dst\n", "header but no rows"),
-        ("a\n", "has 1 column; at least src and dst"),
-        ("src,dst\na,b\nc\n", "line 3: found 1 fields, expected 2"),
-        ("src,dst\na,\n", "line 2: the id is missing"),
+        pytest.param("", "is empty", id="empty"),
+        pytest.param("src,dst\n", "header but no rows", id="header alone"),
+        pytest.param("a\n", "has 1 column; at least src and dst", id="one column"),
+        pytest.param("src,dst\na,b\nc\n", "line 3: found 1 fields, expected 2", id="row too short"),
+        pytest.param("src,dst\na,\n", "line 2: the id is missing", id="id missing"),
     ],
 )
 def test_questions(tmp_path: Path, text: str, message: str) -> None:

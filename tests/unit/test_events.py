@@ -1,8 +1,7 @@
-"""The stream against a slow obvious version; ids, times, appending, saving."""
+"""The stream against a slow obvious version; appending, saving, bad columns."""
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError, RunError
-from cordgt.events import EventStream, NodeIds, RowError, TimeAxis, looks_like_time, write_atomically
+from cordgt.events import EventStream, TimeAxis
 
-IDS = st.one_of(st.integers(-3, 5), st.sampled_from(["a", "b", "007", "7", "é"]))
 EVENTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(-2, 6)), min_size=1, max_size=30)
 
 
@@ -93,44 +91,6 @@ def test_a_sorted_stream_says_nothing_of_sorting() -> None:
     assert not stream_of([(1, 2, 0), (1, 2, 0), (2, 1, 3)]).notes
 
 
-def test_mixed_ids_become_text_and_numbers_stay_numbers() -> None:
-    assert stream_of([(1, "a", 0), ("007", 7, 1)]).ids.names.to_pylist() == ["1", "a", "007", "7"]
-    assert stream_of([(1, -2, 0)]).ids.names.type == pa.int64()
-    big = 2**63 + 5
-    assert stream_of([(big, 1, 0)]).ids.names.to_pylist() == [str(big), "1"]
-
-
-@given(names=st.lists(IDS, min_size=1, max_size=8), asked=st.lists(IDS, max_size=8))
-def test_find_takes_numbers_and_their_text_alike(names: list, asked: list) -> None:
-    stream = EventStream.from_columns(names, names, np.arange(len(names)))
-    place = {str(name): k for k, name in enumerate(stream.ids.names.to_pylist())}
-    assert stream.ids.find(asked, "src").tolist() == [place.get(str(k), -1) for k in asked]
-
-
-def test_find_by_side_and_what_does_not_convert() -> None:
-    ids = stream_of([(1, 1, 0), (2, 1, 1)], shared_ids=False).ids
-    assert ids.find([1, 2, 3], "src").tolist() == [0, 2, -1]
-    assert ids.find(["1", "2"], "dst").tolist() == [1, -1]
-    assert ids.find(["01", "x", ""], "src").tolist() == [-1, -1, -1]
-    assert ids.find([1.0, 2.5, float("nan"), 1e300], "src").tolist() == [0, -1, -1, -1]
-    assert ids.find([None, 1], "src").tolist() == [-1, 0]
-    assert ids.find(np.array([1, 2], np.uint64), "src").tolist() == [0, 2]
-    assert ids.find([2**64 - 1], "src").tolist() == [-1]
-    assert ids.find([True], "src").tolist() == [-1]
-    assert ids.find([], "src").tolist() == []
-    assert ids.find("1", "dst").tolist() == [1]
-    assert ids.find(pa.array([datetime(2024, 1, 1)]), "src").tolist() == [-1]
-    assert ids.take([0, -1, 99]).to_pylist() == [1, None, None]
-
-
-def test_extend_keeps_known_numbers() -> None:
-    ids, src, dst = NodeIds.empty(shared=True).extend(["x", "y"], ["y", "z"])
-    more, src2, dst2 = ids.extend(["q", "x"], ["y", "p"])
-    assert (src.tolist(), dst.tolist()) == ([0, 1], [1, 2])
-    assert (src2.tolist(), dst2.tolist()) == ([3, 0], [1, 4])
-    assert more.names.to_pylist() == ["x", "y", "z", "q", "p"]
-
-
 @pytest.mark.parametrize("shared", [True, False])
 @given(events=EVENTS, later=EVENTS)
 def test_appending_equals_reading_all_at_once(events: list, later: list, shared: bool) -> None:
@@ -183,6 +143,7 @@ def test_saved_and_loaded_is_the_same(
     stream.save(folder)
     back = EventStream.load(folder)
     same(stream, back)
+    assert all(x is None or x.flags.writeable for x in (back.edge_x, back.node_x))  # as torch wants them
     assert (back.name, back.notes) == (stream.name, stream.notes)
     assert sorted(k.name for k in folder.iterdir()) == ["events.parquet", "nodes.parquet"]
 
@@ -219,22 +180,6 @@ def test_a_damaged_folder_is_a_run_error(tmp_path: Path, damage: object, message
         EventStream.load(tmp_path)
 
 
-def test_write_atomically_leaves_nothing_half_written(tmp_path: Path) -> None:
-    target = tmp_path / "x"
-    target.write_text("old")
-
-    def fail(part: Path) -> None:
-        part.write_text("half")
-        raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError):
-        write_atomically(target, fail)
-    assert [k.name for k in tmp_path.iterdir()] == ["x"]
-    assert target.read_text() == "old"
-    with pytest.raises(DataError, match="cannot be written"):
-        write_atomically(tmp_path / "no" / "x", fail)
-
-
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -246,7 +191,7 @@ def test_write_atomically_leaves_nothing_half_written(tmp_path: Path) -> None:
         (([True, False], [1, 2], [1, 2]), "cannot hold node ids"),
         (([1, 2], [1, 2], [1, None]), "row 1 .*time is missing"),
         (([1, 2], [1, 2], [float("inf"), 1]), "row 0 .*not a finite number"),
-        (([1, 2], [1, 2], [-(2**62), 2**62 + 1]), ""),
+        (([1, 2], [1, 2], [-(2**62), 2**62]), "too far"),
         (([1, 2], [1, 2], [-(2**63), 2**62]), "too far"),
         (([1, 2], [1, 2], [-1e308, 1e308]), "too far"),
         (([1, 2], [1, 2], ["1", "2024-01-01"]), "row 1 .*is a date, but numbers"),
@@ -256,10 +201,6 @@ def test_write_atomically_leaves_nothing_half_written(tmp_path: Path) -> None:
     ],
 )
 def test_bad_columns_are_named(columns: tuple, message: str) -> None:
-    if not message:
-        with pytest.raises(DataError, match="too far"):
-            EventStream.from_columns(*columns)
-        return
     with pytest.raises(DataError, match=message):
         EventStream.from_columns(*columns)
 
@@ -279,6 +220,10 @@ def test_bad_features_are_named(features: np.ndarray, message: str) -> None:
         stream_of([(1, 2, 0), (2, 3, 1), (1, 3, 2)], edge_x=features)
 
 
+def test_the_longest_span_there_is() -> None:
+    assert stream_of([(1, 2, -(2**62)), (1, 2, 2**62 - 1)]).elapsed.tolist() == [0, float(2**63 - 1)]
+
+
 def test_features_of_no_width_are_none() -> None:
     assert stream_of([(1, 2, 0)], edge_x=np.ones((1, 0))).edge_x is None
 
@@ -290,105 +235,3 @@ def test_large_integer_times_stay_exact() -> None:
     assert stream.tie_start.tolist() == [0, 1, 2]
     assert stream.cut_at(base + 1) == 1
     assert stream.cut_at([float("inf"), -float("inf"), 2.0**63, -1e300]).tolist() == [3, 0, 3, 0]
-
-
-SECOND = 1_000_000
-NEW_YEAR = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * SECOND
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("2024-01-01", NEW_YEAR),
-        ("2024-01-01T00:00", NEW_YEAR),
-        ("2024-01-01 00:00:05", NEW_YEAR + 5 * SECOND),
-        ("2024-01-01T00:00:05.25Z", NEW_YEAR + 5_250_000),
-        ("2024-01-01T02:00:00+02:00", NEW_YEAR),
-        ("2024-01-01 02:00:00.5+0200", NEW_YEAR + 500_000),
-        ("2023-12-31T22:00:00 -02:00", NEW_YEAR),
-        ("2024-01-01T00:00:00.123456789", NEW_YEAR + 123_456),
-        ("2024-01-01 00:00:00 UTC", NEW_YEAR),
-        ("1969-12-31T23:59:59Z", -SECOND),
-        (" 2024-01-01 ", NEW_YEAR),
-        (date(2024, 1, 1), NEW_YEAR),
-        (datetime(2024, 1, 1), NEW_YEAR),
-        (datetime(2024, 1, 1, tzinfo=UTC), NEW_YEAR),
-        (np.datetime64("2024-01-01T00:00:00.000000001"), NEW_YEAR),
-    ],
-)
-def test_dates_are_microseconds_utc(value: object, expected: int) -> None:
-    assert TimeAxis("date").parse(value) == expected
-
-
-@pytest.mark.parametrize("value", ["5", 5, 5.5, "abc", "", None, "2024-02-30", "2024-13-01", "01/02/2024", True, [1]])
-def test_what_is_no_date(value: object) -> None:
-    with pytest.raises(DataError, match="ISO date"):
-        TimeAxis("date").parse(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"), [("5", 5), (" 5 ", 5), ("-2.5", -2.5), ("1e3", 1000.0), (7, 7), (0.5, 0.5)]
-)
-def test_numbers(value: object, expected: float) -> None:
-    found = TimeAxis("number").parse(value)
-    assert found == expected
-    assert isinstance(found, int) == isinstance(expected, int)
-
-
-@pytest.mark.parametrize(
-    "value", ["2024-01-01", date(2024, 1, 1), "abc", "", None, "nan", float("inf"), "1e999", "0x10", True, (1,), {}]
-)
-def test_what_is_no_number(value: object) -> None:
-    with pytest.raises(DataError, match="number"):
-        TimeAxis("number").parse(value)
-
-
-@pytest.mark.parametrize(
-    ("column", "row"),
-    [
-        (["1", "2", "x", "y"], 2),
-        (["1", "2.5", "nan", "x"], 3),
-        (["1", "2.5", "nan"], 2),
-        (["2024-01-01", "2024-01-02T00:00Z", "3"], 2),
-        (["2024-01-01"] * 7 + ["2024-02-30", "zzz"], 7),
-        (["1", None], 1),
-        ([1.0, 2.0, float("-inf")], 2),
-    ],
-)
-def test_the_first_bad_row_is_named(column: list, row: int) -> None:
-    for chunked in (False, True):
-        values = pa.chunked_array([column[:1], column[1:]]) if chunked else pa.array(column)
-        with pytest.raises(RowError) as caught:
-            TimeAxis.of(values).parse_column(values)
-        assert caught.value.row == row
-
-
-@given(st.lists(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), min_size=1, max_size=6))
-def test_dates_come_back(dates: list[datetime]) -> None:
-    axis = TimeAxis("date")
-    values = axis.parse_column(dates)
-    text = axis.format(values)
-    np.testing.assert_array_equal(axis.parse_column(text), values)
-    assert axis.parse_column([k.isoformat() for k in dates]).tolist() == values.tolist()
-    assert axis.format_one(NEW_YEAR) == "2024-01-01T00:00:00Z"
-
-
-def test_typed_columns() -> None:
-    axis = TimeAxis("date")
-    local = pa.array([datetime(2024, 1, 1, 5)], pa.timestamp("ms", "Asia/Tokyo"))
-    assert axis.parse_column(pa.array([date(2024, 1, 1)])).tolist() == [NEW_YEAR]
-    assert TimeAxis.of(local) == axis
-    assert axis.parse_column(local).tolist() == [local.cast(pa.int64())[0].as_py() * 1000]
-    assert TimeAxis().parse_column(pa.array([1, 2], pa.uint8())).dtype == np.int64
-    assert TimeAxis().parse_column(pa.array([1, 2], pa.float32())).dtype == np.float64
-    with pytest.raises(DataError, match="cannot hold times"):
-        TimeAxis().parse_column(pa.array([True]))
-    with pytest.raises(DataError, match="cannot hold times"):
-        TimeAxis.of(pa.array([1], pa.duration("s"))).parse_column(pa.array([1], pa.duration("s")))
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"), [("5", "number"), ("nan", "number"), ("2024-01-01", "date"), ("ts", ""), ("", ""), ("1_000", "")]
-)
-def test_what_text_looks_like(text: str, kind: str) -> None:
-    assert looks_like_time(text) == kind

@@ -1,4 +1,4 @@
-"""Files as people have them: formats, columns, layouts, node features, questions, and the way back to a file."""
+"""Files as people have them: formats, columns, published layouts, tables from Python, questions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cordgt import readers
 from cordgt.errors import DataError
 from cordgt.events import EventStream, TimeAxis
-from cordgt.readers import convert, read_events, read_ids, read_pairs
+from cordgt.readers import read_events, read_ids, read_pairs
 
 ROWS = [("7", "x", "1.5"), ("x", "7", "2"), ("é", "x", "2"), ("7", "7", "9")]
 
@@ -345,6 +343,9 @@ def test_labels(tmp_path: Path) -> None:
     assert any("not read as labels" in note for note in stream.notes)
     with pytest.raises(DataError, match="line 3: the label 'good' is not a number"):
         read_events(words, label="label")
+    blank = write(tmp_path / "b.csv", "src,dst,time,label\na,b,1,  \nb,c,2,x\n")
+    with pytest.raises(DataError, match="line 3: the label 'x' is not a number"):
+        read_events(blank, label="label")
 
 
 # -------------------- from Python
@@ -403,60 +404,6 @@ def test_files_read_where_pandas_is_not_installed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", NO_PANDAS, str(path)], check=True, env={"PYTHONPATH": str(source)})
 
 
-# -------------------- node features
-
-
-def small(tmp_path: Path) -> Path:
-    return write(tmp_path / "e.csv", "src,dst,time\n1,2,0\n3,1,1\n2,4,2\n")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "id,p,q\n3,5,6\n1,7,8\n9,1,1\n",
-        "p,Node,q\n5,3,6\n7,1,8\n1,9,1\n",
-        "3 5 6\n1 7 8\n9 1 1\n",
-        "3\t5\t6\n1\t7\t8\n9\t1\t1\n",
-    ],
-)
-def test_node_features_join_by_id(tmp_path: Path, text: str) -> None:
-    stream = read_events(small(tmp_path), node_features=write(tmp_path / "n", text))
-    assert stream.ids.names.to_pylist() == [1, 2, 3, 4]
-    assert stream.node_x is not None
-    assert stream.node_x.tolist() == [[7, 8], [0, 0], [5, 6], [0, 0]]
-    notes = " ".join(stream.notes)
-    assert "2 of 4 nodes have no row" in notes
-    assert "1 rows of node features belong to no node" in notes
-
-
-def test_node_features_from_other_sources(tmp_path: Path) -> None:
-    events = small(tmp_path)
-    np.save(tmp_path / "n.npy", np.arange(10).reshape(5, 2))
-    expected = [[2, 3], [4, 5], [6, 7], [8, 9]]
-    pq.write_table(pa.table({"id": [1, 2, 3, 4], "x": expected}), tmp_path / "n.parquet")
-    frame = pd.DataFrame(expected, columns=["a", "b"]).assign(id=[1, 2, 3, 4])
-    for source in (tmp_path / "n.npy", np.arange(10).reshape(5, 2), tmp_path / "n.parquet", frame):
-        node_x = read_events(events, node_features=source).node_x
-        assert node_x is not None
-        assert node_x.tolist() == expected
-
-
-def test_node_features_of_two_id_spaces(tmp_path: Path) -> None:
-    events = small(tmp_path)
-    sides = write(tmp_path / "s.csv", "id,side,x\n1,src,10\n1,dst,20\n2,dst,30\n4,src,99\n")
-    stream = read_events(events, ids="separate", node_features=sides)
-    assert stream.node_x is not None
-    assert stream.ids.names.to_pylist() == [1, 2, 3, 1, 2, 4]
-    assert stream.node_x[:, 0].tolist() == [10, 30, 0, 20, 0, 0]
-    with pytest.raises(DataError, match=r"s2.csv, line 3: the id 1 .*column 'side'"):
-        read_events(events, ids="separate", node_features=write(tmp_path / "s2.csv", "id,x\n3,1\n1,2\n"))
-    clear = read_events(events, ids="separate", node_features=write(tmp_path / "s3.csv", "id,x\n3,1\n4,2\n"))
-    assert clear.node_x is not None
-    assert clear.node_x[:, 0].tolist() == [0, 0, 1, 0, 0, 2]
-    with pytest.raises(DataError, match="line 2: side is 'left'"):
-        read_events(events, ids="separate", node_features=write(tmp_path / "s4.csv", "id,side,x\n3,left,1\n"))
-
-
 # -------------------- questions
 
 
@@ -503,65 +450,6 @@ def test_ids_of_a_file(tmp_path: Path) -> None:
     assert read_ids(pa.table({"x": [3, 4]})).to_pylist() == [3, 4]
     with pytest.raises(DataError, match=r"no column 'nam'.*Did you mean 'name'"):
         ids("name,node\nA,5\n", "nam")
-
-
-# -------------------- and back
-
-TEXT_IDS = st.text(
-    st.characters(codec="utf-8", exclude_characters="\0\r\n", exclude_categories=["Cs"]), min_size=1, max_size=4
-)
-FLOATS32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
-
-
-@st.composite
-def streams(draw: st.DrawFn) -> EventStream:
-    n = draw(st.integers(1, 8))
-    ids = draw(
-        st.sampled_from([TEXT_IDS, st.integers(-(2**63), 2**63 - 1), st.sampled_from(["#a", "%b", '"', 'a"b,', "c"])])
-    )
-    columns = [draw(st.lists(ids, min_size=n, max_size=n)) for _ in range(2)]
-    kind = draw(st.sampled_from(["int", "float", "date"]))
-    numbers = st.integers(-(2**61), 2**61) if kind == "int" else st.floats(-1e300, 1e300)
-    numbers = st.integers(-6 * 10**16, 2 * 10**17) if kind == "date" else numbers
-    t = np.array(draw(st.lists(numbers, min_size=n, max_size=n)), np.float64 if kind == "float" else np.int64)
-    width = draw(st.integers(0, 3))
-    edge_x = [draw(st.lists(FLOATS32, min_size=width, max_size=width)) for _ in range(n)] if width else None
-    label = draw(st.none() | st.lists(st.integers(0, 1), min_size=n, max_size=n))
-    axis = TimeAxis("date" if kind == "date" else "number")
-    stream = EventStream.from_columns(*columns, t, edge_x, label, shared_ids=draw(st.booleans()), time=axis)
-    if draw(st.booleans()):
-        rows = [draw(st.lists(FLOATS32, min_size=2, max_size=2)) for _ in range(stream.n_nodes)]
-        stream = stream.with_node_features(np.array(rows))
-    return stream
-
-
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-@given(stream=streams())
-def test_converted_and_read_again_is_the_same(
-    tmp_path_factory: pytest.TempPathFactory, stream: EventStream, ending: str
-) -> None:
-    folder = tmp_path_factory.mktemp("convert")
-    written = convert(stream, folder / f"out.{ending}")
-    assert sorted(k.name for k in folder.iterdir()) == sorted(k.name for k in written)
-    back = read_events(written[0], node_features=written[1] if len(written) > 1 else None)
-    for name in ("src", "dst", "t", "edge_x", "node_x", "label"):
-        x, y = getattr(stream, name), getattr(back, name)
-        assert (x is None) == (y is None), name
-        if x is not None:
-            assert x.dtype == y.dtype, name
-            np.testing.assert_array_equal(x, y, err_msg=name)
-    assert [str(k) for k in back.ids.names.to_pylist()] == [str(k) for k in stream.ids.names.to_pylist()]
-    assert back.ids.shared == stream.ids.shared
-    assert back.time == stream.time
-
-
-def test_convert_refuses_other_endings(tmp_path: Path) -> None:
-    stream = EventStream.from_columns([1], [2], [3])
-    with pytest.raises(DataError, match=r"'.xlsx'; .csv or .parquet"):
-        convert(stream, tmp_path / "out.xlsx")
-    with pytest.raises(DataError, match="cannot be written"):
-        convert(stream, tmp_path / "no" / "out.csv")
-    assert not list(tmp_path.iterdir())
 
 
 # -------------------- real files

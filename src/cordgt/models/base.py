@@ -1,8 +1,8 @@
 """What a model must answer.
 
 A model comes in two halves. Its *reader* turns queries into arrays: a pure function of (history, queries), without
-parameters, that never looks at an event at or after ``cut``. Its *network* turns those arrays into logits: parameters only,
-no sampler, no device, no file. The loop calls one after the other, so both can be tested and sped up alone.
+parameters, that never looks at an event at or after ``cut``. Its *network* turns those arrays into logits: parameters
+only, no sampler, no device, no file. The loop calls one after the other, so both can be tested and sped up alone.
 """
 
 from __future__ import annotations

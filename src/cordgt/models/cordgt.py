@@ -1,6 +1,6 @@
-"""CorDGT: a transformer over the sampled trees of both ends, told by its encodings how near each node is to either end.
+"""CorDGT: a transformer over the sampled trees of both ends, told by its encodings how near each node is to either.
 
-The whole model on one page, in the paper's order: what is read (trees and distances), tokens, attention, layers, scores.
+In the paper's order: what is read (trees and distances), attention, layers, tokens, pooling, scores.
 
 Axes: B queries, M candidates of a query, m = 1 for what belongs to the source alone and M otherwise, C context slots,
 H heads, D width, De event features, Dn node features.
@@ -31,9 +31,7 @@ class CordgtSettings:
     sampling: str = "uniform"  # or "recent"
     alpha: float = 1.0  # weight of (inverse) intensity in TD
     beta: float = 10.0  # weight of recency in TD
-    never_met: float = (
-        1.0  # TD of a pair that never met, in units of the greatest one that did could have (max(alpha, beta))
-    )
+    never_met: float = 10.0  # TD of a pair that never met, in units of max(alpha, beta), the most that one that did has
     absent: int = 2  # SD of a node outside a tree: so many hops beyond the tree's depth
     hidden: int = 64  # D
     heads: int = 6  # each D wide
@@ -150,10 +148,10 @@ class TreeReader:
 
 
 class Attention(nn.Module):
-    """Self-attention of a tree's slots, with the features of an event in keys and values where its parent hears its child.
+    """Self-attention of a tree's slots, with an event's features in keys and values where its parent hears its child.
 
-    In a sampled tree only (parent, child) pairs have an event, so C rows of features are projected and added to C places of
-    the C x C logits: never a C x C x De tensor.
+    In a sampled tree only (parent, child) pairs have an event, so C rows of features are projected and added to C
+    places of the C x C logits: never a C x C x De tensor.
     """
 
     def __init__(self, *, dim: int, heads: int, edge_dim: int, dropout: float, shape: TreeShape) -> None:
@@ -166,7 +164,7 @@ class Attention(nn.Module):
         nn.init.xavier_normal_(self.out.weight)
 
     def forward(self, x: Tensor, hears: Tensor, edge_x: Tensor | None) -> Tensor:
-        """Shapes: x (S, C, D) for S sequences; hears (S, C or 1, C), True where row i hears j; edge_x (S, C, De) or None."""
+        """S sequences: x (S, C, D); hears (S, C or 1, C), True where row i hears j; edge_x (S, C, De) or None."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, self.dim)).permute(2, 0, 3, 1, 4)  # (3, S, H, C, D)
         if self.edge_kv is None or edge_x is None:
             drop = self.dropout if self.training else 0.0
@@ -190,7 +188,8 @@ class Attention(nn.Module):
     def _parents(self, x: Tensor) -> Tensor:
         """Each child's parent's row, for all slots but the root: (S, H, C, ...) to (S, H, C-1, ...).
 
-        Blocks of rows, not indices: a hop's children stand in the order of their parents, and sums backwards keep one order.
+        Blocks of rows, not indices: a hop's children stand in the order of their parents. So sums backwards keep one
+        order too.
         """
         blocks = zip(self.shape.starts, self.shape.starts[1:], self.shape.fanout, strict=False)
         return torch.cat([x[:, :, a:b].repeat_interleave(n, dim=2) for a, b, n in blocks], dim=2)
@@ -222,6 +221,21 @@ class Layer(nn.Module):
         return x + self.fc2(F.relu(self.fc1(self.norm2(x))))
 
 
+class MergeHead(nn.Module):
+    """The score of a pair from both embeddings: an MLP on the two, side by side."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(2 * dim, dim)
+        self.fc2 = nn.Linear(dim, 1)
+        for layer in (self.fc1, self.fc2):
+            nn.init.xavier_normal_(layer.weight)
+
+    def forward(self, src: Tensor, dst: Tensor) -> Tensor:
+        """Logits (...,) of embeddings (..., D)."""
+        return self.fc2(F.relu(self.fc1(torch.cat([src, dst], dim=-1)))).squeeze(-1)
+
+
 class Cordgt(LinkModel):
     """The network: tokens from encodings, layers of attention, mean pooling, a score from both ends."""
 
@@ -241,32 +255,30 @@ class Cordgt(LinkModel):
             Layer(dim=dim, heads=settings.heads, edge_dim=edge_dim, dropout=settings.dropout, shape=self.shape)
             for _ in range(settings.layers)
         )
-        if settings.head == "mlp":
-            self.head = nn.Sequential(nn.Linear(2 * dim, dim), nn.ReLU(), nn.Linear(dim, 1))
-            nn.init.xavier_normal_(self.head[0].weight)
-            nn.init.xavier_normal_(self.head[2].weight)
-        else:
-            self.head = nn.Linear(dim, 1)
+        self.head_mlp = MergeHead(dim) if settings.head == "mlp" else None
+        self.head_linear = nn.Linear(dim, 1) if settings.head == "linear" else None
 
     def forward(self, batch: tuple[Side, Side]) -> Tensor:
         """Logits (B, M)."""
         n = batch[1].valid.shape[1]
         src, dst = (self._pool(side, self._encode(side, n)) for side in batch)
-        if self.settings.head == "mlp":
-            return self.head(torch.cat([src, dst], dim=-1)).squeeze(-1)
-        return self.head(src + dst).squeeze(-1)
+        if self.head_linear is not None:
+            return self.head_linear(src + dst).squeeze(-1)
+        assert self.head_mlp is not None
+        return self.head_mlp(src, dst)
 
     def embed(self, batch: Side) -> Tensor:
         """Embeddings (B, D) from STPE-U."""
         return self._pool(batch, self._encode(batch, 1)).squeeze(1)
 
     def shares(self, batch: tuple[Side, Side]) -> tuple[Tensor, Tensor]:
-        """Each context node's share of the logit, (B, M, C) for either end; with the head's bias they sum to the logit."""
-        if self.settings.head != "linear":
+        """Each context node's share of the logit, (B, M, C) for either end; with the head's bias they sum to it."""
+        if self.head_linear is None:
             raise SettingError("Shares of the score need a model trained with the linear head (--set head=linear).")
         n = batch[1].valid.shape[1]
-        weight = self.head.weight[0]
-        return tuple((self._encode(s, n) @ weight) * s.valid / s.valid.sum(-1, keepdim=True) for s in batch)  # type: ignore[return-value]
+        weight = self.head_linear.weight[0]
+        src, dst = ((self._encode(s, n) @ weight) * s.valid / s.valid.sum(-1, keepdim=True) for s in batch)
+        return src, dst
 
     def _encode(self, side: Side, n: int) -> Tensor:
         """Every slot's state after the last layer, (B, n, C, D)."""
@@ -293,12 +305,12 @@ class Cordgt(LinkModel):
         return self.project(torch.cat([p.expand(*size, -1) for p in parts], dim=-1))
 
     def _hears(self, side: Side) -> Tensor:
-        """True where row i hears j, (B, m, C or 1, C): never padding; with the mask, only earlier (or as early) and farther
-        (or as far) slots. A row always hears itself, so that padding, which nobody reads, has something to average.
+        """True where row i hears j, (B, m, C or 1, C): never padding; with the mask, only slots no later and no nearer.
+
+        With it a row always hears itself, so that padding, which nobody reads, has something to average.
         """
         if not self.settings.mask:
-            hears = side.valid.unsqueeze(-2)  # (B, m, 1, C): slot 0 is always valid
-            return hears
+            return side.valid.unsqueeze(-2)  # slot 0 is always valid
         hop = self.shape.hop_on(side.valid.device)
         earlier = side.moment.unsqueeze(-2) <= side.moment.unsqueeze(-1)
         farther = hop.unsqueeze(-2) >= hop.unsqueeze(-1)

@@ -24,7 +24,7 @@ SETTINGS = ("transductive", "inductive")
 
 @dataclass(frozen=True)
 class Pools:
-    """What negatives are drawn from, ascending ids on the device: in training, at evaluation, and for new nodes' events."""
+    """What negatives are drawn from, ascending ids: in training, at evaluation, and for new nodes' events."""
 
     train: Tensor
     transductive: Tensor
@@ -100,7 +100,7 @@ class LinkTask:
         )
 
     def evaluation_queries(self, part: str, setting: str) -> tuple[np.ndarray, Queries]:
-        """The positions and queries of a split, whole: ``part`` validation or test, ``setting`` transductive or inductive."""
+        """Positions and queries of a split: ``part`` validation or test, ``setting`` transductive or inductive."""
         positions = self.split.validation if part == "validation" else self.split.test
         pool = self.pools.transductive
         if setting == "inductive":

@@ -1,0 +1,273 @@
+"""Random streams with names, ties, repeats, self-loops and features; what may change in them; and how a model is asked.
+
+A world is raw columns, as a user has them: nodes have names, and numbers come about when the stream is made. So a
+change of the future may renumber nodes, and a test that asks by name sees whether it matters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cordgt.events import EventStream, TimeAxis
+from cordgt.history import History, Queries
+from cordgt.models import MODELS
+from cordgt.models.base import LinkModel
+from cordgt.protocol import cuts
+from cordgt.settings import Settings, known_keys, make
+from cordgt.tasks.link import history_of
+from cordgt.train import make_network
+
+CPU = torch.device("cpu")
+EDGE_DIM, NODE_DIM = 3, 2
+NAMES = tuple("abcdefghijkl")  # of the stream
+STRANGERS = ("x", "y", "z")  # not in it, but perhaps in a changed future
+NOBODY = "nobody"  # in none
+SMALL = {"hidden": 8, "heads": 2, "layers": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 10}
+# Settings that change what is read or heard. A model takes part in those whose keys it has.
+TWISTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"mask": True, "sampling": "recent"},
+    {"stpe": "u", "head": "linear", "mask": True},
+)
+
+
+# --- models ---
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model in one of its settings, small."""
+
+    model: str
+    twist: dict[str, Any]
+
+    @property
+    def settings(self) -> Settings:
+        known = known_keys()
+        wanted = {key: value for key, value in (SMALL | self.twist).items() if key in known}
+        return make(self.model, wanted, seed=5)
+
+    def network(self, world: World) -> LinkModel:
+        """Fresh weights, none of them zero: a bias that starts at zero could hide that it is not used."""
+        network = make_network(self.settings, edge_dim=world.edge_dim, node_dim=world.node_dim).eval()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+        return network
+
+    @property
+    def samples(self) -> bool:
+        """Whether what the model reads depends on a seed."""
+        return getattr(self.settings.model_settings, "sampling", None) == "uniform"
+
+
+def _cases() -> Iterator[Case]:
+    for model, kind in MODELS.items():
+        own = {field.name for field in dataclasses.fields(kind.settings)}
+        for twist in TWISTS:
+            if not twist or own & twist.keys():
+                yield Case(model, {key: value for key, value in twist.items() if key in own})
+
+
+def _each(cases: Iterable[Case]) -> pytest.MarkDecorator:
+    named = [pytest.param(c, id="-".join([c.model, *(f"{k}={v}" for k, v in c.twist.items())])) for c in cases]
+    return pytest.mark.parametrize("case", named)
+
+
+every_model = _each(_cases())
+every_sampling_model = _each(case for case in _cases() if case.samples)
+every_embedding_model = _each(case for case in _cases() if MODELS[case.model].network.embeds)
+
+
+# --- streams ---
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Raw columns in order of time. ``node_x`` gives every name a row, whether or not it occurs."""
+
+    src: tuple[str, ...]
+    dst: tuple[str, ...]
+    t: tuple[Any, ...]
+    edge_x: np.ndarray | None = None  # (E, EDGE_DIM)
+    node_x: dict[str, np.ndarray] | None = None
+
+    @property
+    def n_events(self) -> int:
+        return len(self.src)
+
+    @property
+    def edge_dim(self) -> int:
+        return 0 if self.edge_x is None else EDGE_DIM
+
+    @property
+    def node_dim(self) -> int:
+        return 0 if self.node_x is None else NODE_DIM
+
+    @property
+    def times(self) -> np.ndarray:
+        return np.array(self.t, dtype=np.float64 if any(isinstance(t, float) for t in self.t) else np.int64)
+
+    @cached_property
+    def stream(self) -> EventStream:
+        made = EventStream.from_columns(self.src, self.dst, self.times, self.edge_x, time=TimeAxis("number"))
+        if self.node_x is not None:
+            made = made.with_node_features(np.stack([self.node_x[name] for name in made.ids.names.to_pylist()]))
+        return made
+
+    @cached_property
+    def history(self) -> History:
+        """All of it, on the CPU, with seed 5."""
+        return history_of(self.stream, seed=5, device=CPU)
+
+    def first(self, cut: int) -> World:
+        """The first ``cut`` events alone."""
+        edge_x = None if self.edge_x is None else self.edge_x[:cut]
+        return replace(self, src=self.src[:cut], dst=self.dst[:cut], t=self.t[:cut], edge_x=edge_x)
+
+    def then(self, later: World) -> World:
+        edge_x = None if self.edge_x is None or later.edge_x is None else np.concatenate([self.edge_x, later.edge_x])
+        src, dst, t = self.src + later.src, self.dst + later.dst, self.t + later.t
+        return replace(self, src=src, dst=dst, t=t, edge_x=edge_x)
+
+    def shifted(self, by: Any) -> World:
+        return replace(self, t=tuple(t + by for t in self.t))
+
+
+def random_world(
+    seed: int, n_events: int, *, features: bool, floats: bool = False, start: Any = 0, names: tuple[str, ...] = NAMES
+) -> World:
+    """Few nodes, so that pairs repeat and nodes meet themselves; every other event is tied with the one before."""
+    rng = np.random.default_rng(seed)
+    src = rng.choice(names, n_events)
+    dst = np.where(rng.random(n_events) < 0.1, src, rng.choice(names[: max(len(names) // 2, 2)], n_events))
+    steps = rng.choice([0, 0, 0, 1, 2, 7], n_events).cumsum()
+    t = [start + (0.1 * float(s) if floats else int(s)) for s in steps]
+    edge_x = rng.normal(size=(n_events, EDGE_DIM)).astype(np.float32) if features else None
+    node_x = {n: rng.normal(size=NODE_DIM).astype(np.float32) for n in (*NAMES, *STRANGERS)} if features else None
+    return World(tuple(src.tolist()), tuple(dst.tolist()), tuple(t), edge_x, node_x)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, min_events: int = 20, max_events: int = 60) -> World:
+    """Any random world."""
+    return random_world(
+        draw(st.integers(0, 10**6)),
+        draw(st.integers(min_events, max_events)),
+        features=draw(st.booleans()),
+        floats=draw(st.booleans()),
+        start=draw(st.sampled_from((0, -40, 10**6))),
+        names=NAMES[: draw(st.integers(2, len(NAMES)))],
+    )
+
+
+def other_futures(world: World, cut: int, seed: int) -> Iterator[tuple[str, World]]:
+    """The same world with something else at and after ``cut``, each kind of change by its name.
+
+    What comes instead may stand at the time of the last event that is kept, as early as the order allows.
+    """
+    past = world.first(cut)
+    start = world.t[cut - 1] if cut else world.t[0]
+    features = world.edge_x is not None
+
+    def random(n: int, names: tuple[str, ...], kind: int) -> World:
+        return random_world(seed + kind, n, features=features, start=start, names=names)
+
+    future = world.n_events - cut
+    if cut:
+        yield "deleted", past
+    yield "changed", past.then(random(max(future, 1), NAMES, 1))
+    yield "strangers", past.then(random(max(future, 1), (*STRANGERS, *NAMES[::-1]), 2))
+    yield "added", world.then(replace(random(9, (*STRANGERS, *NAMES), 3), t=(world.t[-1],) * 9))
+    if future:
+        now = replace(random(2, (*STRANGERS, *NAMES), 4), t=(world.t[cut],) * 2)
+        kept = [x[cut:] for x in (world.src, world.dst, world.t)]
+        after = World(*kept, None if world.edge_x is None else world.edge_x[cut:])
+        yield "inserted", past.then(now).then(after)
+    if features and future:
+        other = world.edge_x.copy()
+        other[cut:] += 1
+        yield "features", replace(world, edge_x=other)
+
+
+# --- questions ---
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries by name: B sources with M candidates each, at elapsed times ``t``; what they see is fixed."""
+
+    src: list[str]
+    dst: list[list[str]]
+    t: np.ndarray  # (B,) float64, since the first event
+    cut: np.ndarray
+    pair_cut: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def one(self, i: int) -> Asked:
+        return Asked(*(x[i : i + 1] for x in (self.src, self.dst, self.t, self.cut, self.pair_cut)))
+
+    def on(self, stream: EventStream) -> Queries:
+        """With the stream's own numbers; a name it does not have gets the next one after its last."""
+        numbers = {name: i for i, name in enumerate(stream.ids.names.to_pylist())}
+        for name in sorted({*self.src, *(n for row in self.dst for n in row)} - numbers.keys()):
+            numbers[name] = len(numbers)
+        return Queries(
+            src=torch.tensor([numbers[n] for n in self.src]),
+            dst=torch.tensor([[numbers[n] for n in row] for row in self.dst]),
+            t=torch.from_numpy(np.asarray(self.t, np.float64)),
+            cut=torch.from_numpy(np.asarray(self.cut, np.int64)),
+            pair_cut=torch.from_numpy(np.asarray(self.pair_cut, np.int64)),
+        )
+
+
+def ask(world: World, positions: list[int], rule: str, *, candidates: int = 3, batch_start: int | None = None) -> Asked:
+    """A batch of the events at ``positions`` with their true destinations and others beside it, under a rule.
+
+    Where the world has node features, the names asked about occur before the smallest ``cut``, or never: what a node is
+    like is told together with the node, and one that an altered stream does not hold would have lost it.
+    """
+    stream = world.stream
+    own = torch.from_numpy(stream.tie_start[positions])
+    begins = torch.full_like(own, min(positions) if batch_start is None else batch_start)
+    cut, pair_cut = (x.numpy() for x in cuts(rule, own, begins))
+    pool = [*NAMES, *STRANGERS, NOBODY]
+    if world.node_x is not None:
+        pool = list(dict.fromkeys([NOBODY, *world.src[: int(cut.min())], *world.dst[: int(cut.min())]]))
+    src, true = ([names[p] if names[p] in pool else NOBODY for p in positions] for names in (world.src, world.dst))
+    others = [[pool[(5 * p + 3 * j) % len(pool)] for j in range(1, candidates)] for p in positions]
+    dst = [[d, *rest] for d, rest in zip(true, others, strict=True)]
+    return Asked(src, dst, stream.elapsed[positions], cut, pair_cut)
+
+
+def logits(network: LinkModel, history: History, queries: Queries) -> Tensor:
+    with torch.inference_mode():
+        return network(network.reader.pairs(history, queries))
+
+
+def answers(network: LinkModel, world: World, asked: Asked) -> Tensor:
+    """Logits (B, M) of the questions in a world."""
+    return logits(network, world.history, asked.on(world.stream))
+
+
+def tensors(read: Any) -> list[Tensor]:
+    """Every tensor in what a reader read, whatever it is made of, in one order."""
+    if isinstance(read, Tensor):
+        return [read]
+    if dataclasses.is_dataclass(read):
+        read = [getattr(read, field.name) for field in dataclasses.fields(read)]
+    if isinstance(read, dict):
+        read = list(read.values())
+    return [tensor for part in read for tensor in tensors(part)] if isinstance(read, list | tuple) else []

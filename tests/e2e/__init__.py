@@ -1,0 +1,1 @@
+"""The commands as a person uses them: real files in, exit codes, messages and files out."""

@@ -1,0 +1,138 @@
+"""Running a command inside this process, and files to run it on."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cordgt
+from cordgt.cli import main
+
+# The smallest CorDGT there is: what is tested here is everything around the model.
+SMALL = {"fanout": "2,1", "hidden": 4, "heads": 1, "layers": 1, "td_dim": 4, "sd_dim": 4, "epochs": 1}
+
+
+def settings(**changes: Any) -> list[str]:
+    """``--set`` options of a small model, some of them changed."""
+    return [word for key, value in {**SMALL, **changes}.items() for word in ("--set", f"{key}={value}")]
+
+
+TINY = settings()
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left behind: its exit code, and its two streams."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.out)))
+
+
+def call(*argv: Any) -> Said:
+    """Run ``cordgt ARGV`` in this process. An exception that a person would see as a traceback fails the test."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2)]
+    before = sys.argv
+    sys.argv = ["cordgt", *map(str, argv)]
+    code = 0
+    try:
+        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+            main()
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else 0 if left.code is None else 1
+    finally:
+        sys.argv = before
+    return Said(code, *(_written(stream) for stream in streams))
+
+
+def _written(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+def works(*argv: Any) -> Said:
+    """`call`, for a command that must succeed."""
+    said = call(*argv)
+    assert said.code == 0, said.err
+    return said
+
+
+def fails(*argv: Any, saying: str | Iterable[str] = ()) -> Said:
+    """`call`, for a mistake of the user's: exit code 2, one message on standard error, no answer."""
+    said = call(*argv)
+    assert said.code == 2, (said.code, said.err, said.out)
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    assert len(re.findall(r"^(Error:|╭─ Error)", said.err, re.MULTILINE)) == 1, said.err
+    for words in [saying] if isinstance(saying, str) else saying:
+        assert words in said.err, said.err
+    return said
+
+
+def process(*argv: Any, **options: Any) -> subprocess.Popen[str]:
+    """``python -m cordgt ARGV`` as a process of its own."""
+    command = [sys.executable, "-m", "cordgt", *map(str, argv)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(cordgt.__file__).parents[1])}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
+    )
+
+
+# -------------------- files
+
+Event = tuple[int, int, int]
+
+
+def events(n: int = 160, *, seed: int = 0, start: int = 1000, nodes: int = 12) -> list[Event]:
+    """(source, destination, time) triples: repeated pairs, a few ties and self-loops, sorted by time."""
+    draw = random.Random(seed)
+    moment, found = start, []
+    for _ in range(n):
+        moment += draw.choice((0, 1, 3, 7))
+        source = draw.randrange(nodes)
+        found.append((source, (source + draw.choice((0, 1, 1, 2, 5))) % nodes, moment))
+    return found
+
+
+def write_rows(path: Path, rows: Iterable[Sequence[Any]], *, header: Sequence[str] = (), mark: str = ",") -> Path:
+    """A delimited text file."""
+    lines = [mark.join(map(str, row)) for row in ([header] if header else []) + list(rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def write_events(path: Path, rows: Iterable[Sequence[Any]] | None = None) -> Path:
+    """``src,dst,time`` as CSV."""
+    return write_rows(path, events() if rows is None else rows, header=("src", "dst", "time"))
+
+
+@contextlib.contextmanager
+def unchanged(folder: Path) -> Iterator[None]:
+    """Nothing under the folder is made, changed or removed meanwhile."""
+    before = contents(folder)
+    yield
+    assert contents(folder) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder, hidden ones too."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

@@ -1,0 +1,395 @@
+"""Asking a run: pairs, partners, embeddings; what is seen, who is new, and in which form the answer comes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from cordgt import Run, console
+from cordgt.metrics import link_metrics
+from cordgt.tasks.link import LinkTask
+
+from .conftest import Trained
+from .helpers import TINY, Said, call, events, process, works, write_events, write_rows
+
+LAST = events()[-1][2]
+
+
+def pairs_file(path: Path, *rows: tuple[Any, ...]) -> Path:
+    return write_rows(path, rows, header=("src", "dst", "time")[: len(rows[0])])
+
+
+# -------------------- predict
+
+
+@pytest.mark.parametrize("setting", ["transductive", "inductive"])
+def test_predict_on_test_queries_gives_what_evaluate_gave(tmp_path: Path, trained: Trained, setting: str) -> None:
+    run = Run.load(trained.run)
+    task = LinkTask.prepare(run.stream, run.settings.protocol, seed=0, device=torch.device("cpu"))
+    positions, queries = task.evaluation_queries("test", setting)
+    ids = np.asarray(run.stream.ids.names)
+    scores = []
+    for candidate in range(2):
+        rows = zip(ids[queries.src], ids[queries.dst[:, candidate]], run.stream.t[positions], strict=True)
+        pairs = pairs_file(tmp_path / f"{candidate}.csv", *rows)
+        scores.append(np.array([float(row["score"]) for row in works("predict", trained.run, "--pairs", pairs).rows]))
+    assert all(((score > 0) & (score < 1)).all() for score in scores)
+    figures = link_metrics(*scores, run.settings.protocol.eval_batch)
+    told = works("evaluate", trained.run, "--json").json["test"][setting]
+    assert figures["events"] == told["events"]
+    for name in ("ap", "auc", "ap_batch", "auc_batch"):
+        assert figures[name] == pytest.approx(told[name], abs=1e-4)
+
+
+def test_without_a_time_everything_is_seen(tmp_path: Path, trained: Trained) -> None:
+    """More than at the last moment, whose own events are not seen then; as much as later."""
+    now, then, later = (
+        works("predict", trained.run, "--pairs", pairs_file(tmp_path / f"{k}.csv", row)).rows[0]
+        for k, row in enumerate([(*events()[-1][:2],), events()[-1], (*events()[-1][:2], LAST + 1)])
+    )
+    assert int(now["time"]) == LAST
+    assert now["score"] != then["score"]
+    with_events = [works("recommend", trained.run, "--source", "3", *at, "--json").json for at in ([], ["--at", LAST])]
+    assert with_events[0] != with_events[1]
+    assert int(later["time"]) == LAST + 1
+
+
+def test_pairs_come_back_in_their_order_with_their_ids(tmp_path: Path, trained: Trained) -> None:
+    rows = [(3, 4, LAST), (3, 3, LAST - 50), (99, 4, LAST + 10**6), (3, 98, LAST), (99, 98, LAST)]
+    found = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", *rows)).rows
+    assert list(found[0]) == ["src", "dst", "time", "score", "note"]
+    assert [(int(r["src"]), int(r["dst"]), int(r["time"])) for r in found] == rows
+    notes = [r["note"] for r in found]
+    assert notes[2] == "src: no history"
+    assert notes[3] == "dst: no history"
+    assert notes[4] == "src: no history; dst: no history"
+
+
+def test_an_unseen_id_is_one_newcomer_on_both_sides(tmp_path: Path, trained: Trained, shop: Trained) -> None:
+    """Where ids are shared, a newcomer paired with itself is not two newcomers; where they are not, it is."""
+    for run, alike in ((trained.run, False), (shop.run, True)):
+        pairs = pairs_file(tmp_path / "p.csv", ("zed", "zed"), ("zed", "yak"), ("x", "yak"))
+        scores = [row["score"] for row in works("predict", run, "--pairs", pairs).rows]
+        assert (scores[0] == scores[1]) == alike
+        assert scores[1] == scores[2]
+
+
+# -------------------- newer events
+
+
+def test_new_events_are_appended_before_answering(tmp_path: Path, trained: Trained) -> None:
+    new = write_events(tmp_path / "new.csv", [(50, 4, LAST + 5), (50, 5, LAST + 6), (3, 50, LAST + 7)])
+    said = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (50, 4), (50, 60)), "--events", new)
+    assert "3 events appended" in said.err
+    assert [row["note"] for row in said.rows] == ["src: not in training", "src: not in training; dst: no history"]
+    assert {row["time"] for row in said.rows} == {str(LAST + 7)}
+    found = works("recommend", trained.run, "--source", "3", "--events", new, "--top", "20", "--json").json
+    (newcomer,) = [row for row in found if row["node"] == 50]
+    assert newcomer["met"] == 1
+    assert newcomer["note"] == "not in training"
+    early = works(
+        "recommend", trained.run, "--source", "3", "--events", new, "--at", LAST + 6, "--top", "20", "--json"
+    ).json
+    assert 50 not in {row["node"] for row in early}
+    works("embed", trained.run, "--output", "v.parquet", "--events", new)
+    assert pq.read_table("v.parquet")["node"].to_pylist()[-1] == 50
+
+
+def test_new_events_in_any_order_and_at_the_last_moment(tmp_path: Path, trained: Trained) -> None:
+    one = write_events(tmp_path / "one.csv", [(50, 4, LAST + 5), (50, 5, LAST)])
+    two = write_events(tmp_path / "two.csv", [(50, 5, LAST), (50, 4, LAST + 5)])
+    answers = [works("recommend", trained.run, "--source", "50", "--events", new, "--json").json for new in (one, two)]
+    assert answers[0] == answers[1]
+
+
+def test_events_and_pairs_from_a_pipe(tmp_path: Path, trained: Trained) -> None:
+    new = write_events(tmp_path / "new.csv", [(50, 4, LAST + 5)])
+    pairs = pairs_file(tmp_path / "p.csv", (50, 4))
+    whole = works("predict", trained.run, "--pairs", pairs, "--events", new).out
+    asked = process("predict", trained.run, "--pairs", pairs, "--events", "/dev/stdin", stdin=new.open())
+    assert asked.communicate()[0] == whole
+
+
+# -------------------- recommend
+
+
+def test_partners_are_destinations_and_never_the_source(trained: Trained) -> None:
+    found = works("recommend", trained.run, "--source", "3", "--top", "100", "--json").json
+    assert [row["rank"] for row in found] == list(range(1, 12))
+    assert {row["node"] for row in found} == set(range(12)) - {3}
+    scores = [row["score"] for row in found]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 < score < 1 for score in scores)
+    assert {row["src"] for row in found} == {3}
+    times = [{v for u, v, _ in events() if u == 3}, {u for u, v, _ in events() if v == 3}]
+    assert {row["node"] for row in found if row["met"]} == (times[0] | times[1]) - {3}
+
+
+def test_only_new_partners(trained: Trained) -> None:
+    found = works("recommend", trained.run, "--source", "3", "--new-only", "--json").json
+    everyone = works("recommend", trained.run, "--source", "3", "--top", "100", "--json").json
+    assert [row["node"] for row in found] == [row["node"] for row in everyone if not row["met"]]
+    assert {row["met"] for row in found} == {0}
+
+
+def test_a_newcomer_is_answered_and_marked(trained: Trained) -> None:
+    said = works("recommend", trained.run, "--source", "zed", "--top", "2", "--json")
+    assert "zed: no history" in said.err
+    assert {(row["src"], row["src_note"]) for row in said.json} == {("zed", "no history")}
+
+
+def test_a_destination_asked_for_as_a_source(tmp_path: Path) -> None:
+    data = write_rows(
+        tmp_path / "d.csv", [(f"u{u}", f"i{v}", t) for u, v, t in events()], header=("user", "item", "time")
+    )
+    works("train", data, *TINY, "--out", "run")
+    said = works("recommend", "run", "--source", "i3")
+    assert "i3: no history as a source; it is a destination" in said.err
+
+
+def test_nobody_to_recommend_yet(trained: Trained) -> None:
+    """At the first moment nothing has happened."""
+    said = works("recommend", trained.run, "--source", "3", "--at", events()[0][2], "--json")
+    assert said.json == []
+    assert "no partner" in said.err
+    assert works("recommend", trained.run, "--source", "3", "--at", events()[0][2]).rows == []
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet", ".json"])
+def test_many_sources_into_a_file(tmp_path: Path, trained: Trained, ending: str) -> None:
+    sources = write_rows(tmp_path / "s.csv", [(3,), (5,), (99,)], header=("id",))
+    output = tmp_path / f"out{ending}"
+    said = works("recommend", trained.run, "--sources", sources, "--top", "2", "--output", output)
+    assert said.out == ""
+    assert "6 rows written" in said.err
+    rows = _read(output)
+    assert [int(row["src"]) for row in rows] == [3, 3, 5, 5, 99, 99]
+    alone = works("recommend", trained.run, "--source", "5", "--top", "2", "--json").json
+    assert [int(row["node"]) for row in rows[2:4]] == [row["node"] for row in alone]
+    assert [float(row["score"]) for row in rows[2:4]] == pytest.approx([row["score"] for row in alone], abs=1e-6)
+    assert rows[5]["src_note"] == "no history"
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".json":
+        return json.loads(path.read_text())
+    with path.open() as file:
+        return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+def test_sources_without_a_header(tmp_path: Path, trained: Trained) -> None:
+    (tmp_path / "s.txt").write_text("3\n5\n")
+    assert [r["src"] for r in works("recommend", trained.run, "--sources", "s.txt", "--top", "1").rows] == ["3", "5"]
+
+
+# -------------------- embed
+
+
+def test_embeddings_of_some_nodes(tmp_path: Path, trained: Trained) -> None:
+    nodes = write_rows(tmp_path / "n.csv", [(5,), (99,), (3,)], header=("node",))
+    works("embed", trained.run, "--output", "some.parquet", "--nodes", nodes)
+    works("embed", trained.run, "--output", "all.parquet")
+    some, everyone = (pq.read_table(name).to_pylist() for name in ("some.parquet", "all.parquet"))
+    assert [row["node"] for row in some] == [5, 99, 3]
+    assert [row["note"] for row in some][1] == "no history"
+    by_node = {row["node"]: row["embedding"] for row in everyone}
+    assert some[0]["embedding"] == pytest.approx(by_node[5], abs=1e-6)
+    assert {row["time"] for row in everyone} == {LAST}
+    works("embed", trained.run, "--output", "then.json", "--nodes", nodes, "--at", LAST - 100)
+    then = json.loads(Path("then.json").read_text())
+    assert {row["time"] for row in then} == {LAST - 100}
+    assert then[0]["embedding"] != pytest.approx(by_node[5], abs=1e-6)
+
+
+def test_embeddings_where_an_id_may_be_two_nodes(tmp_path: Path, shop: Trained) -> None:
+    """A column tells the sides apart; an id that only one side has needs none."""
+    works("embed", shop.run, "--output", "all.parquet")
+    by_node = {(r["node"], r["side"]): r["embedding"] for r in pq.read_table("all.parquet").to_pylist()}
+    nodes = write_rows(tmp_path / "n.csv", [("003", "dst"), ("003", "src"), ("zed", "dst")], header=("id", "side"))
+    works("embed", shop.run, "--output", "two.parquet", "--nodes", nodes)
+    two = pq.read_table("two.parquet").to_pylist()
+    assert [(row["node"], row["side"]) for row in two] == [("003", "dst"), ("003", "src"), ("zed", "dst")]
+    for row in two[:2]:
+        assert row["embedding"] == pytest.approx(by_node[row["node"], row["side"]], abs=1e-6)
+    nodes = write_rows(tmp_path / "m.csv", [("009",), ("zed",)], header=("who",))
+    works("embed", shop.run, "--output", "one.parquet", "--nodes", nodes)
+    one = pq.read_table("one.parquet").to_pylist()
+    assert [(row["node"], row["side"], row["note"]) for row in one] == [("009", "src", ""), ("zed", None, "no history")]
+
+
+def test_embeddings_of_destinations_that_no_source_is_called_like(tmp_path: Path) -> None:
+    rows = [(f"u{u}", f"i{v}", t) for u, v, t in events()]
+    data = write_rows(tmp_path / "d.csv", rows, header=("user", "item", "time"))
+    works("train", data, *TINY, "--out", "run")
+    nodes = write_rows(tmp_path / "n.csv", [("i3",), ("u3",)], header=("id",))
+    works("embed", "run", "--output", "v.csv", "--nodes", nodes)
+    assert [(row["node"], row["side"]) for row in _read(Path("v.csv"))] == [("i3", "dst"), ("u3", "src")]
+
+
+# -------------------- the form of an answer
+
+
+def questions(run: Path, data: Path, pairs: Path) -> dict[str, list[Any]]:
+    """Every command that prints an answer."""
+    return {
+        "evaluate": ["evaluate", run],
+        "predict": ["predict", run, "--pairs", pairs],
+        "recommend": ["recommend", run, "--source", "3"],
+        "train": ["train", data, *TINY, "--out", run, "--resume"],
+        "describe": ["data", "describe", data],
+        "list": ["data", "list"],
+        "models": ["models"],
+        "version": ["version"],
+    }
+
+
+@pytest.mark.parametrize("name", list(questions(Path(), Path(), Path())))
+def test_json_of_every_answer(tmp_path: Path, trained: Trained, name: str) -> None:
+    """On standard output nothing but the answer; into a file the same."""
+    command = questions(trained.run, trained.data, pairs_file(tmp_path / "p.csv", (3, 4)))[name]
+    printed = works(*command, "--json")
+    dashed = works(*command, "--json", "-")
+    said = works(*command, "--json", "answer.json")
+    kept = json.loads(Path("answer.json").read_text())
+    assert printed.json == dashed.json == kept
+    assert kept
+    if name in ("predict", "recommend"):
+        assert said.out == ""
+    else:
+        assert said.out.strip()
+
+
+def test_json_before_the_argument(trained: Trained) -> None:
+    """``--json`` takes the next word for its file only where it can be one."""
+    assert works("evaluate", "--json", trained.run).json["model"] == "cordgt"
+    assert works("data", "describe", "--json", trained.data).json["events"] == 160
+    assert trained.data.read_text().startswith("src,dst,time")
+    works("evaluate", "--json", "new.json", trained.run)
+    works("evaluate", "--json", "new.json", trained.run)
+    assert json.loads(Path("new.json").read_text())["model"] == "cordgt"
+
+
+def test_notes_go_to_standard_error(trained: Trained) -> None:
+    said = works("data", "describe", trained.data)
+    assert "one id space" in said.out
+    assert said.err == ""
+    said = works("data", "convert", trained.data, "out.csv")
+    assert "one id space" in said.err
+    assert "out.csv: written" in said.err
+    assert said.out == ""
+    said = works("recommend", trained.run, "--source", "3")
+    assert said.err == ""
+
+
+def test_ids_that_look_like_csv_or_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever an id holds, it comes back: in CSV, in JSON, in the table for people."""
+    names = ["a,b", 'say "x"', "#1", "[bold]x[/bold]", "1,000", "007", "7"]
+    rows = [(_quoted(names[u % 7]), _quoted(names[v % 7]), t) for u, v, t in events()]
+    data = write_rows(tmp_path / "d.csv", rows, header=("src", "dst", "time"))
+    works("train", data, *TINY, "--out", "run")
+    assert {row["node"] for row in works("recommend", "run", "--source", "7").rows} == set(names) - {"7"}
+    assert {row["node"] for row in works("recommend", "run", "--source", "7", "--json").json} == set(names) - {"7"}
+    works("recommend", "run", "--source", "#1", "--output", "answers.csv")
+    assert {row["node"] for row in _read(Path("answers.csv"))} == set(names) - {"#1"}
+    works("recommend", "run", "--sources", "answers.csv", "--top", "1", "--src", "node")
+    monkeypatch.setattr(console, "is_piped", lambda: False)
+    shown = works("recommend", "run", "--source", "7").out
+    assert all(name in shown for name in set(names) - {"7"})
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def test_a_table_for_people(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "is_piped", lambda: False)
+    shown = works("recommend", trained.run, "--source", "3", "--top", "3").out
+    assert "rank" in shown
+    assert "src_note" not in shown
+    rows = [(3, 4, 1234567 + k) for k in range(25)]
+    said = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", *rows))
+    assert "1234567" in said.out
+    assert "5 more rows" in said.err
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_evaluate_under_other_rules(trained: Trained) -> None:
+    own = works("evaluate", trained.run, "--json").json
+    for visibility in ("event", "paper", "batch"):
+        found = works("evaluate", trained.run, "--visibility", visibility, "--set", "batch_size=200", "--json").json
+        assert found["protocol"]["visibility"] == visibility
+        assert found["protocol"]["eval_batch"] == 200
+        assert found["test"]["transductive"]["events"] == own["test"]["transductive"]["events"]
+        if visibility == "event":
+            assert found["test"]["transductive"]["ap"] == pytest.approx(own["test"]["transductive"]["ap"], abs=1e-4)
+    other = works("evaluate", trained.run, "--set", "eval_seed=5", "--json").json
+    assert other["test"]["transductive"]["ap"] != own["test"]["transductive"]["ap"]
+
+
+def test_the_reader_of_a_pipe_may_go_away(trained: Trained) -> None:
+    asked = process("recommend", trained.run, "--source", "3")
+    assert asked.stdout is not None
+    asked.stdout.close()
+    assert asked.stderr is not None
+    assert "Traceback" not in asked.stderr.read()
+    asked.wait(timeout=300)
+
+
+def test_a_command_of_its_own_process(shop: Trained) -> None:
+    """``python -m cordgt``: the answer, and nothing else, not even a library's warning."""
+    out, err = process("recommend", shop.run, "--source", "001", "--json").communicate(timeout=300)
+    assert len(json.loads(out)) == 7
+    assert err == ""
+
+
+# -------------------- from Python
+
+
+def test_the_same_answers_from_python(tmp_path: Path, trained: Trained, shop: Trained) -> None:
+    run = Run.load(trained.run)
+    row = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (3, 4, LAST))).rows[0]
+    assert run.score(3, 4, LAST)[0] == pytest.approx(float(row["score"]))
+    assert run.score([3, 5], 4).shape == (2,)
+    found = works("recommend", trained.run, "--source", "3", "--json").json
+    assert [r.node for r in run.recommend(3)] == [r["node"] for r in found]
+    assert run.embed().shape == (12, 4)
+    assert run.embed([3, "zed"], at=LAST).shape == (2, 4)
+    assert Run.load(shop.run).embed(["003", "003"], sides=["src", "dst"]).shape == (2, 4)
+    assert run.metrics["test"] == json.loads((trained.run / "metrics.json").read_text())["test"]
+
+
+def test_python_remembers_columns_too(tmp_path: Path, shop: Trained) -> None:
+    from .conftest import SHOP_HEADER, shop_rows
+
+    later = write_rows(tmp_path / "later.csv", shop_rows(5, 120), header=SHOP_HEADER)
+    assert Run.load(shop.run).with_events(later).stream.n_events == 125
+
+
+# -------------------- the demo
+
+
+def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At toy size; the real one is `make demo`."""
+    from cordgt import demo, synthetic
+
+    small: dict[str, Any] = {"fanout": (2, 1), "hidden": 4, "heads": 1, "layers": 1, "epochs": 1}
+    make: Callable[..., Any] = synthetic.synthetic_stream
+    monkeypatch.setattr(demo, "SETTINGS", small)
+    monkeypatch.setattr(demo, "synthetic_stream", lambda seed: make(nodes=40, events=400, seed=seed))
+    said: Said = works("demo")
+    for words in ("oracle", "CorDGT", "pairs seen before", "will most likely meet", "runs/demo", "recommend"):
+        assert words in said.out
+    found = works("demo", "--json").json
+    assert found["run"] == "runs/demo-2"
+    assert found["ap"]["oracle"]["transductive"] > 0.5
+    assert call("demo", "--out", "runs/demo").code == 2

@@ -1,0 +1,85 @@
+"""Help, versions and lists: readable at 80 columns, in plain words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .helpers import call, process, works
+
+DATA = ("list", "describe", "convert")
+OTHERS = ("train", "evaluate", "predict", "recommend", "embed", "data", "models", "demo", "version")
+COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_of_every_command(command: list[str]) -> None:
+    said = works(*command, "--help")
+    assert max(map(len, said.out.splitlines())) <= 80
+    assert "Usage: cordgt" in said.out
+    assert "…" not in said.out.replace("...", "")  # nothing is cut off
+    options = set(re.findall(r"^│\s+(?:\*\s+)?(--[a-z-]+)", said.out, re.MULTILINE))
+    undescribed = [line for line in said.out.splitlines() if re.fullmatch(r"│\s+(\*\s+)?--[a-z-]+\s+\S*\s*│", line)]
+    assert options
+    assert undescribed == []
+
+
+def test_defaults_are_told() -> None:
+    told = " ".join(works("train", "--help").out.split())
+    for default in ("(cordgt)", "(0)", "(runs/DATA-MODEL-seedN)", "auto"):
+        assert f"[default: {default}]" in told
+
+
+@pytest.mark.parametrize("command", [[], ["data"]], ids=["cordgt", "data"])
+def test_a_group_alone_shows_its_help(command: list[str]) -> None:
+    said = call(*command)
+    assert "Usage: cordgt" in said.out + said.err
+
+
+def test_the_columns_options_are_everywhere_they_are_needed() -> None:
+    for command in (["train"], ["predict"], ["recommend"], ["embed"], ["data", "describe"], ["data", "convert"]):
+        told = works(*command, "--help").out
+        assert all(
+            option in told for option in ("--src", "--dst", "--time", "--label", "--features", "--node-features")
+        )
+
+
+@pytest.mark.parametrize("command", [["models"], ["data", "list"], ["version"]], ids=" ".join)
+def test_lists_fit_into_80_columns(command: list[str]) -> None:
+    assert max(map(len, works(*command).out.splitlines())) <= 80
+
+
+def test_models_and_their_settings() -> None:
+    rows = {row["model"]: row for row in works("models", "--json").json}
+    assert {"cordgt", "edgebank"} <= set(rows)
+    assert "fanout=20,1" in rows["cordgt"]["settings"]
+    for key in "fanout alpha beta hidden heads layers dropout sampling mask stpe td sd head never_met absent".split():
+        assert f"{key}=" in rows["cordgt"]["settings"]
+    told = works("models").err
+    for key in "epochs batch_size lr patience visibility negatives split mask_nodes mask_seed".split():
+        assert f" {key}=" in told
+
+
+def test_known_datasets() -> None:
+    rows = {row["name"]: row for row in works("data", "list", "--json").json}
+    assert rows["wikipedia"] == {"name": "wikipedia", "nodes": 9227, "events": 157474, "found": None}
+    assert "157,474" in works("data", "list").out
+
+
+def test_version_of_its_own_process() -> None:
+    out, err = process("version").communicate(timeout=300)
+    assert re.search(r"cordgt\s+\d+\.\d+", out)
+    assert err == ""
+
+
+def test_an_unknown_command() -> None:
+    said = call("trian")
+    assert said.code == 2
+    assert "train" in said.err

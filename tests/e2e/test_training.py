@@ -1,0 +1,453 @@
+"""Training: the run folder, going on after an interruption, several seeds, other starts, settings from files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cordgt import console
+
+from .conftest import Trained
+from .helpers import TINY, call, contents, events, fails, process, settings, unchanged, works, write_events, write_rows
+
+FIGURES = ("ap", "auc", "ap_batch", "auc_batch")
+
+
+def figures(run: str | Path) -> dict[str, Any]:
+    return json.loads(Path(run, "metrics.json").read_text())
+
+
+def same_figures(a: str | Path, b: str | Path) -> bool:
+    return all(figures(a)[part] == figures(b)[part] for part in ("test", "validation"))
+
+
+# -------------------- the run folder
+
+
+def test_what_a_run_folder_holds(trained: Trained) -> None:
+    names = {path.name for path in trained.run.iterdir()} - {"tensorboard"}
+    assert names == {
+        "config.toml", "metrics.json", "history.jsonl", "model.safetensors", "events.parquet", "nodes.parquet"
+    }  # fmt: skip
+    found = figures(trained.run)
+    assert {"model": "cordgt", "data": "data", "seed": 0, "epochs": 1}.items() <= found.items()
+    assert found["seconds_per_epoch"] > 0
+    assert found["peak_memory_mb"] > 0
+    for part in ("validation", "test"):
+        assert set(found[part]) == {"transductive", "inductive"}
+        for row in found[part].values():
+            assert set(row) >= {*FIGURES, "events"}
+            assert all(0 <= row[name] <= 1 for name in FIGURES)
+            assert row["events"] > 0
+    lines = [json.loads(line) for line in (trained.run / "history.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1]
+    assert 0 <= lines[0]["validation"]["ap"] <= 1
+
+
+def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "d.csv")
+    before = os.umask(0o027)
+    try:
+        works("train", data, *TINY, "--out", "run", "--json", "figures.json")
+        works("recommend", "run", "--source", "3", "--output", "answers.csv")
+    finally:
+        os.umask(before)
+    files = [*(p for p in Path("run").iterdir() if p.is_file()), Path("figures.json"), Path("answers.csv")]
+    assert {p.stat().st_mode & 0o777 for p in files} == {0o640}
+
+
+def test_the_run_answers_without_the_file_it_was_trained_on(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "d.csv")
+    works("train", data, *TINY, "--out", "run")
+    data.unlink()
+    shutil.move("run", "elsewhere")
+    works("recommend", "elsewhere", "--source", "3")
+    works("evaluate", "elsewhere")
+
+
+def test_without_out_the_folder_is_named_after_data_model_and_seed(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "my-log.csv")
+    said = works("train", data, *TINY, "--seed", "3")
+    assert figures("runs/my-log-cordgt-seed3")["seed"] == 3
+    assert "runs/my-log-cordgt-seed3" in said.err
+    works("train", data, "--model", "edgebank", *TINY)
+    assert figures("runs/my-log-edgebank-seed0")["model"] == "edgebank"
+    fails("train", data, "--model", "edgebank", *TINY, saying="runs/my-log-edgebank-seed0 already holds a run")
+
+
+def test_a_name_that_toml_must_quote(tmp_path: Path) -> None:
+    data = write_events(tmp_path / 'my "log" \U0001f642 [x].csv')
+    said = works("train", data, *TINY, "--out", "run")
+    assert figures("run")["data"] == 'my "log" \U0001f642 [x]'
+    assert "[x]" in said.out  # not taken for markup
+    works("evaluate", "run")
+
+
+# -------------------- what is said
+
+
+def test_a_training_says_what_it_does_and_no_more(tmp_path: Path) -> None:
+    rows = events()
+    data = write_events(tmp_path / "d.csv", [rows[1], rows[0], *rows[2:]])
+    said = works("train", data, *TINY, "--out", "run")
+    for words in (
+        "160 events of 12 nodes",
+        "go to run",
+        "sorted",
+        "epoch   1",
+        "validation AP",
+        "recommend run --source",
+    ):
+        assert words in said.err
+    assert len(said.err.splitlines()) <= 8
+    assert "test, transductive" in said.out
+    assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_the_papers_settings_for_a_known_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are used and printed, unless others are given."""
+    (tmp_path / "data/uci").mkdir(parents=True)
+    rows = [(k, u + 1, v + 1, t, 0, k + 1) for k, (u, v, t) in enumerate(events())]
+    write_rows(tmp_path / "data/uci/ml_uci.csv", rows, header=("", "u", "i", "ts", "label", "idx"))
+    monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "data"))
+    said = works("train", "uci", *TINY)
+    assert "uci is known; the paper's settings for it: alpha=0.1 beta=1.0\n" in said.err
+    assert "not uci as published" in said.err
+    config = tomllib.loads(Path("runs/uci-cordgt-seed0/config.toml").read_text())
+    assert (config["settings"]["alpha"], config["settings"]["beta"]) == (0.1, 1.0)
+    assert config["settings"]["fanout"] == [2, 1]
+    assert "paper" not in works("train", "uci", "--model", "edgebank").err
+
+
+def test_settings_that_a_model_does_not_use_are_said(tmp_path: Path) -> None:
+    said = works("train", write_events(tmp_path / "d.csv"), "--model", "edgebank", *TINY, "--out", "run")
+    assert "not used by edgebank: fanout, hidden, heads, layers, td_dim, sd_dim" in said.err
+    assert set(figures("run")["test"]["transductive"]) >= set(FIGURES)
+    assert Path("run/history.jsonl").exists()
+    works("recommend", "run", "--source", "3")
+    works("evaluate", "run")
+
+
+def test_figures_that_are_not_defined(tmp_path: Path) -> None:
+    """No node is new: null, a dash, and a sentence."""
+    data = write_events(tmp_path / "d.csv")
+    said = works("train", data, *settings(mask_nodes=0), "--out", "run")
+    row = figures("run")["test"]["inductive"]
+    assert row["events"] == 0
+    assert [row[name] for name in FIGURES] == [None] * 4
+    assert "test, inductive: not defined" in said.err
+    assert "–" in said.out
+    said = works("evaluate", "run", "--json")
+    assert said.json["test"]["inductive"] == row
+    assert "test, inductive: not defined" in said.err
+    said = works("train", data, *settings(mask_nodes=0), "--seeds", "2", "--out", "seeds")
+    assert figures("seeds")["test"]["inductive"]["ap"] == {"mean": None, "std": None, "values": [None, None]}
+    assert "test, inductive: not defined" in said.err
+
+
+# -------------------- resuming
+
+
+def test_resume_where_nothing_was_begun_starts(tmp_path: Path) -> None:
+    works("train", write_events(tmp_path / "d.csv"), *TINY, "--out", "run", "--resume")
+    assert figures("run")["epochs"] == 1
+
+
+def test_resume_of_a_finished_run_says_so(trained: Trained) -> None:
+    with unchanged(trained.run):
+        said = works("train", trained.data, *TINY, "--out", trained.run, "--resume", "--json")
+    assert "finished already" in said.err
+    assert said.json["test"] == figures(trained.run)["test"]
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        (settings(hidden=6), "hidden=4, now 6"),
+        (settings(lr=0.1), "lr=0.001, now 0.1"),
+        ([*TINY, "--seed", "1"], "seed=0, now 1"),
+        (["--model", "edgebank", *TINY], "model cordgt, now edgebank"),
+    ],
+)
+def test_resume_with_other_settings(trained: Trained, options: list[str], saying: str) -> None:
+    with unchanged(trained.run):
+        fails(
+            "train",
+            trained.data,
+            *options,
+            "--out",
+            trained.run,
+            "--resume",
+            saying=["begun with other settings", saying],
+        )
+
+
+def test_resume_on_other_data(tmp_path: Path, trained: Trained) -> None:
+    """Other events, or the same events between nodes of other names."""
+    other = write_events(tmp_path / "data.csv", events(170))
+    renamed = write_events(tmp_path / "renamed.csv", [(u + 1, v + 1, t) for u, v, t in events()])
+    for data in (other, renamed):
+        with unchanged(trained.run):
+            fails("train", data, *TINY, "--out", trained.run, "--resume", saying="begun on other data")
+
+
+def test_resume_before_the_first_checkpoint_starts_over(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_events(tmp_path / "data.csv")
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(console.Bar, "validating", stop)
+        said = call("train", data, *TINY, "--out", "run")
+    assert said.code == 130
+    assert "--resume" in said.err
+    assert "state.safetensors" not in contents(Path("run"))
+    fails("train", data, *TINY, "--out", "run", saying=["already holds a run", "--resume"])
+    works("train", data, *TINY, "--out", "run", "--resume")
+    assert same_figures("run", trained.run)
+
+
+def test_interrupted_while_the_folder_is_made(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a configuration there is no run: it can be begun again, with or without --resume."""
+    from cordgt.run import RunFolder
+
+    data = write_events(tmp_path / "data.csv")
+    write_text = RunFolder.write_text
+
+    def stop(self: RunFolder, name: str, text: str) -> None:
+        if name == "config.toml":
+            raise KeyboardInterrupt
+        write_text(self, name, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_text", stop)
+        assert call("train", data, *TINY, "--out", "run").code == 130
+    Path("run/.config.toml.xyz.part").write_text("cut off")
+    works("train", data, *TINY, "--out", "run")
+    assert same_figures("run", trained.run)
+
+
+LONG = settings(epochs=30, patience=30)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("long")
+    data = write_events(folder / "data.csv")
+    works("train", data, *LONG, "--refit", "--out", folder / "run")
+    return Trained(folder / "run", data)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
+    uninterrupted: Trained, how: signal.Signals
+) -> None:
+    """Ctrl-C, or the machine going down: the same figures and weights as in one go."""
+    command = ["train", uninterrupted.data, *LONG, "--refit", "--out", "run"]
+    training = process(*command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    history = Path("run/history.jsonl")
+    began = time.monotonic()
+    while not (history.exists() and history.stat().st_size) and training.poll() is None:
+        assert time.monotonic() - began < 300
+        time.sleep(0.01)
+    training.send_signal(how)
+    _, err = training.communicate(timeout=300)
+    assert not Path("run/metrics.json").exists()
+    if how == signal.SIGINT:
+        assert training.returncode == 130
+        assert "Traceback" not in err
+        assert f"cordgt train {uninterrupted.data}" in err
+        assert err.rstrip().endswith("--out run --resume")
+        assert not list(Path("run").glob(".*"))
+    fails("recommend", "run", "--source", "3", saying=["run is not finished", "--resume"])
+    works("train", uninterrupted.data, *LONG, "--out", "run", "--resume")  # it remembers that it refits
+    assert same_figures("run", uninterrupted.run)
+    for name in ("model.safetensors", "refit.safetensors"):
+        first, second = (load_file(folder / name) for folder in (Path("run"), uninterrupted.run))
+        assert all(torch.allclose(first[key], second[key], rtol=1e-4, atol=1e-6) for key in first)
+    lines = [json.loads(line) for line in Path("run/history.jsonl").read_text().splitlines()]
+    fit = [line["epoch"] for line in lines if line["phase"] == "fit"]
+    assert fit == list(range(1, 31))
+
+
+def test_interrupting_a_question(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cordgt.answers.recommendations", stop)
+    said = call("recommend", trained.run, "--source", "3")
+    assert (said.code, said.out, said.err) == (130, "", "Error: interrupted.\n")
+
+
+# -------------------- seeds
+
+
+def test_several_seeds(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "data.csv")
+    said = works("train", data, *TINY, "--seed", "4", "--seeds", "2", "--out", "runs", "--json")
+    summary = figures("runs")
+    assert said.json == summary
+    assert summary["seeds"] == [4, 5]
+    values = [figures(f"runs/seed-{k}")["test"]["transductive"]["ap"] for k in (4, 5)]
+    ap = summary["test"]["transductive"]["ap"]
+    assert ap["values"] == values
+    assert ap["mean"] == pytest.approx(sum(values) / 2)
+    assert ap["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert summary["validation"]["inductive"]["events"]["values"][0] > 0
+    assert "seed 4, epoch   1" in said.err
+    assert "seed 5, epoch   1" in said.err
+    assert "runs/seed-4 --source" in said.err
+    fails(
+        "train", data, *TINY, "--seed", "4", "--seeds", "2", "--out", "runs", saying="runs/seed-4 already holds a run"
+    )
+    alone = works("train", data, *TINY, "--seed", "5", "--out", "alone", "--json").json
+    assert alone["test"] == figures("runs/seed-5")["test"]
+
+
+def test_several_seeds_go_on(tmp_path: Path) -> None:
+    """Finished ones are kept, cut off ones continued, more can be asked for."""
+    data = write_events(tmp_path / "data.csv")
+    said = works("train", data, *TINY, "--seeds", "2", "--out", "runs")
+    assert "±" in said.out
+    before = contents(Path("runs/seed-0"))
+    first = figures("runs/seed-1")
+    shutil.rmtree("runs/seed-1")
+    Path("runs/metrics.json").unlink()
+    works("train", data, *TINY, "--seeds", "3", "--out", "runs", "--resume")
+    assert contents(Path("runs/seed-0")) == before
+    assert figures("runs/seed-1")["test"] == first["test"]
+    assert figures("runs")["seeds"] == [0, 1, 2]
+    assert "finished already" in works("train", data, *TINY, "--seeds", "3", "--out", "runs", "--resume").err
+
+
+# -------------------- other starts
+
+
+def test_init_starts_from_the_weights_and_settings_of_a_run(tmp_path: Path, trained: Trained) -> None:
+    newer = write_events(tmp_path / "newer.csv", events(80, seed=1, start=5000))
+    said = works("train", newer, "--init", trained.run, "--set", "epochs=1", "--set", "lr=1e-12", "--out", "run")
+    assert f"settings of {trained.run}" in said.err
+    assert "hidden=4" in said.err
+    start, end = (load_file(run / "model.safetensors") for run in (trained.run, Path("run")))
+    assert all(torch.allclose(start[key], end[key], atol=1e-6) for key in start)
+    with unchanged(Path("run")):
+        again = ["--set", "epochs=1", "--set", "lr=1e-12", "--out", "run", "--resume"]
+        works("train", newer, "--init", trained.run, *again)
+        works("train", newer, *TINY, "--set", "lr=1e-12", "--out", "run", "--resume")
+    works("train", newer, *TINY, "--set", "lr=1e-12", "--out", "plain")
+    fails("train", newer, "--init", trained.run, *again[:-2], "plain", "--resume", saying=["begun without --init"])
+
+
+def test_refit_trains_on_everything_and_leaves_the_figures(tmp_path: Path, trained: Trained) -> None:
+    data = write_events(tmp_path / "data.csv")
+    works("train", data, *TINY, "--refit", "--out", "run")
+    assert same_figures("run", trained.run)
+    assert figures("run")["refit"] == {"epochs": 1, "events": 160}
+    lines = [json.loads(line) for line in Path("run/history.jsonl").read_text().splitlines()]
+    assert [line["phase"] for line in lines] == ["fit", "refit"]
+    answers = [works("recommend", run, "--source", "3", "--top", "20", "--json").json for run in (trained.run, "run")]
+    assert "not in training" in {row["note"] for row in answers[0]}
+    assert {row["note"] for row in answers[1]} == {""}
+    assert answers[0] != answers[1]
+
+
+def test_refit_of_a_run_that_is_finished(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "data.csv")
+    works("train", data, *TINY, "--out", "run")
+    before = figures("run")
+    works("train", data, *TINY, "--out", "run", "--resume", "--refit")
+    works("train", data, *TINY, "--out", "whole", "--refit")
+    assert figures("run")["refit"] == {"epochs": 1, "events": 160}
+    assert figures("run")["test"] == before["test"]
+    first, second = (load_file(Path(run, "refit.safetensors")) for run in ("run", "whole"))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+# -------------------- settings from files
+
+
+def test_config_files(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "data.csv")
+    model = "fanout = [2, 1]\nhidden = 6\nheads = 1\nlayers = 1\n"
+    Path("my.toml").write_text(f'seed = 7\nepochs = 2\n[settings]\n{model}[protocol]\nsplit = "time"\n')
+    works("train", data, "--config", "my.toml", "--set", "hidden=4", "--set", "epochs=1", "--out", "run")
+    config = tomllib.loads(Path("run/config.toml").read_text())
+    assert config["seed"] == 7
+    assert config["training"]["epochs"] == 1
+    assert config["settings"]["hidden"] == 4
+    assert config["settings"]["fanout"] == [2, 1]
+    assert config["protocol"]["split"] == "time"
+
+
+def test_a_runs_own_config_gives_the_same_run(tmp_path: Path, trained: Trained) -> None:
+    works("train", trained.data, "--config", trained.run / "config.toml", "--out", "again")
+    assert same_figures("again", trained.run)
+    works("train", trained.data, "--config", trained.run / "config.toml", "--seed", "1", "--out", "other")
+    assert figures("other")["seed"] == 1
+    assert not same_figures("other", trained.run)
+    works("train", trained.data, "--config", trained.run / "config.toml", "--model", "edgebank", "--out", "bank")
+
+
+# -------------------- TensorBoard
+
+
+class Recorder:
+    """Stands in for TensorBoard's writer."""
+
+    made: list[Recorder] = []  # noqa: RUF012
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.scalars, self.closed = folder, [], False
+        Recorder.made.append(self)
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.scalars.append((name, step))
+        assert isinstance(value, float)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_curves_for_tensorboard_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = Recorder  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    monkeypatch.setattr(Recorder, "made", [])
+    said = works("train", write_events(tmp_path / "d.csv"), *settings(epochs=2), "--refit", "--out", "run")
+    assert "epoch   2" in said.err  # the bar still hears
+    (writer,) = Recorder.made
+    assert writer.folder == "run/tensorboard"
+    assert writer.closed
+    assert set(writer.scalars) >= {("fit/loss", 1), ("fit/loss", 2), ("validation/ap", 2), ("refit/loss", 1)}
+
+
+def test_without_tensorboard_nothing_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    works("train", write_events(tmp_path / "d.csv"), *TINY, "--out", "run")
+    assert not Path("run/tensorboard").exists()
+
+
+def test_real_curves(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    works("train", write_events(tmp_path / "d.csv"), *TINY, "--out", "run")
+    assert list(Path("run/tensorboard").glob("events.out.tfevents*"))

@@ -1,0 +1,71 @@
+"""A stream written as a file and read again is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordgt.convert import convert
+from cordgt.errors import DataError
+from cordgt.events import EventStream, TimeAxis
+from cordgt.readers import read_events
+
+TEXT_IDS = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0\r\n", exclude_categories=["Cs"]), min_size=1, max_size=4
+)
+FLOATS32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> EventStream:
+    n = draw(st.integers(1, 8))
+    ids = draw(
+        st.sampled_from([TEXT_IDS, st.integers(-(2**63), 2**63 - 1), st.sampled_from(["#a", "%b", '"', 'a"b,', "c"])])
+    )
+    columns = [draw(st.lists(ids, min_size=n, max_size=n)) for _ in range(2)]
+    kind = draw(st.sampled_from(["int", "float", "date"]))
+    numbers = st.integers(-(2**61), 2**61) if kind == "int" else st.floats(-1e300, 1e300)
+    numbers = st.integers(-6 * 10**16, 2 * 10**17) if kind == "date" else numbers
+    t = np.array(draw(st.lists(numbers, min_size=n, max_size=n)), np.float64 if kind == "float" else np.int64)
+    width = draw(st.integers(0, 3))
+    edge_x = [draw(st.lists(FLOATS32, min_size=width, max_size=width)) for _ in range(n)] if width else None
+    label = draw(st.none() | st.lists(st.integers(0, 1), min_size=n, max_size=n))
+    axis = TimeAxis("date" if kind == "date" else "number")
+    stream = EventStream.from_columns(*columns, t, edge_x, label, shared_ids=draw(st.booleans()), time=axis)
+    if draw(st.booleans()):
+        rows = [draw(st.lists(FLOATS32, min_size=2, max_size=2)) for _ in range(stream.n_nodes)]
+        stream = stream.with_node_features(np.array(rows))
+    return stream
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@given(stream=streams())
+def test_converted_and_read_again_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, stream: EventStream, ending: str
+) -> None:
+    folder = tmp_path_factory.mktemp("convert")
+    written = convert(stream, folder / f"out.{ending}")
+    assert sorted(k.name for k in folder.iterdir()) == sorted(k.name for k in written)
+    back = read_events(written[0], node_features=written[1] if len(written) > 1 else None)
+    for name in ("src", "dst", "t", "edge_x", "node_x", "label"):
+        x, y = getattr(stream, name), getattr(back, name)
+        assert (x is None) == (y is None), name
+        if x is not None:
+            assert x.dtype == y.dtype, name
+            np.testing.assert_array_equal(x, y, err_msg=name)
+    assert [str(k) for k in back.ids.names.to_pylist()] == [str(k) for k in stream.ids.names.to_pylist()]
+    assert back.ids.shared == stream.ids.shared
+    assert back.time == stream.time
+
+
+def test_convert_refuses_other_endings(tmp_path: Path) -> None:
+    stream = EventStream.from_columns([1], [2], [3])
+    with pytest.raises(DataError, match=r"'.xlsx'; .csv or .parquet"):
+        convert(stream, tmp_path / "out.xlsx")
+    with pytest.raises(DataError, match="cannot be written"):
+        convert(stream, tmp_path / "no" / "out.csv")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,103 @@
+"""A module imports only from what stands left of it in the way of the data. One list says the order."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cordgt
+
+# From left to right. Modules in one line do not know each other unless they stand in that order.
+ORDER = """
+    errors
+    files arrays ids times events
+    usual_names tables opening roles node_features published convert readers
+    columns datasets describe synthetic
+    draws split index negatives context distance encoding history
+    models.base models.cordgt models.edgebank models
+    protocol settings metrics tasks tasks.link
+    run train predict tensorboard api
+    console answers demo cli __main__
+""".split()
+
+ROOT = Path(cordgt.__file__).parent
+FRONT = "__init__"  # imports lazily what people ask for, from anywhere
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name below ``cordgt``; a package by the name of its folder."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, known: set[str]) -> Iterator[tuple[int, str]]:
+    """Line and module of every import of ours in a file, wherever it stands: at the top, in a function, for types."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            base = node.module or ""
+            inner = [f"{base}.{alias.name}" for alias in node.names]
+            # ``from cordgt import draws`` names a module, ``from cordgt.draws import mix`` something in one
+            names = [name if name.removeprefix("cordgt.") in known else base for name in inner]
+        else:
+            continue
+        for name in names:
+            if name.startswith("cordgt."):
+                yield node.lineno, name.removeprefix("cordgt.")
+
+
+def test_every_module_has_its_place() -> None:
+    found = set(modules()) - {FRONT}
+    assert found - set(ORDER) == set(), "give it a place in ORDER"
+    assert set(ORDER) - found == set(), "it is gone: take it out of ORDER"
+    assert len(ORDER) == len(set(ORDER))
+
+
+@pytest.mark.parametrize("name", [m for m in ORDER if m in modules()])
+def test_module_imports_only_from_its_left(name: str) -> None:
+    path, known = modules()[name], set(modules())
+    left = set(ORDER[: ORDER.index(name)])
+    wrong = [f"line {line}: {other}" for line, other in imports(path, known) if other not in left]
+    assert wrong == [], f"{path.name} imports from its right"
+
+
+@pytest.mark.parametrize("name", modules())
+def test_no_relative_imports(name: str) -> None:
+    """They would escape the test above, and read worse."""
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    assert not [n.lineno for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level > 0]
+
+
+@pytest.mark.parametrize("name", ["errors", "events", "readers", "datasets", "describe", "synthetic", "console"])
+def test_data_needs_no_torch(name: str) -> None:
+    """What only reads, describes or prints does not wait for torch."""
+    assert "torch" not in set(_outside(name))
+
+
+def _outside(name: str) -> Iterator[str]:
+    """Top-level packages that a module and what it imports of ours load."""
+    todo, seen = [name], set()
+    while todo:
+        module = todo.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        path = modules()[module]
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:  # at the top: what stands in a function is loaded when it is needed
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield (node.module or "").partition(".")[0]
+        todo += [other for _, other in imports(path, set(modules()))]
+
+
+def test_there_is_no_drawer_for_odds_and_ends() -> None:
+    assert not {"utils", "util", "helpers", "common", "misc"} & {m.rpartition(".")[2] for m in modules()}

@@ -1,0 +1,65 @@
+"""The protocol of a figure: its rules of what is seen, and its errors."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordgt.errors import SettingError
+from cordgt.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol, cuts
+
+
+def test_defaults_are_the_decided_ones() -> None:
+    p = Protocol()
+    assert (p.visibility, p.split, p.train_part, p.validation_part) == ("event", "quantile", 0.70, 0.15)
+    assert (p.mask_nodes, p.mask_seed, p.negatives, p.pool) == (0.1, 0, "random", "destinations")
+    assert p.eval_batch == 30
+
+
+def test_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Protocol().visibility = "paper"  # type: ignore[misc]
+
+
+@given(pairs=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=9))
+def test_rules(pairs: list[tuple[int, int]]) -> None:
+    """Trees stop at the own time, or at the batch's start; records likewise, and never later than the trees."""
+    own, start = (torch.tensor(x) for x in zip(*pairs, strict=True))
+    first = [min(a, b) for a, b in pairs]
+    found = {rule: tuple(x.tolist() for x in cuts(rule, own, start)) for rule in VISIBILITIES}
+    assert found == {"event": (own.tolist(),) * 2, "paper": (own.tolist(), first), "batch": (first, first)}
+    for cut, pair_cut in found.values():
+        assert all(p <= c <= o for p, c, o in zip(pair_cut, cut, own.tolist(), strict=True))
+
+
+def test_every_rule_has_a_name() -> None:
+    assert VISIBILITIES == ("event", "paper", "batch")
+    assert "random" in NEGATIVES and {"destinations", "nodes"} <= set(POOLS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"visibility": "all"}, "visibility=all .* event, paper, batch"),
+        ({"split": "half"}, "split=half .* quantile, time"),
+        ({"negatives": "hard"}, "negatives=hard"),
+        ({"pool": "users"}, "pool=users .* destinations, nodes"),
+        ({"mask_nodes": 1.0}, "mask_nodes=1"),
+        ({"mask_nodes": -0.1}, "mask_nodes=-0.1"),
+        ({"mask_nodes": float("nan")}, "mask_nodes=nan"),
+        ({"train_part": 0.0}, "train_part=0"),
+        ({"validation_part": 0.0}, "validation_part=0"),
+        ({"train_part": 0.9, "validation_part": 0.1}, "leave something for the test"),
+        ({"train_part": float("nan")}, "train_part=nan"),
+        ({"eval_batch": 0}, "eval_batch=0"),
+    ],
+    ids=str,
+)
+def test_bad_values_are_named(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        Protocol(**changes)

@@ -1,0 +1,348 @@
+"""Settings: in as values, text or TOML, out as TOML; what is wrong is said with what was meant."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordgt.context import SAMPLINGS
+from cordgt.errors import SettingError
+from cordgt.models import MODELS
+from cordgt.models.cordgt import CordgtSettings
+from cordgt.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol
+from cordgt.settings import (
+    Settings,
+    Training,
+    from_toml,
+    known_keys,
+    make,
+    parse_assignments,
+    parse_toml,
+    read_config,
+)
+from cordgt.split import SPLITS
+
+# --- round trip ---
+
+share = st.floats(0.01, 0.45)
+positive = st.integers(1, 10**6)
+protocols = st.builds(
+    Protocol,
+    visibility=st.sampled_from(VISIBILITIES),
+    split=st.sampled_from(SPLITS),
+    train_part=share,
+    validation_part=share,
+    mask_nodes=st.floats(0, 1, exclude_max=True),
+    mask_seed=st.integers(0, 2**63 - 1),
+    negatives=st.sampled_from(NEGATIVES),
+    pool=st.sampled_from(POOLS),
+    eval_batch=positive,
+    eval_seed=st.integers(0, 2**31),
+)
+trainings = st.builds(
+    Training,
+    epochs=positive,
+    batch_size=positive,
+    lr=st.floats(1e-300, 1e300),
+    patience=positive,
+    tolerance=st.floats(0, 10),
+    precision=st.sampled_from(("tf32", "fp32")),
+)
+even = st.integers(1, 200).map(lambda n: 2 * n)
+amount = st.floats(0, 1e300)
+cordgts = st.builds(
+    CordgtSettings,
+    fanout=st.lists(st.integers(1, 99), min_size=1, max_size=4).map(tuple),
+    sampling=st.sampled_from(SAMPLINGS),
+    alpha=amount,
+    beta=amount,
+    never_met=amount,
+    absent=positive,
+    hidden=positive,
+    heads=positive,
+    layers=positive,
+    dropout=st.floats(0, 1, exclude_max=True),
+    mask=st.booleans(),
+    stpe=st.sampled_from(("c", "u")),
+    td=st.booleans(),
+    sd=st.booleans(),
+    head=st.sampled_from(("mlp", "linear")),
+    td_dim=even,
+    sd_dim=even,
+)
+whole_settings = st.builds(
+    Settings,
+    model=st.just("cordgt"),
+    seed=st.integers(-(2**63), 2**63 - 1),
+    protocol=protocols,
+    training=trainings,
+    model_settings=cordgts,
+    unused=st.just(()),
+)
+
+
+@settings(max_examples=50)
+@given(made=whole_settings)
+def test_toml_round_trip(made: Settings) -> None:
+    assert from_toml(made.to_toml(), "config.toml") == made
+
+
+@given(made=whole_settings)
+def test_text_of_every_value_is_the_value(made: Settings) -> None:
+    """What a person types after --set says the same as the value."""
+    tables = (made.protocol, made.training, made.model_settings)
+    given_text = {}
+    for table in tables:
+        for key, value in vars(table).items():
+            given_text[key] = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    assert make("cordgt", given_text, seed=made.seed) == made
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_defaults_of_every_model_survive(model: str) -> None:
+    made = make(model, {})
+    assert from_toml(made.to_toml(), "config.toml") == made
+    assert made.model == model and made.seed == 0 and made.unused == ()
+
+
+def test_defaults_are_the_decided_ones() -> None:
+    made = make("cordgt", {})
+    assert made == Settings()
+    assert (made.training.epochs, made.training.batch_size, made.training.lr, made.training.patience) == (
+        50,
+        100,
+        0.001,
+        3,
+    )
+    own = made.model_settings
+    assert (own.fanout, own.alpha, own.beta, own.hidden, own.heads, own.layers) == ((20, 1), 1.0, 10.0, 64, 6, 2)
+
+
+def test_every_key_of_the_contract_is_known() -> None:
+    promised = (
+        "epochs batch_size lr patience fanout alpha beta hidden heads layers dropout sampling visibility mask stpe td "
+        "sd head never_met absent negatives split mask_nodes mask_seed"
+    )
+    assert set(promised.split()) <= set(known_keys())
+    assert len(known_keys()) == len(set(known_keys()))
+
+
+def test_no_key_has_two_homes() -> None:
+    """A flat name means one thing: the tables of a model, the protocol and the training share none."""
+    for kind in MODELS.values():
+        names = [f.name for table in (Protocol, Training, kind.settings) for f in dataclasses.fields(table)]
+        assert len(names) == len(set(names))
+
+
+# --- what a value may be written as ---
+
+
+@pytest.mark.parametrize(
+    ("written", "fanout"),
+    [
+        ("32,1", (32, 1)),
+        (" 32 , 1 ", (32, 1)),
+        ("7", (7,)),
+        (7, (7,)),
+        ((3, 2, 1), (3, 2, 1)),
+        ([3, 2], (3, 2)),
+        ([4.0], (4,)),
+    ],
+)
+def test_fanout(written: Any, fanout: tuple[int, ...]) -> None:
+    assert make("cordgt", {"fanout": written}).model_settings.fanout == fanout
+
+
+@pytest.mark.parametrize("written", ["", ",", "3,", "a", "3;1", "3.5", 3.5, [3.5], True, [True], None, "0", "-1,2", []])
+def test_bad_fanout(written: Any) -> None:
+    with pytest.raises(SettingError, match="fanout="):
+        make("cordgt", {"fanout": written})
+
+
+@pytest.mark.parametrize(("word", "value"), [("true", 1), ("on", 1), ("yes", 1), ("1", 1), (True, 1), (1, 1)])
+@pytest.mark.parametrize("shout", [False, True])
+def test_words_for_true(word: Any, value: int, shout: bool) -> None:
+    word = word.upper() if shout and isinstance(word, str) else word
+    assert make("cordgt", {"mask": word}).model_settings.mask is True
+
+
+@pytest.mark.parametrize("word", ["false", "off", "no", "0", False, 0, "False", "OFF"])
+def test_words_for_false(word: Any) -> None:
+    assert make("cordgt", {"td": word}).model_settings.td is False
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("mask", "maybe", "true or false"),
+        ("mask", "", "true or false"),
+        ("mask", 2, "true or false"),
+        ("epochs", "many", "a whole number"),
+        ("epochs", "1.5", "a whole number"),
+        ("epochs", 1.5, "a whole number"),
+        ("epochs", True, "a whole number"),
+        ("epochs", None, "a whole number"),
+        ("epochs", math.inf, "a whole number"),
+        ("epochs", math.nan, "a whole number"),
+        ("lr", "fast", "a number"),
+        ("lr", True, "a number"),
+        ("lr", None, "a number"),
+        ("lr", [1], "a number"),
+        pytest.param("lr", 10**400, "a number", id="lr-huge"),
+        ("visibility", 3, "a word"),
+        ("visibility", None, "a word"),
+        ("fanout", "wide", "whole numbers, as in 32,1"),
+    ],
+)
+def test_value_of_the_wrong_kind(key: str, value: Any, expected: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        make("cordgt", {key: value})
+    assert str(caught.value) == f"{key}={value}: expected {expected}."
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epochs", 0),
+        ("epochs", -3),
+        ("batch_size", 0),
+        ("patience", 0),
+        ("lr", 0),
+        ("lr", -1),
+        ("lr", "inf"),
+        ("lr", "nan"),
+        ("tolerance", -1e-9),
+        ("tolerance", "nan"),
+        ("precision", "bf16"),
+        ("visibility", "everything"),
+        ("hidden", 0),
+        ("dropout", 1),
+        ("never_met", "inf"),
+    ],
+)
+def test_value_out_of_range(key: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=f"{key}="):
+        make("cordgt", {key: value})
+
+
+def test_whole_float_counts_as_whole() -> None:
+    assert make("cordgt", {"epochs": 3.0}).training.epochs == 3
+    assert make("cordgt", {"alpha": 2}).model_settings.alpha == 2.0
+    assert isinstance(make("cordgt", {"alpha": 2}).model_settings.alpha, float)
+
+
+# --- unknown, unused ---
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("fan_out", "fanout"), ("epoch", "epochs"), ("Alpha", "alpha"), ("batchsize", "batch_size")]
+)
+def test_unknown_key_with_the_nearest(key: str, meant: str) -> None:
+    with pytest.raises(SettingError, match=f"no setting '{key}'. Did you mean '{meant}'"):
+        make("cordgt", {key: 1})
+
+
+def test_unknown_key_like_nothing() -> None:
+    with pytest.raises(SettingError) as caught:
+        make("cordgt", {"xyzzy": 1}, where="my.toml")
+    assert str(caught.value) == "my.toml: there is no setting 'xyzzy'."
+
+
+def test_unknown_model_with_the_nearest() -> None:
+    with pytest.raises(SettingError, match=r"no model 'cordgtt'\. Did you mean 'cordgt'"):
+        make("cordgtt", {})
+
+
+def test_keys_of_other_models_are_kept_aside() -> None:
+    made = make("edgebank", {"alpha": 3, "epochs": 2, "fanout": "not read"})
+    assert made.unused == ("alpha", "fanout")
+    assert made.training.epochs == 2
+    assert made == make("edgebank", {"epochs": 2})  # they are no part of what the run is
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        "1",
+        1.0,
+        True,
+        None,
+        2**64,
+    ],
+)
+def test_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(SettingError, match="seed="):
+        make("cordgt", {}, seed=seed)
+
+
+# --- files and assignments ---
+
+
+def test_assignments() -> None:
+    assert parse_assignments(["fanout=32,1", " lr = 0.1 ", "a=b=c", "x="]) == {
+        "fanout": "32,1",
+        "lr": "0.1",
+        "a": "b=c",
+        "x": "",
+    }
+
+
+@pytest.mark.parametrize("text", ["epochs", "=3", " =3", ""])
+def test_bad_assignment(text: str) -> None:
+    with pytest.raises(SettingError, match="KEY=VALUE"):
+        parse_assignments([text])
+
+
+def test_a_file_may_say_any_part(tmp_path: Path) -> None:
+    """Flat, or in tables; with or without the model and the seed."""
+    path = tmp_path / "my.toml"
+    path.write_text('model = "edgebank"\nepochs = 3\n[protocol]\nvisibility = "paper"\n', encoding="utf-8")
+    found = read_config(path)
+    assert found.model == "edgebank" and found.seed is None
+    assert found.keys == {"epochs": 3, "visibility": "paper"}
+    path.write_text("", encoding="utf-8")
+    assert read_config(path) == (None, None, {})
+
+
+def test_a_runs_own_file_is_understood() -> None:
+    text = "format = 1\n" + Settings().to_toml() + '\n[data]\nname = "x"\n'
+    assert make("cordgt", parse_toml(text, "config.toml").keys) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("epochs = ", "my.toml is not valid TOML"),
+        ("epochs = 1\nepochs = 2", "my.toml is not valid TOML"),
+        ("[protocl]\nsplit = 'time'", r"no table \[protocl\]. Did you mean 'protocol'"),
+    ],
+)
+def test_bad_files(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "my.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SettingError, match=said):
+        read_config(path)
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="cannot be read"):
+        read_config(tmp_path / "missing.toml")
+    with pytest.raises(SettingError, match="cannot be read"):
+        read_config(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b"model = '\xe9'")
+    with pytest.raises(SettingError, match="cannot be read"):
+        read_config(tmp_path / "latin.toml")
+
+
+def test_every_setting_has_a_type_that_text_can_say() -> None:
+    """A new setting of another type would need a way of being written."""
+    for table in (Protocol, Training, *(kind.settings for kind in MODELS.values())):
+        for name, kind in typing.get_type_hints(table).items():
+            assert kind in (bool, int, float, str) or typing.get_origin(kind) is tuple, name

@@ -1,0 +1,115 @@
+"""Times: dates and numbers parsed, refused with the row, and written again."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cordgt.errors import DataError, RowError
+from cordgt.times import TimeAxis, looks_like_time
+
+SECOND = 1_000_000
+NEW_YEAR = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * SECOND
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2024-01-01", NEW_YEAR),
+        ("2024-01-01T00:00", NEW_YEAR),
+        ("2024-01-01 00:00:05", NEW_YEAR + 5 * SECOND),
+        ("2024-01-01T00:00:05.25Z", NEW_YEAR + 5_250_000),
+        ("2024-01-01T02:00:00+02:00", NEW_YEAR),
+        ("2024-01-01 02:00:00.5+0200", NEW_YEAR + 500_000),
+        ("2023-12-31T22:00:00 -02:00", NEW_YEAR),
+        ("2024-01-01T00:00:00.123456789", NEW_YEAR + 123_456),
+        ("2024-01-01 00:00:00 UTC", NEW_YEAR),
+        ("1969-12-31T23:59:59Z", -SECOND),
+        (" 2024-01-01 ", NEW_YEAR),
+        (date(2024, 1, 1), NEW_YEAR),
+        (datetime(2024, 1, 1), NEW_YEAR),
+        (datetime(2024, 1, 1, tzinfo=UTC), NEW_YEAR),
+        (np.datetime64("2024-01-01T00:00:00.000000001"), NEW_YEAR),
+    ],
+)
+def test_dates_are_microseconds_utc(value: object, expected: int) -> None:
+    assert TimeAxis("date").parse(value) == expected
+
+
+@pytest.mark.parametrize("value", ["5", 5, 5.5, "abc", "", None, "2024-02-30", "2024-13-01", "01/02/2024", True, [1]])
+def test_what_is_no_date(value: object) -> None:
+    with pytest.raises(DataError, match="ISO date"):
+        TimeAxis("date").parse(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("5", 5), (" 5 ", 5), ("-2.5", -2.5), ("1e3", 1000.0), (7, 7), (0.5, 0.5)]
+)
+def test_numbers(value: object, expected: float) -> None:
+    found = TimeAxis("number").parse(value)
+    assert found == expected
+    assert isinstance(found, int) == isinstance(expected, int)
+
+
+@pytest.mark.parametrize(
+    "value", ["2024-01-01", date(2024, 1, 1), "abc", "", None, "nan", float("inf"), "1e999", "0x10", True, (1,), {}]
+)
+def test_what_is_no_number(value: object) -> None:
+    with pytest.raises(DataError, match="number"):
+        TimeAxis("number").parse(value)
+
+
+@pytest.mark.parametrize(
+    ("column", "row"),
+    [
+        (["1", "2", "x", "y"], 2),
+        (["1", "2.5", "nan", "x"], 3),
+        (["1", "2.5", "nan"], 2),
+        (["2024-01-01", "2024-01-02T00:00Z", "3"], 2),
+        (["2024-01-01"] * 7 + ["2024-02-30", "zzz"], 7),
+        (["1", None], 1),
+        ([1.0, 2.0, float("-inf")], 2),
+    ],
+)
+def test_the_first_bad_row_is_named(column: list, row: int) -> None:
+    for chunked in (False, True):
+        values = pa.chunked_array([column[:1], column[1:]]) if chunked else pa.array(column)
+        with pytest.raises(RowError) as caught:
+            TimeAxis.of(values).parse_column(values)
+        assert caught.value.row == row
+
+
+@given(st.lists(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), min_size=1, max_size=6))
+def test_dates_come_back(dates: list[datetime]) -> None:
+    axis = TimeAxis("date")
+    values = axis.parse_column(dates)
+    text = axis.format(values)
+    np.testing.assert_array_equal(axis.parse_column(text), values)
+    assert axis.parse_column([k.isoformat() for k in dates]).tolist() == values.tolist()
+    assert axis.format_one(NEW_YEAR) == "2024-01-01T00:00:00Z"
+
+
+def test_typed_columns() -> None:
+    axis = TimeAxis("date")
+    local = pa.array([datetime(2024, 1, 1, 5)], pa.timestamp("ms", "Asia/Tokyo"))
+    assert axis.parse_column(pa.array([date(2024, 1, 1)])).tolist() == [NEW_YEAR]
+    assert TimeAxis.of(local) == axis
+    assert axis.parse_column(local).tolist() == [local.cast(pa.int64())[0].as_py() * 1000]
+    assert TimeAxis().parse_column(pa.array([1, 2], pa.uint8())).dtype == np.int64
+    assert TimeAxis().parse_column(pa.array([1, 2], pa.float32())).dtype == np.float64
+    with pytest.raises(DataError, match="cannot hold times"):
+        TimeAxis().parse_column(pa.array([True]))
+    with pytest.raises(DataError, match="cannot hold times"):
+        TimeAxis.of(pa.array([1], pa.duration("s"))).parse_column(pa.array([1], pa.duration("s")))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("5", "number"), ("nan", "number"), ("2024-01-01", "date"), ("ts", ""), ("", ""), ("1_000", "")]
+)
+def test_what_text_looks_like(text: str, kind: str) -> None:
+    assert looks_like_time(text) == kind
