@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class CordgtError(Exception):
@@ -36,3 +36,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     spelt = {k.lower(): k for k in known}
     found = difflib.get_close_matches(word.lower(), spelt, n=1, cutoff=0.5)
     return f" Did you mean '{spelt[found[0]]}'?" if found else ""
+
+
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """SettingError, with the nearest one, where a value is none of those allowed."""
+    if value not in allowed:
+        raise SettingError(f"{name}={value} is not known: it is one of {', '.join(allowed)}.{nearest(value, allowed)}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cordgt.errors import SettingError
+from cordgt.errors import SettingError, check_choice
 from cordgt.split import SPLITS
 
 VISIBILITIES = ("event", "paper", "batch")
@@ -31,14 +31,10 @@ class Protocol:
     eval_seed: int = 0  # of the negatives at evaluation, so that models and seeds are asked the same
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("visibility", VISIBILITIES),
-            ("split", SPLITS),
-            ("negatives", NEGATIVES),
-            ("pool", POOLS),
-        ):
-            if getattr(self, name) not in allowed:
-                raise SettingError(f"{name}={getattr(self, name)} is not known: it is one of {', '.join(allowed)}.")
+        check_choice("visibility", self.visibility, VISIBILITIES)
+        check_choice("split", self.split, SPLITS)
+        check_choice("negatives", self.negatives, NEGATIVES)
+        check_choice("pool", self.pool, POOLS)
         if not 0 <= self.mask_nodes < 1:
             raise SettingError(f"mask_nodes={self.mask_nodes}: it is a share of the nodes, from 0 to below 1.")
         if not (self.train_part > 0 and self.validation_part > 0 and self.train_part + self.validation_part < 1):

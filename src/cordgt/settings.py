@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cordgt import models
-from cordgt.errors import SettingError, nearest
+from cordgt.errors import SettingError, check_choice, nearest
 from cordgt.protocol import Protocol
 
 
@@ -35,8 +35,7 @@ class Training:
             raise SettingError(f"lr={self.lr}: the learning rate is above 0.")
         if not 0 <= self.tolerance < float("inf"):
             raise SettingError(f"tolerance={self.tolerance}: it is a number from 0 up.")
-        if self.precision not in ("tf32", "fp32"):
-            raise SettingError(f"precision={self.precision} is not known: it is one of tf32, fp32.")
+        check_choice("precision", self.precision, ("tf32", "fp32"))
 
 
 @dataclass(frozen=True)

@@ -335,8 +335,11 @@ class Fit:
                 self.progress = self._read_progress("state.safetensors", about)
                 try:
                     self._load_tensors(tensors)
-                except (RuntimeError, KeyError) as error:
-                    raise RunError(f"{self.folder.path / 'state.safetensors'} is damaged: {error}.") from None
+                except (RuntimeError, KeyError):
+                    raise RunError(
+                        f"{self.folder.path / 'state.safetensors'} does not fit this run's model. "
+                        "Delete it to train from the start."
+                    ) from None
         self.folder.keep_history(self.progress.phase, self.progress.epoch)
 
     def _read_progress(self, name: str, about: dict[str, Any]) -> Progress:

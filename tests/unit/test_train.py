@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from cordgt.api import Run, train, train_run, train_seeds
-from cordgt.errors import CordgtError, DataError, RunError, SettingError
+from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.models import cordgt as models_cordgt
 from cordgt.protocol import Protocol
@@ -600,7 +600,3 @@ def test_several_seeds_are_resumed(tmp_path: Path) -> None:
     summary = train_seeds(habits(), settings, tmp_path / "runs", 2, device="cpu", resume=True)
     assert (tmp_path / "runs" / "seed-0" / "metrics.json").read_bytes() == before
     assert len(summary["test"]["inductive"]["ap"]["values"]) == 2
-
-
-def test_errors_are_the_projects_own() -> None:
-    assert issubclass(RunError, CordgtError) and issubclass(SettingError, CordgtError)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from cordgt.context import SAMPLINGS, Context, TreeShape, sample_trees
 from cordgt.distance import spatial_distance, temporal_distance
 from cordgt.encoding import DistanceEncoding
-from cordgt.errors import SettingError
+from cordgt.errors import SettingError, check_choice
 from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
 
@@ -46,13 +46,9 @@ class CordgtSettings:
     sd_dim: int = 100
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("sampling", self.sampling, SAMPLINGS),
-            ("stpe", self.stpe, ("c", "u")),
-            ("head", self.head, ("mlp", "linear")),
-        ):
-            if value not in allowed:
-                raise SettingError(f"{name}={value} is not known: it is one of {', '.join(allowed)}.")
+        check_choice("sampling", self.sampling, SAMPLINGS)
+        check_choice("stpe", self.stpe, ("c", "u"))
+        check_choice("head", self.head, ("mlp", "linear"))
         if not self.fanout or min(self.fanout) < 1:
             raise SettingError(f"fanout={','.join(map(str, self.fanout))}: every hop draws at least one event.")
         for name in ("hidden", "heads", "layers", "absent"):

@@ -116,7 +116,7 @@ def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes:
     index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes if n_nodes is None else n_nodes)
 
     def features(x: np.ndarray | None) -> Tensor | None:
-        return None if x is None else torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32)).to(device)
+        return None if x is None else torch.tensor(x, dtype=torch.float32, device=device)
 
     return History(index.to(device), features(stream.edge_x), features(stream.node_x), seed=seed)
 
