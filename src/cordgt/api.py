@@ -23,10 +23,19 @@ from cordgt.run import BEFORE_CONFIG, RunFolder, fingerprint, ids_fingerprint
 from cordgt.settings import Settings, make
 from cordgt.tasks.link import LinkTask, history_of
 from cordgt.tensorboard import curves
-from cordgt.train import Silent, Watcher, all_figures, choose_device, load_weights, make_network, train_in
+from cordgt.train import (
+    Silent,
+    Watcher,
+    all_figures,
+    choose_device,
+    load_weights,
+    make_network,
+    memory_explained,
+    train_in,
+)
 
 # What may differ from training when a run is evaluated; anything else would measure it on events it was trained on.
-EVALUATION_KEYS = ("visibility", "negatives", "pool", "eval_batch", "eval_seed")
+EVALUATION_KEYS = ("visibility", "negatives", "pool", "ranking", "eval_batch", "eval_seed")
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ class Run:
         task = LinkTask.prepare(self._own_stream(), protocol, seed=self.settings.seed, device=self.device)
         figures = all_figures(self._network("model.safetensors"), task, watcher or Silent())
         about = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
-        return {**about, "protocol": vars(protocol), **figures}
+        return {**about, "protocol": dict(vars(protocol)), **figures}
 
     @cached_property
     def oracle(self) -> Oracle:
@@ -232,25 +241,42 @@ def train_run(
     columns: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
-    """`train` for settings that are made already."""
+    """`train` for settings that are made already. RunError where another process is training in the same folder."""
     chosen = choose_device(device)
     folder = RunFolder(out)
     start = None if init is None else _initial_weights(init, settings)
+    with folder.locked(), memory_explained(settings, folder):
+        return _train_locked(stream, settings, folder, chosen, resume, start, refit, as_text(columns or {}), watcher)
+
+
+def _train_locked(
+    stream: EventStream,
+    settings: Settings,
+    folder: RunFolder,
+    device: torch.device,
+    resume: bool,
+    start: dict[str, torch.Tensor] | None,
+    refit: bool,
+    columns: dict[str, str],
+    watcher: Watcher | None,
+) -> Run:
+    """`train_run` in a folder that is ours alone."""
+    out = folder.path
     if folder.holds_run:
         if not resume:
             raise _taken(out)
         check_same(folder, settings, stream)
         start, refit = _as_begun(folder, start, refit)
         if folder.finished and not (refit and "refit" not in folder.read_metrics()):
-            return Run.load(out, device)
-    task = LinkTask.prepare(stream, settings.protocol, seed=settings.seed, device=chosen)  # before anything is written
+            return Run.load(out, str(device))
+    task = LinkTask.prepare(stream, settings.protocol, seed=settings.seed, device=device)  # before anything is written
     if not folder.holds_run:
         _check_free(out)
         _check_weights(start, settings, stream)
-        folder.create(settings, stream, columns=as_text(columns or {}), start=start, refit=refit)
+        folder.create(settings, stream, columns=columns, start=start, refit=refit)
     with curves(watcher or Silent(), out) as watching:
         metrics = train_in(folder, settings, task, start=start, refit=refit, watcher=watching)
-    return Run(folder, settings, stream, metrics, chosen, as_text(columns or {}))
+    return Run(folder, settings, stream, metrics, device, columns)
 
 
 def train_seeds(
@@ -299,7 +325,7 @@ def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         return {"mean": float(np.mean(values)), "std": std, "values": values}
 
     first = metrics[0]
-    measured = ("epochs", "best_epoch", "seconds_per_epoch", "peak_memory_mb", "validation", "test")
+    measured = ("epochs", "best_epoch", "seconds_per_epoch", "peak_memory_mb", "validation", "test", "floors")
     return {
         "model": first["model"],
         "data": first["data"],

@@ -195,23 +195,39 @@ def evaluate(
     visibility: Annotated[
         str | None, typer.Option(metavar="WORD", show_default="the run's", help="event, paper or batch.")
     ] = None,
+    negatives: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            show_default="the run's",
+            help="random; historical: partners of the past, absent now; inductive: met only after training; "
+            "historical-pairs, inductive-pairs: as in DGB and DyGLib.",
+        ),
+    ] = None,
+    ranking: Annotated[
+        str | None,
+        typer.Option(metavar="N|all", help="Rank each true destination among N others, or all: MRR and hits."),
+    ] = None,
     set_: Set = [],  # noqa: B006
     device: Device = "auto",
     json_: Json = None,
 ) -> None:
-    """Measure a run again: as it was, or with another visibility, batch size, pool or seed of negatives."""
+    """Measure a run again: as it was, or with another visibility, batch size, negatives, or as a ranking."""
     from cordgt import answers
     from cordgt.settings import parse_assignments
 
     answers.check_json(json_)
     changes: dict[str, Any] = parse_assignments(set_)
-    if visibility is not None:
-        changes["visibility"] = visibility
+    asked = {"visibility": visibility, "negatives": negatives, "ranking": ranking}
+    changes |= {key: value for key, value in asked.items() if value is not None}
     loaded = _run(run, device)
     with console.Bar() as bar:
         figures = loaded.evaluate(watcher=bar, **changes)
     _show_figures(
-        f"{figures['model']} on {figures['data']}, visibility {figures['protocol']['visibility']}", figures, json_
+        f"{figures['model']} on {figures['data']}, {figures['protocol']['negatives']} negatives, "
+        f"visibility {figures['protocol']['visibility']}",
+        figures,
+        json_,
     )
 
 
@@ -517,13 +533,17 @@ def _columns_of_questions(run: Run, path: Path, asked: dict[str, Any], *, beside
 
 @contextmanager
 def _resumable() -> Iterator[None]:
-    """Says how an interrupted training goes on."""
+    """Says how an interrupted training goes on: 130 after Ctrl-C, 143 after SIGTERM."""
+    from cordgt.stopping import Stopped
+
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         again = shlex.join(["cordgt", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
-        console.fail(f"interrupted. It goes on after its last finished epoch with: {again}")
-        raise typer.Exit(130) from None
+        saved, code = (stopped.saved, stopped.exit_code) if isinstance(stopped, Stopped) else ("", 130)
+        where = f"interrupted, and saved after {saved}. It goes on from there" if saved else "interrupted. It goes on"
+        console.fail(f"{where} with: {again}")
+        raise typer.Exit(code) from None
 
 
 def _suggest(folder: Path, stream: Any) -> None:
@@ -539,7 +559,7 @@ def _show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> Non
         answers.write_json(metrics, json_)
     if json_ != "-":
         console.out.print(console.figures_table(title, metrics))
-    for text in console.undefined_figures(metrics):
+    for text in (*console.undefined_figures(metrics), *console.below_floors(metrics)):
         console.note(text)
 
 

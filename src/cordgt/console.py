@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -105,16 +106,41 @@ def fail(text: str) -> None:
 
 
 def figures_table(title: str, metrics: dict[str, Any]) -> Table:
-    """The figures of validation and test, in percent; "–" where one is not defined."""
-    table = Table(title=escape(title), title_justify="left")
+    """The figures of validation and test, in percent; "–" where one is not defined.
+
+    Below those of the test stands what trivial predictors reach on the same queries; a model below one is marked.
+    """
+    batch = metrics["protocol"]["eval_batch"]
+    shown = {"AP": "ap", "AUC": "auc", f"AP/{batch}": "ap_batch", f"AUC/{batch}": "auc_batch"}
+    shown |= {"MRR": "mrr", "hits@10": "hits@10"} if "mrr" in metrics["test"]["transductive"] else {}
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("split", no_wrap=True)
-    for name in ("AP", "AUC", "AP per batch", "AUC per batch", "events"):
+    for name in (*shown, "events"):
         table.add_column(name, justify="right")
     for part in ("validation", "test"):
         for setting, row in metrics[part].items():
-            cells = [_percent(row[k]) for k in ("ap", "auc", "ap_batch", "auc_batch")]
-            table.add_row(f"{part}, {setting}", *cells, " ".join(f"{n:,}" for n in _distinct(row["events"])))
+            events = " ".join(f"{n:,}" for n in _distinct(row["events"]))
+            table.add_row(f"{part}, {setting}", *(_percent(row[k]) for k in shown.values()), events)
+            for name, floor in metrics.get("floors", {}).items() if part == "test" else ():
+                of_floor = floor[part][setting]
+                mark = "!" if _is_below(row["ap"], of_floor["ap"]) else " "
+                table.add_row(f"{mark} {name}", *(_percent(of_floor[k]) for k in shown.values()), "", style="dim")
     return table
+
+
+def below_floors(metrics: dict[str, Any]) -> list[str]:
+    """A sentence for each trivial predictor that reaches a higher test AP than the model."""
+    return [
+        f"test, {setting}: the model's AP is below that of a trivial predictor ({name})."
+        for setting, row in metrics["test"].items()
+        for name, floor in metrics.get("floors", {}).items()
+        if _is_below(row["ap"], floor["test"][setting]["ap"])
+    ]
+
+
+def _is_below(figure: Any, floor: Any) -> bool:
+    mean, other = (f["mean"] if isinstance(f, dict) else f for f in (figure, floor))
+    return mean is not None and other is not None and mean < other
 
 
 def undefined_figures(metrics: dict[str, Any]) -> list[str]:

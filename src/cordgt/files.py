@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import os
-import tempfile
+import secrets
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ import pyarrow.parquet as pq
 from cordgt.errors import DataError, RunError, nearest
 
 
+# What Arrow raises for a damaged file; the last three for names, text and sizes that make no sense.
+PARQUET_ERRORS = (OSError, pa.ArrowException, KeyError, ValueError, MemoryError)
+
+
 def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
     """Calls ``write`` with a temporary file beside ``path``, then renames it: the file is there whole or not at all.
 
@@ -25,14 +29,12 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
     """
     target = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        os.close(handle)
+        part = _new_file_beside(target)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None
-    part = Path(temporary)
     try:
         write(part)
-        part.chmod(0o666 & ~_umask())
+        _sync(part)  # before the rename: else a machine that goes down could leave a new name on old nothing
         os.replace(part, target)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None
@@ -40,17 +42,31 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
         part.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _sync(path: Path) -> None:
+    """Everything written to a file reaches the disk, or an OSError says that it does not."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _new_file_beside(target: Path) -> Path:
+    """An empty file of a name that nobody has, with the permissions that any new file gets."""
+    while True:
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+        try:
+            os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            return part
+        except FileExistsError:
+            continue
 
 
 def read_bytes(path: Path) -> bytes:
     """The content of a file, unpacked if it is gzip. DataError where there is none to read, or nothing in it."""
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; a file was expected.")
     try:
+        if path.is_dir():
+            raise DataError(f"{path} is a folder; a file was expected.")
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
@@ -58,6 +74,10 @@ def read_bytes(path: Path) -> bytes:
         raise _no_file(path) from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise DataError(f"{path} is a damaged or incomplete gzip file.") from None
+    except MemoryError:
+        raise DataError(f"{path} does not fit into memory.") from None
+    except ValueError:  # a null character in the name
+        raise DataError(f"{str(path)!r} cannot be the name of a file.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
     if not data.strip():
@@ -82,27 +102,55 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
     DataError for objects, another shape, non-numbers or a damaged file.
     """
     try:
-        rows = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            if file.read(4) == b"PK\3\4":
+                raise DataError(f"{path} holds an archive; a matrix of numbers was expected.")
+            file.seek(0)
+            shape, by_column, dtype = _npy_header(path, file)
+            rows = np.fromfile(file, dtype, shape[0] * shape[1])
+            return rows.reshape(shape, order="F" if by_column else "C")
     except FileNotFoundError:
         raise _no_file(path) from None
-    except (OSError, EOFError, ValueError) as error:
-        why = "it holds Python objects, not numbers" if "pickle" in str(error) else f"it is damaged ({error})"
-        raise DataError(f"{path} cannot be read: {why}.") from None
-    if not isinstance(rows, np.ndarray):
-        raise DataError(f"{path} holds an archive; a matrix of numbers was expected.")
-    if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-        raise DataError(f"{path} holds {rows.dtype} of shape {rows.shape}; a matrix of numbers was expected.")
-    return rows
+    except MemoryError:
+        raise DataError(f"{path} does not fit into memory.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _npy_header(path: Path, file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
+    """Shape, order and type that the file declares, where it holds as much as it declares: else nothing is read."""
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    try:
+        shape, by_column, dtype = read[np.lib.format.read_magic(file)](file)
+    except OSError:
+        raise
+    except Exception as error:  # numpy evaluates the header as Python: what comes of a damaged one has no common name
+        raise DataError(f"{path} cannot be read: its header is damaged ({short(error)}).") from None
+    if dtype.hasobject:
+        raise DataError(f"{path} cannot be read: it holds Python objects, not numbers.")
+    if len(shape) != 2 or dtype.kind not in "fiub":
+        raise DataError(f"{path} holds {dtype} of shape {shape}; a matrix of numbers was expected.")
+    here = os.fstat(file.fileno()).st_size - file.tell()
+    expected = int(shape[0]) * int(shape[1]) * dtype.itemsize
+    if min(shape) < 0 or here != expected:
+        raise DataError(f"{path} is damaged: it declares {expected} bytes of numbers and holds {here}.")
+    return (int(shape[0]), int(shape[1])), by_column, dtype
 
 
 def read_own_parquet(path: Path) -> Any:
     """The Arrow table in a Parquet file of a run folder. RunError where it is missing or damaged."""
     try:
-        return pq.ParquetFile(path).read()
+        return checked_table(pq.ParquetFile(path, page_checksum_verification=True).read())
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path} is damaged or no Parquet file: {error}") from None
+    except PARQUET_ERRORS as error:
+        raise RunError(f"{path} is damaged or no Parquet file: {short(error)}") from None
+
+
+def checked_table(table: Any) -> Any:
+    """An Arrow table from a file, once every value in it is known to be sound: Arrow itself trusts what it reads."""
+    table.validate(full=True)
+    return table
 
 
 def names_beside(path: Path) -> list[str]:
@@ -111,6 +159,12 @@ def names_beside(path: Path) -> list[str]:
         return [k.name for k in path.parent.iterdir()]
     except OSError:
         return []
+
+
+def short(error: Exception) -> str:
+    """What a library said, on one line that is not too long."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:300]}…"
 
 
 def _no_file(path: Path) -> DataError:

@@ -5,7 +5,7 @@ AP and AUC are those of scikit-learn (ties counted fairly, order of no consequen
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 
@@ -20,6 +20,8 @@ class LinkMetrics(TypedDict):
     ap_batch: float | None
     auc_batch: float | None
     events: int
+    random_negatives: NotRequired[int]  # how many negatives are random because none of the kind asked for existed
+    mrr: NotRequired[float | None]  # and hits@k, where ranks were asked for
 
 
 def link_metrics(positive: np.ndarray, negative: np.ndarray, batch_size: int = 30) -> LinkMetrics:

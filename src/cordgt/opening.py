@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from cordgt.arrays import as_column
 from cordgt.errors import DataError
-from cordgt.files import read_bytes
-from cordgt.tables import Table, TextTable, TypedTable
+from cordgt.files import PARQUET_ERRORS, checked_table, read_bytes, short
+from cordgt.tables import MARK, Table, TextTable, TypedTable
 from cordgt.usual_names import layout_of
 
 
@@ -68,14 +68,17 @@ def _parquet(label: str, data: bytes) -> TypedTable:
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         names = file.schema_arrow.names
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{label} is a damaged Parquet file: {error}") from None
+    except PARQUET_ERRORS as error:
+        raise DataError(f"{label} is a damaged Parquet file: {short(error)}") from None
 
     def get(column: int) -> Any:
+        name = names[column]
+        if names.count(name) > 1:
+            raise DataError(f"{label} has {names.count(name)} columns called '{name}'; each needs a name of its own.")
         try:
-            return as_column(file.read(columns=[names[column]]).column(names[column]))
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{label} is a damaged Parquet file: {error}") from None
+            return as_column(checked_table(file.read(columns=[name])).column(name))
+        except PARQUET_ERRORS as error:
+            raise DataError(f"{label} is a damaged Parquet file: {short(error)}") from None
 
     return _typed(label, names, get)
 
@@ -123,7 +126,8 @@ def _cleaned(label: str, data: bytes) -> tuple[bytes, int]:
     """Text in UTF-8 without its mark, one kind of line end, comment lines blanked; and how many these were."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{label} is text in UTF-16; save it as UTF-8.")
-    data = data.removeprefix(b"\xef\xbb\xbf")
+    while data.startswith(MARK):
+        data = data.removeprefix(MARK)
     if b"\0" in data[:65536]:
         raise DataError(f"{label} is neither text (CSV, TSV, edge list), nor gzip of it, nor Parquet.")
     if not data.isascii():

@@ -12,7 +12,7 @@ from cordgt.split import SPLITS
 
 VISIBILITIES = ("event", "paper", "batch")
 POOLS = ("destinations", "nodes")
-NEGATIVES = ("random",)
+NEGATIVES = ("random", "historical", "inductive", "historical-pairs", "inductive-pairs")
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class Protocol:
     validation_part: float = 0.15
     mask_nodes: float = 0.1  # share of the nodes whose training events are taken out, to be new at evaluation
     mask_seed: int = 0  # which nodes those are
-    negatives: str = "random"
+    negatives: str = "random"  # at evaluation; the others are harder, see `cordgt.tasks.link.LinkTask.negatives`
     pool: str = "destinations"  # what negatives are drawn from: the split's destinations, or all "nodes"
     eval_batch: int = 30  # of ap_batch and auc_batch; and of the visibilities "paper" and "batch" at evaluation
+    ranking: str = "none"  # rank each true destination among so many others: a number, or "all"
     eval_seed: int = 0  # of the negatives at evaluation, so that models and seeds are asked the same
 
     def __post_init__(self) -> None:
@@ -44,6 +45,8 @@ class Protocol:
             )
         if self.eval_batch < 1:
             raise SettingError(f"eval_batch={self.eval_batch}: it is at least 1.")
+        if self.ranking not in ("none", "all") and not (self.ranking.isdecimal() and int(self.ranking) > 0):
+            raise SettingError(f"ranking={self.ranking}: it is a number of candidates from 1 up, all, or none.")
 
 
 def cuts(visibility: str, own_time: Tensor, batch_start: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,19 +5,24 @@ events.parquet       the history it answers from; with nodes.parquet, the origin
 history.jsonl        figures while it trained, a line each
 model.safetensors    the best weights so far
 init.safetensors     the weights it started from, where `--init` was given
-state.safetensors    what `--resume` needs; gone once the run is finished
+state.safetensors    what `--resume` needs, and state.previous.safetensors, the one before; gone once it is finished
 refit.safetensors    weights trained on everything, where `--refit` was asked for
 metrics.json         the figures; its presence says that the run is finished
 tensorboard/         curves, where TensorBoard is installed
+
+Tensors are kept with a checksum, which is verified whenever they are read. One process at a time trains in a folder: it
+holds a lock on the folder itself, which the system lets go when the process ends, however it ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,17 +31,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cordgt.errors import RunError, SettingError
+from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream
 from cordgt.files import write_atomically
 from cordgt.settings import Settings, from_toml
 
 FORMAT = 1  # of the folder; raised when an older program could not read a newer one
 BEFORE_CONFIG = ("events.parquet", "nodes.parquet", "init.safetensors", "history.jsonl")  # what `create` writes first
+STATES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
 FIGURES = ("model", "data", "seed", "epochs", "validation", "test")  # what metrics.json has at least
 
 
@@ -53,6 +60,43 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         return (self.path / "metrics.json").exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder and keeps every other process from training in it; RunError where one does already.
+
+        A folder that was made and stays empty is taken away again.
+        """
+        made = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            if self.path.is_file():
+                raise RunError(f"{self.path} is a file; --out names a folder.") from None
+            raise RunError(f"{self.path} cannot be written: {error.strerror or error}.") from None
+        try:
+            self._lock(handle)
+            yield
+        finally:
+            if made and self.path.is_dir() and not any(self.path.iterdir()):
+                self.path.rmdir()
+            os.close(handle)
+
+    def _lock(self, handle: int) -> None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"Another process is training in {self.path}. Let it finish, or choose another folder with --out."
+            ) from None
+        except OSError:
+            pass  # some network file systems have no locks: nobody can be kept out there
+
+    def sweep(self) -> None:
+        """Remove what a process that was killed while writing left half written. Only under the lock."""
+        for part in self.path.glob(".*.part"):
+            part.unlink(missing_ok=True)
 
     def create(
         self,
@@ -142,29 +186,68 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file whole or not at all."""
-        write_atomically(self.path / name, partial(_write_synced, text))
+        self._write(name, partial(_write_text, text))
+
+    def _write(self, name: str, write: Callable[[Path], None]) -> None:
+        """RunError where a file cannot be written, with what is left."""
+        try:
+            write_atomically(self.path / name, write)
+        except (DataError, SafetensorError) as error:
+            cannot = "" if isinstance(error, DataError) else f"{self.path / name} cannot be written: "
+            raise RunError(f"{cannot}{_sentence(error)}{self._left()}") from None
+
+    def _left(self) -> str:
+        """What a person can still do after a write that failed."""
+        return " What was saved before is intact: once this is mended, --resume goes on from there." * self.holds_run
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
         """Tensors and what is to be known about them, whole or not at all."""
         ready = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        try:
-            write_atomically(
-                self.path / name, lambda part: save_file(ready, part, metadata={"about": json.dumps(about)})
-            )
-        except SafetensorError as error:
-            raise RunError(f"{self.path / name} cannot be written: {_sentence(error)}") from None
+        told = json.dumps(about)
+        metadata = {"about": told, "sha256": _checksum(ready, told)}
+        self._write(name, lambda part: save_file(ready, part, metadata=metadata))
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `write_tensors` wrote; RunError where it is missing or damaged."""
+        """What `write_tensors` wrote; RunError where it is missing, damaged or altered."""
         path = self.path / name
         try:
             with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {}).get("about", "{}"))
-                return {key: file.get_tensor(key) for key in file.keys()}, about  # noqa: SIM118
+                metadata = file.metadata() or {}
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            told = metadata.get("about", "{}")
+            if metadata.get("sha256") not in (None, _checksum(tensors, told)):  # None: of before there were checksums
+                raise self.damaged(name, "its contents are not those of its checksum.")
+            return tensors, dict(json.loads(told))
         except FileNotFoundError:
             raise RunError(f"{path} is missing: the run folder is incomplete.") from None
-        except (OSError, SafetensorError, ValueError) as error:
-            raise RunError(f"{path} is damaged: {_sentence(error)}") from None
+        except (OSError, SafetensorError, TypeError, ValueError) as error:
+            raise self.damaged(name, _sentence(error)) from None
+
+    def damaged(self, name: str, why: str) -> RunError:
+        """Says what is wrong with a file of tensors, and what to do about it."""
+        told = f"{self.path / name} is damaged: {why}"
+        if name not in STATES:
+            return RunError(told)
+        older = [k for k in STATES[STATES.index(name) + 1 :] if self.has(k)]
+        then = f"goes on from {older[0]}, the checkpoint before it" if older else "trains from the start"
+        return RunError(f"{told} Delete it: --resume then {then}, to the same end.")
+
+    def write_state(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """A checkpoint, beside the one before it. Cut off while it is written, the one before it is the latest."""
+        latest, previous = STATES
+        if self.has(latest):
+            self._rename(latest, previous)
+        self.write_tensors(latest, tensors, about)
+
+    def _rename(self, old: str, new: str) -> None:
+        try:
+            os.replace(self.path / old, self.path / new)
+        except OSError as error:
+            raise RunError(f"{self.path / new} cannot be written: {error.strerror or error}.{self._left()}") from None
+
+    def latest_state(self) -> str | None:
+        """The name of the checkpoint to go on from."""
+        return next((name for name in STATES if self.has(name)), None)
 
     def has(self, name: str) -> bool:
         return (self.path / name).exists()
@@ -179,10 +262,16 @@ class RunFolder:
             with open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise RunError(f"{path} cannot be written: {error.strerror or error}.") from None
+            raise RunError(f"{path} cannot be written: {error.strerror or error}.{self._left()}") from None
 
-    def keep_history(self, phase: str, epochs: int) -> None:
-        """Drop the lines of what will be trained again: those of ``phase`` after so many epochs."""
+    def keep_history(self, phase: str, epochs: int, events: int = 0) -> None:
+        """Drop the lines of what will be trained again: those of ``phase`` after so many epochs and ``events``."""
+
+        def stays(record: dict[str, Any]) -> bool:
+            epoch = record.get("epoch", 0)
+            begun = epoch == epochs + 1 and record.get("events", events + 1) <= events
+            return record.get("phase") != phase or epoch <= epochs or begun
+
         path = self.path / "history.jsonl"
         kept = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
@@ -190,7 +279,7 @@ class RunFolder:
                 record = json.loads(line)
             except ValueError:
                 continue  # cut off while being written
-            if isinstance(record, dict) and (record.get("phase") != phase or record.get("epoch", 0) <= epochs):
+            if isinstance(record, dict) and stays(record):
                 kept.append(line + "\n")
         self.write_text("history.jsonl", "".join(kept))
 
@@ -213,11 +302,17 @@ def ids_fingerprint(stream: EventStream) -> str:
     return digest.hexdigest()[:16]
 
 
-def _write_synced(text: str, path: Path) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
+    """A hash of names, types, shapes and bytes, and of what is told about them."""
+    digest = hashlib.sha256(about.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _toml_lines(values: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ class Training:
     patience: int = 3  # epochs without a better validation AP before it stops
     tolerance: float = 1e-4  # what counts as better, relative
     precision: str = "tf32"  # of matrix products on a GPU, or "fp32"
+    checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; each epoch ends with one
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1)):
@@ -35,6 +36,8 @@ class Training:
             raise SettingError(f"lr={self.lr}: the learning rate is above 0.")
         if not 0 <= self.tolerance < float("inf"):
             raise SettingError(f"tolerance={self.tolerance}: it is a number from 0 up.")
+        if not self.checkpoint_minutes >= 0:
+            raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: it is a number from 0 up.")
         check_choice("precision", self.precision, ("tf32", "fp32"))
 
 

@@ -71,9 +71,10 @@ def _boundaries(t: np.ndarray, how: str, train_part: float, validation_part: flo
     """Number of events in training, and in training and validation together."""
     if len(t) == 0:
         return 0, 0
+    since = (t - t[0]).astype(np.float64)  # so that shifting all times parts them alike
     parts = [train_part, min(train_part + validation_part, 1.0)]
-    moments = np.quantile(t, parts) if how == "quantile" else t[0] + np.array(parts) * (t[-1] - t[0])
-    first, second = np.searchsorted(t, moments, side="right")
+    moments = np.quantile(since, parts) if how == "quantile" else np.array(parts) * since[-1]
+    first, second = np.searchsorted(since, moments, side="right")
     return int(first), int(second)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -29,6 +29,8 @@ from cordgt.errors import DataError, RowError
 from cordgt.ids import id_column
 from cordgt.times import TimeAxis
 from cordgt.usual_names import FEATURE, FEATURE_LIST, Layout
+
+MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +153,9 @@ class TextTable(Table):
         wanted = sorted(set(which))
         table = self._read({k: pa.string() for k in wanted})
         columns = {k: table[f"c{k}"] for k in wanted}
+        if self.width == 1 and wanted:  # elsewhere a line of white space has too few fields to be a row
+            only = columns[0]
+            columns = {0: only.filter(pc.or_(pc.equal(only, ""), pc.not_equal(pc.utf8_trim_whitespace(only), "")))}
         return {k: pc.utf8_ltrim_whitespace(v) if self.trim and k > 0 else v for k, v in columns.items()}
 
     def numbers(self, which: Sequence[int]) -> Features:
@@ -174,16 +179,18 @@ class TextTable(Table):
         return whole if pc.all(pc.equal(pc.cast(whole, pa.string()), text)).as_py() else text
 
     def at(self, row: int) -> str:
-        for k, (line, _) in enumerate(self._rows()):
-            if k == row:
-                return f"{self.label}, line {line}"
+        with suppress(csv.Error):  # a field too long for it
+            for k, (line, _) in enumerate(self._rows()):
+                if k == row:
+                    return f"{self.label}, line {line}"
         return super().at(row)
 
     def _read(self, kinds: dict[int, Any]) -> Any:
         """The columns with the given types, called c0, c1, … by position, in one pass over the text."""
         try:
             return pyarrow.csv.read_csv(
-                pa.BufferReader(self.body),
+                # Arrow would take a mark at the start of the first row for that of the file.
+                pa.BufferReader(b"\n" + self.body if self.body.startswith(MARK) else self.body),
                 pyarrow.csv.ReadOptions(column_names=[f"c{k}" for k in range(self.width)], block_size=1 << 23),
                 pyarrow.csv.ParseOptions(
                     delimiter=self.delimiter,
@@ -224,5 +231,6 @@ class TextTable(Table):
         line = self.first_line
         for row in reader:
             start, line = line, self.first_line + reader.line_num
-            if row and (len(row) == self.width or any(k.strip() for k in row)):
+            blank = self.width == 1 and row != [""] and not any(k.strip() for k in row)
+            if row and not blank and (len(row) == self.width or any(k.strip() for k in row)):
                 yield start, row

@@ -1,7 +1,7 @@
 """The one loop: chronological batches, validation each epoch, early stopping, best weights kept, every epoch resumable.
 
-Nothing in it is remembered between epochs but weights and the optimiser's state: trees and negatives are hashes, and
-dropout is seeded anew from (seed, epoch). So a checkpoint at an epoch's end is all that a resume needs.
+Nothing in it is remembered between batches but weights and the optimiser's state: trees and negatives are hashes, and
+dropout is seeded anew from (seed, epoch, batch). So these and the position are all a resume needs, wherever it was.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,9 +21,11 @@ from torch.nn import functional as F
 
 from cordgt import draws, models
 from cordgt.errors import RunError, SettingError
+from cordgt.floors import floor_figures
 from cordgt.models.base import LinkModel
-from cordgt.run import RunFolder
+from cordgt.run import STATES, RunFolder
 from cordgt.settings import Settings
+from cordgt.stopping import Stop, Stopped, listening
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl within an epoch
@@ -55,6 +58,44 @@ class Silent:
 
     def evaluating(self, what: str, events: int) -> None:
         """Nothing to show."""
+
+
+class Heeding(Silent):
+    """Passes on what it is told of an evaluation, and ends it where a signal asks for that."""
+
+    def __init__(self, inner: Watcher, stop: Stop) -> None:
+        self.inner, self.stop = inner, stop
+
+    def step(self, events: int, loss: float | None) -> None:
+        self.inner.step(events, loss)
+        self.stop.check()
+
+    def evaluating(self, what: str, events: int) -> None:
+        self.inner.evaluating(what, events)
+
+
+@contextmanager
+def memory_explained(settings: Settings, folder: RunFolder) -> Iterator[None]:
+    """RunError, with what to do, where memory runs out: Python's, numpy's, torch's on the CPU or on a GPU."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        used: dict[str, Any] = {"batch_size": settings.training.batch_size}
+        used |= {k: v for k, v in vars(settings.model_settings).items() if k in ("fanout", "hidden")}
+        fewer = ", ".join(f"{k} (now {','.join(map(str, v)) if isinstance(v, tuple) else v})" for k, v in used.items())
+        saved = f" What {folder.path} holds is intact: --resume goes on from it where there is more memory."
+        raise RunError(
+            f"Memory ran out. With another --out and a smaller {fewer} it takes less."
+            f"{saved if folder.holds_run else ''}"
+        ) from None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return any(words in str(error) for words in ("can't allocate memory", "not enough memory", "CUDA out of memory"))
 
 
 def choose_device(name: str) -> torch.device:
@@ -156,6 +197,9 @@ class Progress:
     best_ap: float = -np.inf
     train_seconds: float = 0.0  # over all epochs done, validation left out
     finished: bool = False
+    events: int = 0  # of the epoch under way: those trained on,
+    loss: float = 0.0  # the sum of their losses,
+    seconds: float = 0.0  # and how long they took
 
 
 class Fit:
@@ -171,8 +215,10 @@ class Fit:
         epochs: int,
         start: dict[str, Tensor] | None,
         watcher: Watcher,
+        stop: Stop,
     ) -> None:
         self.folder, self.settings, self.task, self.watcher, self.epochs = folder, settings, task, watcher, epochs
+        self.stop = stop
         self.validates = phase == "fit"
         self.progress = Progress(phase=phase)
         self.best: dict[str, Tensor] = {}
@@ -190,6 +236,8 @@ class Fit:
             else None
         )
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
+        self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, where the batches are
+        self.saved = time.perf_counter()  # when the last checkpoint was written
 
     def run(self) -> dict[str, Tensor]:
         """Train to the end and return the weights to keep: the best ones, or the last where nothing validates."""
@@ -200,8 +248,17 @@ class Fit:
         while not self.progress.finished:
             if step is None:
                 step = self._make_step()
-            self._epoch(step)
+            try:
+                self._epoch(step)
+            except Stopped as stopped:
+                self._save()
+                raise Stopped(stopped.asked, self._whereabouts()) from None
         return self.best
+
+    def _whereabouts(self) -> str:
+        p = self.progress
+        what = "refit, epoch" if p.phase == "refit" else "epoch"
+        return f"{p.events:,} of {len(self.task.split.train):,} events of {what} {p.epoch + 1}"
 
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
@@ -217,25 +274,19 @@ class Fit:
     def _epoch(self, step: Callable[[Tensor, Tensor], Tensor]) -> None:
         p, settings = self.progress, self.settings
         epoch = p.epoch + 1
-        torch.manual_seed(draws.child_int(draws.mix_int(settings.seed), epoch) & (2**63 - 1))
         self.epoch_tensor.fill_(epoch)
         if isinstance(step, Step):
             step.epoch = epoch
-        began = time.perf_counter()
         loss = self._train_once(step, epoch)
-        p.train_seconds += time.perf_counter() - began
-        record: dict[str, Any] = {
-            "phase": p.phase,
-            "epoch": epoch,
-            "loss": loss,
-            "train_seconds": time.perf_counter() - began,
-        }
-        p.epoch = epoch
+        record: dict[str, Any] = {"phase": p.phase, "epoch": epoch, "loss": loss, "train_seconds": p.seconds}
         if self.validates:
-            record |= self._validate()
+            record |= self._validate(epoch)
         else:
             p.best_epoch = epoch
             self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+        p.epoch, p.train_seconds = epoch, p.train_seconds + p.seconds
+        p.events, p.seconds = 0, 0.0
+        self.loss.zero_()
         waited = epoch - p.best_epoch
         p.finished = epoch >= self.epochs or (self.validates and waited >= settings.training.patience)
         record["best_epoch"] = p.best_epoch
@@ -244,48 +295,70 @@ class Fit:
         self.watcher.epoch_ends(record)
 
     def _train_once(self, step: Callable[[Tensor, Tensor], Tensor], epoch: int) -> float:
-        """One pass over the training events in stream order; the mean loss."""
+        """The rest of a pass over the training events in stream order; the mean loss over all of it."""
+        p, size = self.progress, self.settings.training.batch_size
         positions = torch.from_numpy(self.task.split.train).to(self.task.device)
-        weight = torch.ones(self.settings.training.batch_size, device=self.task.device)
-        self.watcher.epoch_begins(self.progress.phase, epoch, self.epochs, len(positions))
+        weight = torch.ones(size, device=self.task.device)
+        generator = _dropout_generator(self.task.device)
+        key = draws.child_int(draws.mix_int(self.settings.seed), epoch)
+        self.watcher.epoch_begins(p.phase, epoch, self.epochs, len(positions))
         self.model.train()
-        total = torch.zeros((), dtype=torch.float64, device=self.task.device)
-        seen, shown, last = 0, 0, time.perf_counter()
-        for batch in positions.split(self.settings.training.batch_size):
-            total += step(batch, weight[: len(batch)]).double() * len(batch)
-            seen += len(batch)
+        shown, last = 0, time.perf_counter()
+        began = last - p.seconds
+        for start in range(p.events, len(positions), size):
+            batch = positions[start : start + size]
+            generator.manual_seed(draws.child_int(key, start // size) & (2**63 - 1))
+            self.loss += step(batch, weight[: len(batch)]).double() * len(batch)
+            p.events += len(batch)
             now = time.perf_counter()
+            p.seconds = now - began
             if now - last > SECONDS_BETWEEN_LINES or self.task.device.type == "cpu":
-                loss = self._checked(float(total) / seen, epoch)
-                self.watcher.step(seen - shown, loss)
-                shown = seen
+                loss = self._mean_loss(epoch)
+                self.watcher.step(p.events - shown, loss)
+                shown = p.events
                 if now - last > SECONDS_BETWEEN_LINES:
-                    self.folder.append_history(
-                        {"phase": self.progress.phase, "epoch": epoch, "events": seen, "loss": loss}
-                    )
+                    self.folder.append_history({"phase": p.phase, "epoch": epoch, "events": p.events, "loss": loss})
                     last = now
-        self.watcher.step(seen - shown, float(total) / seen)
-        return self._checked(float(total) / seen, epoch)
+            self.stop.check()
+            if now - self.saved > 60 * self.settings.training.checkpoint_minutes:
+                self._save()
+        loss = self._mean_loss(epoch)
+        p.seconds = time.perf_counter() - began
+        self._check_weights(epoch)
+        self.watcher.step(p.events - shown, loss)
+        return loss
 
-    def _checked(self, loss: float, epoch: int) -> float:
-        if np.isfinite(loss):
-            return loss
-        raise RunError(
-            f"The loss is no longer a number in epoch {epoch}. The best weights so far are kept in {self.folder.path}. "
-            "A smaller learning rate often helps (--set lr=0.0003), or features of a smaller scale."
+    def _mean_loss(self, epoch: int) -> float:
+        """Over the epoch so far; RunError where it is no number."""
+        loss = float(self.loss) / self.progress.events
+        if not np.isfinite(loss):
+            raise self._diverged("The loss is no longer a number", epoch)
+        return loss
+
+    def _check_weights(self, epoch: int) -> None:
+        """RunError where a weight is no number: the step that goes too far has a loss that was taken before it."""
+        if not all(bool(torch.isfinite(q).all()) for q in self.model.parameters()):
+            raise self._diverged("The weights are no longer numbers", epoch)
+
+    def _diverged(self, what: str, epoch: int) -> RunError:
+        p, path = self.progress, self.folder.path
+        kept = f"The best weights, of epoch {p.best_epoch}, are kept in {path}. " if p.best_epoch else ""
+        return RunError(
+            f"{what} in epoch {epoch}. {kept}A smaller learning rate often helps (--set lr=0.0003, with another "
+            "--out), or features of a smaller scale."
         )
 
-    def _validate(self) -> dict[str, Any]:
+    def _validate(self, epoch: int) -> dict[str, Any]:
         p = self.progress
         began = time.perf_counter()
         self.watcher.validating(len(self.task.split.validation))
-        figures = evaluate(self.model, self.task, "validation", "transductive")
+        figures = evaluate(self.model, self.task, "validation", "transductive", progress=lambda _: self.stop.check())
         ap = figures["ap"]
         assert ap is not None
         if p.best_epoch == 0 or (ap - p.best_ap) / abs(p.best_ap) > self.settings.training.tolerance:
-            p.best_ap, p.best_epoch = ap, p.epoch
+            p.best_ap, p.best_epoch = ap, epoch
             self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
-            self.folder.write_tensors("model.safetensors", self.best, {"epoch": p.epoch, "validation_ap": ap})
+            self.folder.write_tensors("model.safetensors", self.best, {"epoch": epoch, "validation_ap": ap})
         seconds = time.perf_counter() - began
         return {"validation": {"ap": ap, "auc": figures["auc"]}, "validation_seconds": seconds}
 
@@ -319,34 +392,44 @@ class Fit:
                     v.zero_()
 
     def _save(self) -> None:
-        self.folder.write_tensors("state.safetensors", self._tensors(), vars(self.progress))
+        """A checkpoint of sound weights; where they are not, the last one stays."""
+        self._check_weights(self.progress.epoch + 1)
+        self.progress.loss = float(self.loss)
+        self.folder.write_state(self._tensors(), vars(self.progress))
+        self.saved = time.perf_counter()
 
     def _restore(self) -> None:
-        """Go on from where the folder says: after a finished phase, after an epoch, or at the start."""
+        """Go on from where the folder says: after a finished phase, after a batch, or at the start."""
         kept = "model.safetensors" if self.validates else "refit.safetensors"
         if self.folder.has(kept):
             weights, about = self.folder.read_tensors(kept)
             if about.get("finished"):
                 self.best, self.progress = weights, self._read_progress(kept, about)
                 return
-        if self.folder.has("state.safetensors"):
-            tensors, about = self.folder.read_tensors("state.safetensors")
+        state = self.folder.latest_state()
+        if state is not None:
+            tensors, about = self.folder.read_tensors(state)
             if about.get("phase") == self.progress.phase:
-                self.progress = self._read_progress("state.safetensors", about)
+                self.progress = self._read_progress(state, about)
+                self.loss.fill_(self.progress.loss)
                 try:
                     self._load_tensors(tensors)
                 except (RuntimeError, KeyError):
-                    raise RunError(
-                        f"{self.folder.path / 'state.safetensors'} does not fit this run's model. "
-                        "Delete it to train from the start."
-                    ) from None
-        self.folder.keep_history(self.progress.phase, self.progress.epoch)
+                    raise self.folder.damaged(state, "it does not fit this run's model.") from None
+        self.folder.keep_history(self.progress.phase, self.progress.epoch, self.progress.events)
 
     def _read_progress(self, name: str, about: dict[str, Any]) -> Progress:
         try:
             return Progress(**about)
         except TypeError as error:
-            raise RunError(f"{self.folder.path / name} is damaged: {error}.") from None
+            raise self.folder.damaged(name, f"{error}.") from None
+
+
+def _dropout_generator(device: torch.device) -> torch.Generator:
+    """Where dropout draws from. `torch.manual_seed` would seed every device there could be, in forty times the time."""
+    if device.type == "cpu":
+        return torch.default_generator
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -377,17 +460,20 @@ def train_in(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         torch.set_float32_matmul_precision("high" if settings.training.precision == "tf32" else "highest")
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        fit = Fit(folder, settings, task, phase="fit", epochs=settings.training.epochs, start=start, watcher=watcher)
+    folder.sweep()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), listening() as stop:
+        epochs = settings.training.epochs
+        fit = Fit(folder, settings, task, phase="fit", epochs=epochs, start=start, watcher=watcher, stop=stop)
         best = fit.run()
         load_weights(fit.model, {k: v.to(device) for k, v in best.items()}, str(folder.path))
         folder.write_tensors("model.safetensors", fit.model.state_dict(), vars(fit.progress))
-        metrics = _figures(fit.model, task, settings, fit.progress, watcher)
+        metrics = _figures(fit.model, task, settings, fit.progress, Heeding(watcher, stop))
         if refit and fit.model.trains:
-            metrics["refit"] = _refit(folder, settings, task, fit.progress.best_epoch, start, watcher)
+            metrics["refit"] = _refit(folder, settings, task, fit.progress.best_epoch, start, watcher, stop)
     metrics["peak_memory_mb"] = peak_memory_mb(device)
+    for name in STATES:  # the weights above are finished, so a resume needs no checkpoint
+        folder.remove(name)
     folder.write_metrics(metrics)
-    folder.remove("state.safetensors")
     return metrics
 
 
@@ -398,10 +484,11 @@ def _refit(
     epochs: int,
     start: dict[str, Tensor] | None,
     watcher: Watcher,
+    stop: Stop,
 ) -> dict[str, Any]:
     """Train anew on every event for as many epochs as validation chose. The figures stay those of the honest split."""
     everything = LinkTask.prepare(task.stream, task.protocol, seed=settings.seed, device=task.device, everything=True)
-    fit = Fit(folder, settings, everything, phase="refit", epochs=epochs, start=start, watcher=watcher)
+    fit = Fit(folder, settings, everything, phase="refit", epochs=epochs, start=start, watcher=watcher, stop=stop)
     weights = fit.run()
     folder.write_tensors("refit.safetensors", weights, vars(fit.progress))
     return {"epochs": epochs, "events": task.stream.n_events}
@@ -418,7 +505,7 @@ def _figures(
         "best_epoch": progress.best_epoch,
         "seconds_per_epoch": progress.train_seconds / progress.epoch if progress.epoch else 0.0,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "protocol": vars(settings.protocol),
+        "protocol": dict(vars(settings.protocol)),
         "device": str(task.device),
     }
     found |= all_figures(model, task, watcher)
@@ -426,7 +513,7 @@ def _figures(
 
 
 def all_figures(model: LinkModel, task: LinkTask, watcher: Watcher | None = None) -> dict[str, Any]:
-    """``{"validation": {"transductive": …, "inductive": …}, "test": …}``."""
+    """``{"validation": {"transductive": …, "inductive": …}, "test": …, "floors": …}``."""
     watcher = watcher or Silent()
     found: dict[str, Any] = {}
     for part in PARTS:
@@ -436,6 +523,7 @@ def all_figures(model: LinkModel, task: LinkTask, watcher: Watcher | None = None
             n = len(positions if setting == "transductive" else task.split.inductive(positions))
             watcher.evaluating(f"{part}, {setting}", n)
             found[part][setting] = evaluate(model, task, part, setting, progress=lambda k: watcher.step(k, None))
+    found["floors"] = floor_figures(task)
     return found
 
 

@@ -85,7 +85,6 @@ def test_shifting_all_times_leaves_the_figures(case: Case, split: str) -> None:
             assert evaluate(network, first, part, setting) == evaluate(network, later, part, setting)
 
 
-@pytest.mark.xfail(reason="the moments that part a stream are rounded in the stream's own times, not since its start")
 @pytest.mark.parametrize("n_events", [91, 171])
 def test_shifting_all_times_leaves_the_split(n_events: int) -> None:
     """0.7 * 90 falls just short of 63: near 0 that moment lies before event 63, near 10^15 it is rounded onto it."""

@@ -186,8 +186,10 @@ def split_events(
     train_part: float,
     validation_part: float,
 ) -> Split:
+    t = [float(moment - t[0]) for moment in t]  # since the first event, so that a shift of all times changes nothing
+
     def border(part: float) -> float:
-        return quantile(t, part) if how == "quantile" else t[0] + part * (t[-1] - t[0])
+        return quantile(t, part) if how == "quantile" else part * t[-1]
 
     first, second = border(train_part), border(train_part + validation_part)
     before = [p for p in range(len(t)) if t[p] <= first]

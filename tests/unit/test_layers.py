@@ -17,9 +17,9 @@ ORDER = """
     usual_names tables opening roles node_features published convert readers
     columns datasets describe synthetic
     draws split index negatives context distance encoding history
-    models.base models.cordgt models.edgebank models
-    protocol settings metrics tasks tasks.link
-    run train predict tensorboard api
+    models.base models.cordgt models.edgebank models.popularity models
+    protocol settings metrics tasks tasks.link floors
+    stopping run train predict tensorboard api
     console answers demo cli __main__
 """.split()
 

@@ -215,7 +215,6 @@ def test_nobodys_random_numbers_are_disturbed(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.xfail(reason="the figures hold the protocol's own dictionary")
 def test_figures_are_the_readers_to_change(tmp_path: Path) -> None:
     run = train(habits(), "edgebank", out=tmp_path / "run", device="cpu")
     run.metrics["protocol"]["visibility"] = "mine"
@@ -421,7 +420,7 @@ def test_damaged_checkpoint_is_said(tmp_path: Path, broken: str) -> None:
         folder.write_tensors("state.safetensors", {"model.x": torch.zeros(1)}, about)
     else:
         folder.write_tensors("state.safetensors", tensors, {"phase": "fit", "epochs": 3})
-    with pytest.raises(RunError, match=r"state\.safetensors is damaged"):
+    with pytest.raises(RunError, match=r"state\.safetensors (is damaged|does not fit)"):
         fit(tmp_path / "run", resume=True)
 
 
@@ -502,7 +501,6 @@ def test_loss_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     assert not RunFolder(tmp_path / "run").finished
 
 
-@pytest.mark.xfail(reason="scores of NaN rank as given, the true ones first: AP 1.0 for a model that has blown up")
 def test_weights_that_are_no_numbers_are_an_error(tmp_path: Path) -> None:
     """The last step may be the one that goes too far: its loss was taken before."""
     with pytest.raises(RunError, match="no longer"):

@@ -9,6 +9,7 @@ from cordgt.errors import SettingError, nearest
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt, CordgtSettings
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
+from cordgt.models.popularity import Popularity, PopularitySettings
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Kind:
 MODELS: dict[str, Kind] = {
     "cordgt": Kind(CordgtSettings, Cordgt, "transformer over sampled trees with correlated spatial-temporal encodings"),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
+    "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }
 
 

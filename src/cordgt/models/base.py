@@ -29,6 +29,7 @@ class LinkModel(nn.Module):
 
     reader: Reader
     trains = True  # False for a rule without parameters
+    pairs_at_once = 2000  # how many pairs are scored in one piece outside training: bounds the memory
     embeds = True  # False where the model has no embedding of a single node
 
     def forward(self, batch: Any) -> Tensor:

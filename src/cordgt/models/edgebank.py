@@ -1,31 +1,42 @@
-"""EdgeBank: a pair that met before will meet again. No parameters; the floor every model should clear."""
+"""EdgeBank: a pair that met before will meet again. No parameters; a floor that every model should clear."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from cordgt.errors import CordgtError
+from cordgt.errors import DataError, SettingError
 from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
 
 
 @dataclass(frozen=True)
 class EdgebankSettings:
-    """EdgeBank has none."""
+    """Settings of EdgeBank."""
+
+    window: float = 1.0  # how long a meeting is remembered, as a share of the time since the stream began; 1: for ever
+
+    def __post_init__(self) -> None:
+        if not 0 < self.window <= 1:
+            raise SettingError(f"window={self.window}: it is a share of the time gone by, above 0 and at most 1.")
 
 
-class PairReader:
-    """Reads how often each pair met."""
+@dataclass(frozen=True)
+class MeetingReader:
+    """Reads whether each pair met, in either direction, and not too long ago."""
+
+    window: float
 
     def pairs(self, history: History, queries: Queries) -> Tensor:
-        """(B, M) int64 counts."""
-        count, _ = history.index.pair_history(queries.src[:, None], queries.dst, queries.pair_cut[:, None])
-        return count
+        """(B, M) bool."""
+        count, last = history.index.pair_history(queries.src[:, None], queries.dst, queries.pair_cut[:, None])
+        t = queries.t[:, None]
+        return (count > 0) & (t - last <= self.window * t)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
-        raise CordgtError("EdgeBank knows pairs, not nodes: it has no embeddings.")
+        raise DataError("EdgeBank knows pairs, not nodes: it has no embeddings.")
 
 
 class Edgebank(LinkModel):
@@ -33,10 +44,11 @@ class Edgebank(LinkModel):
 
     trains = False
     embeds = False
+    pairs_at_once = 500_000
 
     def __init__(self, settings: EdgebankSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        self.reader = PairReader()
+        self.reader = MeetingReader(settings.window)
 
     def forward(self, batch: Tensor) -> Tensor:
-        return (batch > 0).float() * 2 - 1
+        return torch.where(batch, 1.0, -1.0)

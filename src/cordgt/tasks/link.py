@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from cordgt.errors import RunError
 from cordgt.events import EventStream
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
-from cordgt.metrics import LinkMetrics, link_metrics
+from cordgt.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
 from cordgt.models.base import LinkModel
-from cordgt.negatives import check_pool, draw_negatives
+from cordgt.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners
 from cordgt.protocol import Protocol, cuts
 from cordgt.split import Split, split_events
 
@@ -100,15 +102,56 @@ class LinkTask:
         )
 
     def evaluation_queries(self, part: str, setting: str) -> tuple[np.ndarray, Queries]:
-        """Positions and queries of a split: ``part`` validation or test, ``setting`` transductive or inductive."""
+        """Positions and queries of a split, each true destination against the protocol's negative: candidates (B, 2).
+
+        ``part`` is validation or test, ``setting`` transductive or inductive.
+        """
+        positions, pool = self.asked(part, setting)
+        queries = self._with_random(positions, pool)
+        if self.protocol.negatives in ("historical", "inductive"):
+            drawn = self.partners(positions, queries, pool)
+            there = torch.from_numpy(drawn).to(self.device)
+            negative = torch.where(there >= 0, there, queries.dst[:, 1])
+            queries = replace(queries, dst=torch.stack([queries.dst[:, 0], negative], dim=-1))
+        return positions, queries
+
+    def asked(self, part: str, setting: str) -> tuple[np.ndarray, Tensor]:
+        """The positions of a split's events, and the pool of their negatives."""
         positions = self.split.validation if part == "validation" else self.split.test
-        pool = self.pools.transductive
         if setting == "inductive":
-            positions, pool = self.split.inductive(positions), self.pools.inductive[part]
+            return self.split.inductive(positions), self.pools.inductive[part]
+        return positions, self.pools.transductive
+
+    def _with_random(self, positions: np.ndarray, pool: Tensor) -> Queries:
         position = torch.from_numpy(positions).to(self.device)
         size = self.protocol.eval_batch
         start = position[torch.arange(len(position), device=self.device) // size * size]
-        return positions, self.queries(position, start, pool, seed=self.protocol.eval_seed, epoch=0)
+        return self.queries(position, start, pool, seed=self.protocol.eval_seed, epoch=0)
+
+    def partners(self, positions: np.ndarray, queries: Queries, pool: Tensor) -> np.ndarray:
+        """The protocol's historical or inductive negative of each query, -1 where its source has none."""
+        start, end = self.own_time(positions)
+        return draw_partners(
+            self.host_index,
+            pool.cpu().numpy(),
+            queries.src.cpu().numpy(),
+            queries.cut.cpu().numpy(),
+            start,
+            end,
+            positions,
+            since=0 if self.protocol.negatives == "historical" else int(self.split.validation[0]),
+            seed=self.protocol.eval_seed,
+        )
+
+    def own_time(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first event of each position's own time, and past the last."""
+        t = self.stream.elapsed
+        return np.searchsorted(t, t[positions], side="left"), np.searchsorted(t, t[positions], side="right")
+
+    @cached_property
+    def host_index(self) -> TemporalIndex:
+        """The index of all events on the CPU."""
+        return self.whole.index.to("cpu")
 
 
 def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes: int | None = None) -> History:
@@ -143,12 +186,15 @@ def score_queries(
     history: History,
     queries: Queries,
     *,
-    pairs_at_once: int = 2000,
+    pairs_at_once: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """Logits (B, M) of any number of queries, in chunks of about ``pairs_at_once`` pairs; float64 on the host."""
+    """Logits (B, M) of any number of queries, in chunks of about ``pairs_at_once`` pairs; float64 on the host.
+
+    RunError where a logit is not finite: such scores would rank as they come, and flatter.
+    """
     n, width = queries.dst.shape
-    step = max(1, pairs_at_once // max(width, 1))
+    step = max(1, (pairs_at_once or model.pairs_at_once) // max(width, 1))
     out = []
     model.eval()
     with torch.inference_mode():
@@ -158,7 +204,10 @@ def score_queries(
             out.append(model(model.reader.pairs(history, chunk)))
             if progress is not None:
                 progress(len(chunk.src))
-    return torch.cat(out).double().cpu().numpy() if out else np.empty((0, width))
+    scores = torch.cat(out).double().cpu().numpy() if out else np.empty((0, width))
+    if not np.isfinite(scores).all():
+        raise RunError("The model's scores are no longer numbers: its weights have grown without bound in training.")
+    return scores
 
 
 def evaluate(
@@ -169,7 +218,88 @@ def evaluate(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> LinkMetrics:
-    """Figures of a split under the task's protocol; all None where it has no event."""
-    _, queries = task.evaluation_queries(part, setting)
-    scores = score_queries(model, task.whole, queries, progress=progress)
-    return link_metrics(scores[:, 0], scores[:, 1], task.protocol.eval_batch)
+    """Figures of a split under the task's protocol; all None where it has no event.
+
+    Where negatives of the kind asked for do not exist, random ones stand in; ``random_negatives`` says how many.
+    """
+    positive, negative, at_random = _scores(model, task, part, setting, progress)
+    found = link_metrics(positive, negative, task.protocol.eval_batch)
+    if task.protocol.negatives != "random":
+        found["random_negatives"] = at_random
+    if task.protocol.ranking != "none":
+        found |= ranking_metrics(rank(model, task, part, setting, progress=progress))  # type: ignore[typeddict-item]
+    return found
+
+
+def _scores(
+    model: LinkModel, task: LinkTask, part: str, setting: str, progress: Callable[[int], None] | None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Logits of the true events and of their negatives, (B,) each, and how many of the latter are random after all."""
+    positions, queries = task.evaluation_queries(part, setting)
+    if not task.protocol.negatives.endswith("-pairs"):
+        scores = score_queries(model, task.whole, queries, progress=progress)
+        at_random = 0
+        if task.protocol.negatives != "random":
+            at_random = int((task.partners(positions, queries, task.asked(part, setting)[1]) < 0).sum())
+        return scores[:, 0], scores[:, 1], at_random
+    pairs, at_random = whole_pairs(task, positions, queries)
+    true = replace(queries, dst=queries.dst[:, :1])
+    positive, negative = (score_queries(model, task.whole, q, progress=progress)[:, 0] for q in (true, pairs))
+    return positive, negative, at_random
+
+
+def whole_pairs(task: LinkTask, positions: np.ndarray, queries: Queries) -> tuple[Queries, int]:
+    """The DGB way: each query replaced by a pair of the past, source and all; (B, 1), and how many stayed random."""
+    stream, size = task.stream, task.protocol.eval_batch
+    batches = [positions[i : i + size] for i in range(0, len(positions), size)]
+    trained_until = None if task.protocol.negatives == "historical-pairs" else stream.t[task.split.validation[0] - 1]
+    seed = task.protocol.eval_seed
+    found = draw_pairs(stream.src, stream.dst, stream.t, batches, trained_until=trained_until, seed=seed)
+    src, dst = queries.src.cpu().numpy().copy(), queries.dst[:, 1].cpu().numpy().copy()
+    for number, (u, v) in enumerate(found):
+        src[number * size : number * size + len(u)], dst[number * size : number * size + len(v)] = u, v
+    at_random = len(positions) - sum(len(u) for u, _ in found)
+    on_device = [torch.from_numpy(x).to(task.device) for x in (src, dst)]
+    return replace(queries, src=on_device[0], dst=on_device[1][:, None]), at_random
+
+
+def rank(
+    model: LinkModel,
+    task: LinkTask,
+    part: str,
+    setting: str,
+    *,
+    pairs_at_once: int = 200_000,
+    progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """The rank of each true destination among the protocol's candidates, (B,) float64, 1 the best, ties at their mean.
+
+    Candidates come from the split's pool, as many as ``ranking`` says or all; other true destinations of the same
+    source and time do not compete. The queries see what they see otherwise; ``pairs_at_once`` are laid out at a time.
+    """
+    positions, queries = task.evaluation_queries(part, setting)
+    pool = task.asked(part, setting)[1].cpu().numpy()
+    wanted = len(pool) if task.protocol.ranking == "all" else int(task.protocol.ranking)
+    step = max(1, pairs_at_once // min(wanted, len(pool)))
+    found = [np.empty(0)]
+    for start in range(0, len(positions), step):
+        chunk = Queries(**{name: value[start : start + step] for name, value in vars(queries).items()})
+        here = positions[start : start + step]
+        true = task.stream.dst[here]
+        others = draw_candidates(pool, wanted, true, here, seed=task.protocol.eval_seed)
+        counted = (others >= 0) & ~_also_true(task, here, others)
+        candidates = np.concatenate([true[:, None], np.where(others >= 0, others, true[:, None])], axis=1)
+        asked = replace(chunk, dst=torch.from_numpy(candidates).to(task.device))
+        scores = score_queries(model, task.whole, asked, progress=progress)
+        found.append(mean_ranks(scores[:, 0], scores[:, 1:], counted))
+    return np.concatenate(found)
+
+
+def _also_true(task: LinkTask, positions: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """True where a candidate is a destination of the query's source at the query's own time. (B, M) bool."""
+    src, dst = task.stream.src, task.stream.dst
+    also = np.zeros(candidates.shape, dtype=bool)
+    for i, (position, start, end) in enumerate(zip(positions, *task.own_time(positions), strict=True)):
+        if end - start > 1:
+            also[i] = np.isin(candidates[i], dst[start:end][src[start:end] == src[position]])
+    return also

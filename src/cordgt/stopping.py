@@ -1,0 +1,67 @@
+"""Ctrl-C and SIGTERM: the first one is noted, so that a training can finish its batch and save; the second ends it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+USUAL = (signal.SIG_DFL, signal.default_int_handler)  # what a signal does where nobody has chosen otherwise
+
+
+class Stopped(KeyboardInterrupt):
+    """A training ended early because a signal asked for it. ``saved`` says where it will go on."""
+
+    def __init__(self, asked: signal.Signals, saved: str = "") -> None:
+        super().__init__(f"stopped by {asked.name}")
+        self.asked, self.saved = asked, saved
+
+    @property
+    def exit_code(self) -> int:
+        """As shells count: 130 for SIGINT, 143 for SIGTERM."""
+        return 128 + self.asked
+
+
+@dataclass
+class Stop:
+    """The signal that asked a training to end, if one did."""
+
+    asked: signal.Signals | None = None
+
+    def check(self) -> None:
+        """Raises `Stopped` where a signal has come. For moments at which nothing is half done."""
+        if self.asked is not None:
+            raise Stopped(self.asked)
+
+
+@contextmanager
+def listening() -> Iterator[Stop]:
+    """While it lasts, the first Ctrl-C or SIGTERM is only noted; a second one does what it always does.
+
+    A signal that is ignored (`nohup`) or that the program around us answers itself is left alone; so are all of them
+    outside the main thread, where Python cannot hear them.
+    """
+    stop = Stop()
+    taken: dict[signal.Signals, Any] = {}
+
+    def release() -> None:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+
+    def note(number: int, _: FrameType | None) -> None:
+        stop.asked = signal.Signals(number)
+        release()
+
+    if threading.current_thread() is threading.main_thread():
+        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        taken.update({number: handler for number, handler in found.items() if handler in USUAL})
+    for number in taken:
+        signal.signal(number, note)
+    try:
+        yield stop
+    finally:
+        release()

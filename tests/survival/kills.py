@@ -1,0 +1,214 @@
+"""Kill a training at random moments, resume it to its end, and compare with a training that nobody disturbed.
+
+    python tests/survival/kills.py --kills 50
+
+Every round trains in a process of its own, ends it with SIGKILL, in some rounds does so again to the process that
+resumes, and lets the last one finish. Weights are compared bit for bit, figures and the history of the losses exactly;
+only timings may differ. Exit code 1 where an ending is another one. ``--in-a-row``: all kills in one round.
+
+A kill may be aimed: it then waits from a random moment until the process trains, validates or writes a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).parents[2] / "src"
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+AIMS = ("anything", "training", "validation", "writing")  # in turn
+SETTINGS = {
+    "fanout": "3,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 8, "sd_dim": 8, "dropout": 0.2,
+    "epochs": 6, "patience": 6, "tolerance": 0, "batch_size": 25, "lr": 0.01,
+    "checkpoint_minutes": 0.0005,  # every 30 ms, so that epochs are cut in two as well
+}  # fmt: skip
+
+
+# -------------------- in the process that is killed
+
+
+def child(board: Path, argv: list[str]) -> None:
+    """Train as the command line does, and keep writing on ``board`` what is going on."""
+    from cordgt import api, cli, console, files, run  # noqa: F401
+
+    with open(board, "r+b") as file:
+        shown = mmap.mmap(file.fileno(), 0)  # what stands here outlives the process
+
+    def show(what: str) -> None:
+        shown[:] = what.encode().ljust(len(shown))
+
+    def tells(owner: Any, name: str, say: Any) -> None:
+        inner = getattr(owner, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            show(say(*arguments))
+            return inner(*arguments, **options)
+
+        setattr(owner, name, call)
+
+    @contextmanager
+    def writing(what: str) -> Iterator[None]:
+        before = bytes(shown).decode().strip()
+        show(f"writing {what}, {before}")
+        yield
+        show(before)
+
+    write = run.write_atomically
+
+    def write_and_tell(path: Path, content: Any) -> None:
+        with writing(Path(path).name):
+            write(path, content)
+
+    run.write_atomically = write_and_tell
+    tells(console.Bar, "epoch_begins", lambda _, phase, epoch, *rest: f"training, {phase} {epoch}")
+    tells(console.Bar, "validating", lambda *_: "validation")
+    tells(console.Bar, "evaluating", lambda _, what, n: f"evaluation: {what}")
+    show("starting")
+    sys.argv = ["cordgt", *argv]
+    cli.main()
+
+
+# -------------------- in the process that kills
+
+
+class Training:
+    """A training in a process of its own, and what it last said it was doing."""
+
+    def __init__(self, data: Path, run: Path, *, resume: bool = False) -> None:
+        self.board = run.with_suffix(".board")
+        self.board.write_bytes(b" " * 120)
+        options = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+        command = ["train", str(data), *options, "--refit", "--device", "cpu", "--out", str(run)]
+        command += ["--resume"] * resume
+        environment = os.environ | ONE_THREAD | {"PYTHONPATH": str(SOURCE)}
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--child", str(self.board), *command],
+            stdout=self.log, stderr=self.log, env=environment,
+        )  # fmt: skip
+
+    @property
+    def doing(self) -> str:
+        return self.board.read_bytes().decode().strip()
+
+    def wait_until(self, word: str, seconds: float = 60.0) -> bool:
+        """Whether it came to do that before it ended."""
+        end = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < end:
+            if word in self.doing:
+                return True
+            time.sleep(0.0003)
+        return False
+
+    def kill_after(self, delay: float, aim: str) -> str | None:
+        """What it was doing when it was killed; None where it ended before."""
+        self.wait_until("starting")
+        time.sleep(delay)
+        if aim != "anything":
+            self.wait_until(aim)
+        self.process.kill()
+        code = self.process.wait()
+        return self.doing if code == -9 else None
+
+    def finish(self) -> float:
+        """Seconds from when it was ready to its end, which must be a good one."""
+        self.wait_until("starting")
+        began = time.monotonic()
+        if self.process.wait(timeout=300) != 0:
+            self.log.seek(0)
+            raise SystemExit(f"A training failed:\n{self.log.read().decode()}")
+        return time.monotonic() - began
+
+
+def ending(run: Path) -> dict[str, Any]:
+    """All that must be the same: weights to the bit, figures, losses. Timings and memory are left out."""
+    from safetensors.torch import load_file
+
+    found: dict[str, Any] = {}
+    for path in sorted(run.glob("*.safetensors")):
+        found |= {f"{path.name} {k}": v.numpy().tobytes() for k, v in load_file(path).items()}
+    metrics = json.loads((run / "metrics.json").read_text())
+    found |= {k: v for k, v in metrics.items() if k not in ("seconds_per_epoch", "peak_memory_mb")}
+    records = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    found["history"] = [
+        {k: v for k, v in record.items() if not k.endswith("seconds")} for record in records if "events" not in record
+    ]
+    found["files"] = sorted(p.name for p in run.iterdir())
+    return found
+
+
+def write_events(path: Path, n: int = 300) -> Path:
+    draw, moment, rows = random.Random(0), 0, []
+    for _ in range(n):
+        moment += draw.choice((0, 1, 3, 7))
+        source = draw.randrange(12)
+        rows.append(f"{source},{(source + draw.choice((0, 1, 1, 2, 5))) % 12},{moment}")
+    path.write_text("\n".join(["src,dst,time", *rows]) + "\n")
+    return path
+
+
+def one_round(data: Path, run: Path, whole: float, draw: random.Random, aims: list[str]) -> list[str]:
+    """Kill as often as there are aims, perhaps once more, and finish; what it was doing each time."""
+    killed: list[str] = []
+    while len(killed) < len(aims):
+        if (run / "metrics.json").exists():  # too late: once more from the start
+            shutil.rmtree(run)
+            killed.clear()
+        doing = Training(data, run, resume=True).kill_after(draw.uniform(0, whole / len(aims)), aims[len(killed)])
+        killed += [] if doing is None else [doing]
+    if draw.random() < 0.25:
+        doing = Training(data, run, resume=True).kill_after(draw.uniform(0, whole), "anything")
+        killed += [] if doing is None else [doing]
+    Training(data, run, resume=True).finish()
+    return killed
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--kills", type=int, default=50, help="rounds, of at least one kill each")
+    options.add_argument("--seed", type=int, default=0, help="of the moments")
+    options.add_argument("--in-a-row", action="store_true", help="all kills in one round: a short test")
+    chosen = options.parse_args()
+    aims = [AIMS[number % len(AIMS)] for number in range(1, chosen.kills + 1)]
+    rounds = [aims] if chosen.in_a_row else [[aim] for aim in aims]
+    draw, where, same, kills = random.Random(chosen.seed), Counter[str](), 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_events(Path(folder) / "events.csv")
+        if not chosen.in_a_row:
+            Training(data, Path(folder) / "warm-up").finish()  # compiles, where nothing is compiled yet
+        whole = Training(data, Path(folder) / "whole").finish()
+        expected = ending(Path(folder) / "whole")
+        print(f"undisturbed: {whole:.1f} s, {len(expected['history'])} epochs", flush=True)
+        for number, aims in enumerate(rounds, 1):
+            run = Path(folder) / f"run-{number}"
+            killed = one_round(data, run, whole, draw, aims)
+            found = ending(run)
+            differing = [k for k in expected.keys() | found.keys() if expected.get(k) != found.get(k)]
+            same, kills = same + (not differing), kills + len(killed)
+            where.update(doing.split(",")[0].split(":")[0] for doing in killed)
+            told = "identical" if not differing else f"DIFFERENT: {', '.join(sorted(differing)[:5])}"
+            print(f"{number:3}  {told}  killed while {'; then while '.join(killed)}", flush=True)
+            shutil.rmtree(run)
+    print(", ".join(f"{what} {n}" for what, n in where.most_common()))
+    print(f"{len(rounds)} rounds, {kills} kills: {same} identical endings")
+    sys.exit(0 if same == len(rounds) else 1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(Path(sys.argv[2]), sys.argv[3:])
+    else:
+        main()
