@@ -16,13 +16,15 @@ import torch
 from cordgt.columns import as_text, can_be_read_twice, fit
 from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream
+from cordgt.models.base import LinkModel
 from cordgt.predict import Oracle, Recommendation
 from cordgt.protocol import Protocol
 from cordgt.readers import read_events
 from cordgt.run import BEFORE_CONFIG, RunFolder, fingerprint, ids_fingerprint
 from cordgt.settings import Settings, make
-from cordgt.tasks.link import LinkTask, history_of
+from cordgt.tasks.link import LinkTask, history_of, split_of
 from cordgt.tensorboard import curves
+from cordgt.threads import keep_threads
 from cordgt.train import (
     Silent,
     Watcher,
@@ -52,6 +54,7 @@ class Run:
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> Run:
         """A finished run; RunError where the folder is missing, unfinished or damaged."""
+        keep_threads()
         folder = RunFolder(Path(path))
         settings, data = folder.read_config()
         metrics = folder.read_metrics()
@@ -118,11 +121,16 @@ class Run:
 
         ``batch_size`` is that of evaluation here: of the per-batch means, and of the rules "paper" and "batch".
         """
+        model, task = self.measured(**changes)
+        figures = all_figures(model, task, watcher or Silent())
+        about = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
+        return {**about, "protocol": dict(vars(task.protocol)), **figures}
+
+    def measured(self, **changes: Any) -> tuple[LinkModel, LinkTask]:
+        """What figures are taken of: the weights that validation chose, and the run's own stream, as in `evaluate`."""
         protocol = self._evaluation_protocol(changes)
         task = LinkTask.prepare(self._own_stream(), protocol, seed=self.settings.seed, device=self.device)
-        figures = all_figures(self._network("model.safetensors"), task, watcher or Silent())
-        about = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
-        return {**about, "protocol": dict(vars(protocol)), **figures}
+        return self._network("model.safetensors"), task
 
     @cached_property
     def oracle(self) -> Oracle:
@@ -132,8 +140,7 @@ class Run:
         if "refit" in self.metrics:
             trained[: own.n_nodes] = True
         else:
-            split = LinkTask.prepare(own, self.settings.protocol, seed=0, device=torch.device("cpu")).split
-            trained[: own.n_nodes] = ~split.new_node
+            trained[: own.n_nodes] = ~split_of(own, self.settings.protocol).new_node
         history = history_of(self.stream, seed=self.settings.seed, device=self.device)
         return Oracle(self._network(self.weights), self.stream, history, trained)
 
@@ -243,6 +250,7 @@ def train_run(
 ) -> Run:
     """`train` for settings that are made already. RunError where another process is training in the same folder."""
     chosen = choose_device(device)
+    keep_threads()
     folder = RunFolder(out)
     start = None if init is None else _initial_weights(init, settings)
     with folder.locked(), memory_explained(settings, folder):
@@ -283,30 +291,45 @@ def train_seeds(
     stream: EventStream,
     settings: Settings,
     out: Path,
-    seeds: int,
+    seeds: int | None,
     *,
+    mask_draws: int | None = None,
     resume: bool = False,
-    watch: Callable[[int], Watcher] | None = None,
+    watch: Callable[[str], Watcher] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train with several seeds in a row into ``seed-*`` folders; mean, standard deviation and every value come back.
+    """Train several times in a row, into the folders of `spread`; mean, standard deviation and every value come back.
 
-    ``watch`` gives who watches the training of a seed; ``options`` as for `train_run`.
+    ``watch`` gives who watches the training in a folder; ``options`` as for `train_run`.
     """
-    numbers = range(settings.seed, settings.seed + seeds)
+    each = spread(settings, seeds, mask_draws)
     if RunFolder(out).holds_run:
         raise RunError(f"{out} holds a run of one seed. Choose another folder with --out.")
-    taken = [out / f"seed-{seed}" for seed in numbers if RunFolder(out / f"seed-{seed}").holds_run]
+    taken = [out / name for name in each if RunFolder(out / name).holds_run]
     if not resume and (taken or RunFolder(out).finished):  # now, rather than when its turn comes
         raise _taken((taken or [out])[0])
     runs = []
-    for seed in numbers:
-        watcher = None if watch is None else watch(seed)
-        own, path = replace(settings, seed=seed), out / f"seed-{seed}"
-        runs.append(train_run(stream, own, path, resume=resume, watcher=watcher, **options).metrics)
+    for name, own in each.items():
+        watcher = None if watch is None else watch(name)
+        runs.append(train_run(stream, own, out / name, resume=resume, watcher=watcher, **options).metrics)
     summary = summarise(runs)
     RunFolder(out).write_metrics(summary)
     return summary
+
+
+def spread(settings: Settings, seeds: int | None, mask_draws: int | None) -> dict[str, Settings]:
+    """The settings of each of several runs by its folder: ``seed-*``, ``mask-*``, or ``mask-*-seed-*`` where both vary.
+
+    Both count on from those of the settings. What does not vary stays out of the name.
+    """
+    found = {}
+    for mask in range(mask_draws or 1):
+        for seed in range(seeds or 1):
+            protocol = replace(settings.protocol, mask_seed=settings.protocol.mask_seed + mask)
+            own = replace(settings, seed=settings.seed + seed, protocol=protocol)
+            masks = [] if mask_draws is None else [f"mask-{protocol.mask_seed}"]
+            found["-".join([*masks, *([] if seeds is None else [f"seed-{own.seed}"])])] = own
+    return found
 
 
 def _taken(path: Path) -> RunError:
@@ -314,11 +337,14 @@ def _taken(path: Path) -> RunError:
 
 
 def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """``metrics.json`` of several seeds: each figure as mean, std and values (sample deviation; 0 for one value)."""
+    """``metrics.json`` of several runs: each figure as mean, std and values (sample deviation; 0 for one value).
 
-    def spread(values: list[Any]) -> Any:
+    The values stand in the order of ``seeds`` and ``mask_seeds``, one a run.
+    """
+
+    def over_runs(values: list[Any]) -> Any:
         if isinstance(values[0], dict):
-            return {key: spread([v[key] for v in values]) for key in values[0]}
+            return {key: over_runs([v[key] for v in values]) for key in values[0]}
         if any(v is None for v in values):
             return {"mean": None, "std": None, "values": values}
         std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
@@ -330,8 +356,10 @@ def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "model": first["model"],
         "data": first["data"],
         "seeds": [m["seed"] for m in metrics],
-        "protocol": first["protocol"],
-        **{key: spread([m[key] for m in metrics]) for key in measured},
+        "mask_seeds": (masks := [m["protocol"]["mask_seed"] for m in metrics]),
+        # one protocol but for the draws of the masked nodes, which are listed where there are several
+        "protocol": first["protocol"] | ({"mask_seed": sorted(set(masks))} if len(set(masks)) > 1 else {}),
+        **{key: over_runs([m[key] for m in metrics]) for key in measured},
     }
 
 

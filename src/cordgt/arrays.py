@@ -26,7 +26,9 @@ def as_column(values: Any) -> Any:
     A list that mixes numbers and strings becomes strings. DataError where it is not one-dimensional.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+        if pa.types.is_dictionary(values.type):
+            return as_column(values.cast(values.type.value_type))
+        return values.cast(pa.string()) if pa.types.is_string_view(values.type) else values
     of_pandas = type(values).__module__.partition(".")[0] == "pandas"
     if not of_pandas and not isinstance(values, list | tuple):
         values = np.asarray(values)
@@ -118,7 +120,7 @@ def feature_rows(values: Any, n_rows: int, what: str) -> Features | None:
         raise DataError(f"The {what} have shape {raw.shape}; {n_rows} rows of equal length were expected.")
     if raw.shape[1] == 0:
         return None
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         rows = np.ascontiguousarray(raw, dtype=np.float32)
     bad = first_not_finite(rows)
     if bad is not None:

@@ -144,6 +144,10 @@ def train(
     seeds: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Train so many times, into seed-* folders.")
     ] = None,
+    mask_draws: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Train with so many draws of the masked nodes, into mask-* folders."),
+    ] = None,
     device: Device = "auto",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", show_default="runs/DATA-MODEL-seedN", help="The run folder.")
@@ -174,19 +178,26 @@ def train(
     columns = _columns(src, dst, time, label, features, ids, node_features)
     stream = _load(data, columns)
     folder = out or api.default_folder(stream.name, settings.model, settings.seed)
+    several = seeds is not None or mask_draws is not None
     options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit, "columns": columns}
     console.note(f"{settings.model} on {_facts(stream)}; figures and weights go to {folder}")
     with _resumable(), console.Bar() as bar:
-        if seeds is None:
+        if not several:
             metrics = api.train_run(stream, settings, folder, watcher=bar, **options).metrics
         else:
             metrics = api.train_seeds(
-                stream, settings, folder, seeds, watch=lambda k: bar.titled(f"seed {k}, "), **options
+                stream,
+                settings,
+                folder,
+                seeds,
+                mask_draws=mask_draws,
+                watch=lambda name: bar.titled(f"{name.replace('-seed', ', seed').replace('-', ' ')}, "),
+                **options,
             )
     if resume and not bar.trained:
         console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
     _show_figures(f"{settings.model} on {stream.name}", metrics, json_)
-    _suggest(folder if seeds is None else folder / f"seed-{settings.seed}", stream)
+    _suggest(folder / next(iter(api.spread(settings, seeds, mask_draws))), stream)
 
 
 @app.command()
@@ -229,6 +240,98 @@ def evaluate(
         figures,
         json_,
     )
+
+
+@app.command()
+def compare(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another, on the same data under the same protocol.")],
+    part: Annotated[str, typer.Option(metavar="WORD", help="test or validation.")] = "test",
+    setting: Annotated[str, typer.Option(metavar="WORD", help="transductive or inductive.")] = "transductive",
+    bootstrap: Annotated[int, typer.Option(min=1, metavar="N", help="Resamples of the events.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the resamples.")] = 0,
+    set_: Set = [],  # noqa: B006
+    device: Device = "auto",
+    json_: Json = None,
+) -> None:
+    """Compare two runs on the same queries: the difference, with an interval from a paired bootstrap.
+
+    Runs on other data or under another protocol are refused. What an evaluation may change can be set for both.
+    """
+    from cordgt import answers
+    from cordgt.compare import compare_runs, table_rows
+    from cordgt.errors import check_choice
+    from cordgt.settings import parse_assignments
+    from cordgt.tasks.link import PARTS, SETTINGS
+
+    answers.check_json(json_)
+    check_choice("--part", part, PARTS)
+    check_choice("--setting", setting, SETTINGS)
+    runs = [_run(path, device) for path in (run_a, run_b)]
+    found = compare_runs(
+        *runs, part=part, setting=setting, bootstrap=bootstrap, seed=seed, changes=parse_assignments(set_)
+    )
+    if json_ is not None:
+        answers.write_json(found, json_)
+    if json_ != "-":
+        console.out.print(
+            f"A {run_a} ({found['a']['model']}), B {run_b} ({found['b']['model']}): {found['events']:,} events of "
+            f"{part}, {setting}, of {found['data']}; in percent",
+            markup=False,
+        )
+        answers.show(table_rows(found), None)
+        for text in found["says"]:
+            console.out.print(text, markup=False)
+
+
+@app.command()
+def audit(
+    what: Annotated[
+        str, typer.Argument(metavar="RUN|DATA", help="A run folder; or a known dataset's name, or a file.")
+    ],
+    queries: Annotated[int, typer.Option(min=1, metavar="N", help="How many test queries of a run are tried.")] = 200,
+    set_: Set = [],  # noqa: B006
+    device: Device = "auto",
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    label: Label = None,
+    features: Features = None,
+    ids: Ids = "auto",
+    node_features: NodeFeatures = None,
+    json_: Json = None,
+) -> None:
+    """Check that a run sees nothing it must not, or what DATA is like. Exit code 1 where a check fails.
+
+    Column options are for DATA. A run is checked as it was measured, or with what --set changes of that.
+    """
+    from cordgt import answers
+    from cordgt.audit import audit_data, audit_model, failed
+    from cordgt.settings import make, parse_assignments
+
+    answers.check_json(json_)
+    changes = parse_assignments(set_)
+    about: dict[str, Any] = {}
+    if (Path(what) / "config.toml").exists():
+        loaded = _run(Path(what), device)
+        model, task = loaded.measured(**changes)
+        checks = audit_model(model, task, queries=queries)
+        about = {"run": what, "model": loaded.settings.model, "data": task.stream.name, "seed": loaded.settings.seed}
+        about["protocol"] = dict(vars(task.protocol))
+    else:
+        stream = _load(what, _columns(src, dst, time, label, features, ids, node_features))
+        protocol = make("cordgt", changes).protocol
+        checks = audit_data(stream, protocol)
+        about = {"data": stream.name, "events": stream.n_events, "protocol": dict(vars(protocol))}
+    passed, rows = not failed(checks), [dict(vars(check)) for check in checks]
+    if json_ is not None:
+        answers.write_json({**about, "passed": passed, "checks": rows}, json_)
+    if json_ != "-":
+        answers.show(rows, None)
+    if not passed:
+        wrong = ", ".join(check.check for check in checks if check.result == "FAIL")
+        console.note(f"{what} does not pass: {wrong}.")
+        raise typer.Exit(1)
 
 
 @app.command()

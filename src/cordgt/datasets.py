@@ -78,7 +78,7 @@ def find(name: str) -> Path | None:
     for folder in data_folders():
         for ending in (".csv", ".csv.gz"):
             path = folder / name / f"ml_{name}{ending}"
-            if path.is_file():
+            if os.path.isfile(path):  # which, unlike a Path, is not upset by a name too long
                 return path
     return None
 
@@ -92,15 +92,15 @@ def resolve(data: str | os.PathLike[str]) -> Path:
     text = os.fspath(data)
     if not text:
         raise DataError("No data is named: give a dataset's name or a path.")
-    path = Path(text).expanduser()
+    path = _expanded(text)
     if not _is_plain(text):
-        if path.exists():
+        if os.path.exists(path):
             return path
         raise DataError(f"There is no file {path}.{nearest(path.name, names_beside(path))}")
     found = find(text)
     if found is not None:
         return found
-    if text not in KNOWN and path.exists():
+    if text not in KNOWN and os.path.exists(path):
         return path
     raise DataError(_not_found(text, path))
 
@@ -141,6 +141,14 @@ def difference(name: str, stream: EventStream) -> str:
     )
     parts = [f"{here} {what} (published: {there})" for what, here, there in compared if here != there]
     return f"not {name} as published: {', '.join(parts)}" if parts else ""
+
+
+def _expanded(text: str) -> Path:
+    """A path with ``~`` as the home of the user; as it is written where there is no such user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
 
 
 def _is_plain(text: str) -> bool:

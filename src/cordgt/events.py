@@ -35,7 +35,7 @@ from cordgt.arrays import (
 from cordgt.errors import DataError, RunError
 from cordgt.files import read_own_parquet, write_atomically
 from cordgt.ids import NodeIds, id_column
-from cordgt.times import TimeAxis, number_column
+from cordgt.times import FIRST_DATE, LAST_DATE, TimeAxis, number_column
 
 __all__ = ["EventStream", "NodeIds", "TimeAxis"]
 
@@ -160,6 +160,7 @@ class EventStream:
         if new_t[0] < old_t[-1]:
             first, last = self.time.format_one(new_t[0]), self.time.format_one(old_t[-1])
             raise DataError(f"The new events begin at {first}, before the last event of the history ({last}).")
+        _check_span(old_t[0], new_t[-1])
         edge_x = self._more_features(given.edge_x)
         ids, src_id, dst_id = self.ids.extend(given.src, given.dst)
         return replace(
@@ -214,22 +215,22 @@ class EventStream:
             nodes["features"] = as_lists(self.node_x)
         tables = {_NODES_FILE: pa.table(nodes), _EVENTS_FILE: pa.table(events).replace_schema_metadata(about)}
         for name, table in tables.items():
-            write_atomically(Path(folder) / name, partial(pq.write_table, table))
+            write_atomically(Path(folder) / name, partial(pq.write_table, table, write_page_checksum=True))
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> EventStream:
         """The stream ``save`` wrote. RunError where a file is missing or damaged, or the two do not fit together."""
         source = Path(folder)
         events, nodes = read_own_parquet(source / _EVENTS_FILE), read_own_parquet(source / _NODES_FILE)
-        about = {k.decode(): v.decode() for k, v in (events.schema.metadata or {}).items()}
-        if about.get("cordgt_stream") != _FORMAT:
+        about = {k: v.decode("utf-8", "replace") for k, v in (events.schema.metadata or {}).items()}
+        if about.get(b"cordgt_stream") != _FORMAT:
             raise RunError(f"{source / _EVENTS_FILE} was not written by this version of cordgt.")
         if any(column.null_count for table in (events, nodes) for column in table.columns):
             raise RunError(f"The history in {source} is damaged: values are missing.")
         try:
             stream = cls(
-                src=int64(events["src"]),
-                dst=int64(events["dst"]),
+                src=int64(pc.cast(events["src"], pa.int64())),
+                dst=int64(pc.cast(events["dst"], pa.int64())),
                 t=to_numpy(events["t"]),
                 edge_x=from_lists(events["features"]) if "features" in events.column_names else None,
                 node_x=from_lists(nodes["features"]) if "features" in nodes.column_names else None,
@@ -238,11 +239,11 @@ class EventStream:
                     nodes["id"].combine_chunks(),
                     to_numpy(nodes["side"]).astype(np.uint8) if "side" in nodes.column_names else None,
                 ),
-                time=TimeAxis("date" if about["time"] == "date" else "number"),
-                name=about["name"],
-                notes=tuple(json.loads(about["notes"])),
+                time={axis.kind: axis for axis in (TimeAxis("number"), TimeAxis("date"))}[about[b"time"]],
+                name=about[b"name"],
+                notes=tuple(str(k) for k in json.loads(about[b"notes"])),
             )
-        except (KeyError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
             raise RunError(f"The history in {source} is damaged: {error}.") from None
         wrong = _damage(stream)
         if wrong:
@@ -261,8 +262,27 @@ def _damage(stream: EventStream) -> str:
         return "its events and its nodes do not fit together"
     if not np.isfinite(stream.t).all() or (stream.t[1:] < stream.t[:-1]).any():
         return "its times are not sorted"
+    if stream.time.kind == "date" and (
+        stream.t.dtype != np.int64 or stream.t[0] < FIRST_DATE or stream.t[-1] > LAST_DATE
+    ):
+        return "its times are no dates"
+    try:
+        _check_span(stream.t[0], stream.t[-1])
+    except DataError as error:
+        return str(error).rstrip(".")
+    if stream.label is not None and stream.label.dtype not in (np.int64, np.float64):
+        return "its labels are of the wrong type"
+    if not all(x is None or np.isfinite(x).all() for x in (stream.edge_x, stream.node_x)):
+        return "a feature is not a finite number"
     if stream.ids.side is not None and stream.ids.side.max() > 1:
         return "its ids and their sides do not fit together"
+    own_spaces = (
+        [stream.ids.names]
+        if stream.ids.side is None
+        else [stream.ids.names.filter(pa.array(stream.ids.side == side)) for side in (0, 1)]
+    )
+    if any(pc.count_distinct(names).as_py() < len(names) for names in own_spaces):
+        return "an id comes twice"
     return ""
 
 
@@ -304,9 +324,14 @@ def _checked(src: Any, dst: Any, t: Any, edge_x: Any, label: Any, time: TimeAxis
         raise DataError(f"Columns of unequal length: {len(src)} sources, {len(dst)} destinations, {len(t)} times.")
     if len(src) == 0:
         raise DataError("There are no events.")
-    if (t.max().item() - t.min().item()) >= (2**63 if t.dtype.kind == "i" else np.inf):
-        raise DataError(f"The times span from {t.min()} to {t.max()}, too far to subtract one from the other.")
+    _check_span(t.min(), t.max())
     return _Columns(src, dst, t, feature_rows(edge_x, len(t), "event features"), _labels(label, len(t)), time)
+
+
+def _check_span(first: Any, last: Any) -> None:
+    """DataError where the time between two numpy numbers cannot be told in numbers of their type."""
+    if last.item() - first.item() >= (2**63 if first.dtype.kind == "i" else np.inf):
+        raise DataError(f"The times span from {first} to {last}, too far to subtract one from the other.")
 
 
 def _labels(values: Any, n_rows: int) -> Ints | Floats | None:
@@ -322,8 +347,11 @@ def _labels(values: Any, n_rows: int) -> Ints | Floats | None:
     if not is_number(kind):
         raise DataError(f"The labels are not numbers (type {kind}).")
     if (pa.types.is_integer(kind) or pa.types.is_boolean(kind)) and not column.null_count:
-        return int64(pc.cast(column, pa.int64()))
-    return float64(pc.fill_null(pc.cast(column, pa.float64()), float("nan")))
+        try:
+            return int64(pc.cast(column, pa.int64()))
+        except pa.ArrowInvalid:  # unsigned, and beyond 2^63
+            pass
+    return float64(pc.fill_null(pc.cast(column, pa.float64(), safe=False), float("nan")))
 
 
 # -------------------- growing
@@ -335,6 +363,11 @@ def _same_number_type(old: Any, new: Any) -> tuple[Any, Any]:
         return old, new
     if old.dtype.kind == "i" and (new == np.floor(new)).all() and (np.abs(new) < 2.0**63).all():
         return old, new.astype(np.int64)
+    whole = old if old.dtype.kind == "i" else new
+    if whole.max() > 2**53 or whole.min() < -(2**53):
+        raise DataError(
+            "Some of the times are fractions, others are whole numbers too large to be told exactly beside."
+        )
     return old.astype(np.float64), new.astype(np.float64)
 
 

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from cordgt.errors import DataError, RunError, nearest
 
-
 # What Arrow raises for a damaged file; the last three for names, text and sizes that make no sense.
 PARQUET_ERRORS = (OSError, pa.ArrowException, KeyError, ValueError, MemoryError)
 
@@ -30,10 +29,12 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
     target = Path(path)
     try:
         part = _new_file_beside(target)
+        permissions = part.stat().st_mode  # what the umask allows: asking for the umask itself would change it
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None
     try:
         write(part)
+        part.chmod(permissions)  # safetensors puts a file of its own in its place, for the user alone
         _sync(part)  # before the rename: else a machine that goes down could leave a new name on old nothing
         os.replace(part, target)
     except OSError as error:
@@ -125,7 +126,7 @@ def _npy_header(path: Path, file: BinaryIO) -> tuple[tuple[int, int], bool, np.d
     except OSError:
         raise
     except Exception as error:  # numpy evaluates the header as Python: what comes of a damaged one has no common name
-        raise DataError(f"{path} cannot be read: its header is damaged ({short(error)}).") from None
+        raise DataError(f"{path} cannot be read: it is damaged ({short(error)}).") from None
     if dtype.hasobject:
         raise DataError(f"{path} cannot be read: it holds Python objects, not numbers.")
     if len(shape) != 2 or dtype.kind not in "fiub":

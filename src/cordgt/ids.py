@@ -48,7 +48,13 @@ def id_column(values: Any) -> Any:
 
 
 def _whole_or_null(column: Any) -> Any:
-    """Floats as int64; null where they are not whole or do not fit."""
+    """Floats and decimals as int64; null where they are not whole or do not fit."""
+    if pa.types.is_decimal(column.type):  # which hold whole numbers that no float does
+        try:
+            return pc.cast(column, pa.int64())
+        except pa.ArrowInvalid:
+            exact = [int(v) if v is not None and v == int(v) else None for v in column.to_pylist()]
+            return pa.array([v if v is not None and -(2**63) <= v < 2**63 else None for v in exact], pa.int64())
     column = pc.cast(column, pa.float64())
     whole = pc.and_(pc.equal(column, pc.floor(column)), pc.less(pc.abs(column), 2.0**63))
     return pc.cast(pc.if_else(whole, column, None), pa.int64())

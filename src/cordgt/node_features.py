@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cordgt.arrays import Features, Ints, feature_rows, looks_like_number
+from cordgt.arrays import Features, Ints, feature_rows, is_text, looks_like_number
 from cordgt.errors import DataError, RowError
 from cordgt.events import EventStream
 from cordgt.files import is_npy, read_npy
@@ -49,8 +49,8 @@ def _join_table(stream: EventStream, table: Table) -> EventStream:
         raise DataError(f"{table.label} has an id column but no features.")
     columns = table.columns([by_id] if by_side is None else [by_id, by_side])
     ids = table.ids(columns[by_id], by_id)
-    side = None if by_side is None else columns[by_side]
-    _check_once(table, ids, side)
+    side = None if by_side is None else _sides(table, columns[by_side])
+    _check_once(table, ids, None if stream.ids.shared else side)
     node = _nodes_of(stream, table, ids, side)
     rows = table.numbers(others)
     known = node >= 0
@@ -67,11 +67,23 @@ def _join_table(stream: EventStream, table: Table) -> EventStream:
     return stream.with_node_features(node_x, *notes)
 
 
-def _check_once(table: Table, ids: Any, side: Any) -> None:
+def _sides(table: Table, column: Any) -> npt.NDArray[Any]:
+    """A column of sides as ``src`` and ``dst``. DataError for what is neither."""
+    if not is_text(column.type):
+        raise DataError(f"{table.label}: the column 'side' holds {column.type}; src or dst was expected.")
+    low = np.array([str(k).strip().lower() for k in column.to_pylist()], dtype=np.str_)
+    wrong = np.flatnonzero((low != "src") & (low != "dst"))
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(f"{table.at(row)}: side is {column[row].as_py()!r}; src or dst was expected.")
+    return low
+
+
+def _check_once(table: Table, ids: Any, side: npt.NDArray[Any] | None) -> None:
     """DataError where an id (of one side, where sides are told) has two rows."""
     keys = pc.cast(ids, pa.string())
     if side is not None:
-        keys = pc.binary_join_element_wise(keys, pc.cast(side, pa.string()), "\0")
+        keys = pc.binary_join_element_wise(keys, pa.array(side, pa.string()), "\0")
     counts = pc.value_counts(keys)
     if len(counts) == len(keys):
         return
@@ -80,19 +92,13 @@ def _check_once(table: Table, ids: Any, side: Any) -> None:
     raise DataError(f"{table.at(int(rows[1]))}: the id {ids[int(rows[1])].as_py()!r} comes a second time.")
 
 
-def _nodes_of(stream: EventStream, table: Table, ids: Any, side: Any) -> Ints:
+def _nodes_of(stream: EventStream, table: Table, ids: Any, side: npt.NDArray[Any] | None) -> Ints:
     """The node every row belongs to, -1 for none."""
     as_src, as_dst = stream.ids.find(ids, "src"), stream.ids.find(ids, "dst")
     if stream.ids.shared:
         return as_src
     if side is not None:
-        low = np.array([str(k).strip().lower() for k in side.to_pylist()])
-        wrong = np.flatnonzero((low != "src") & (low != "dst"))
-        if len(wrong):
-            raise DataError(
-                f"{table.at(int(wrong[0]))}: side is {side[int(wrong[0])].as_py()!r}; src or dst was expected."
-            )
-        return np.where(low == "src", as_src, as_dst)
+        return np.where(side == "src", as_src, as_dst)
     both = np.flatnonzero((as_src >= 0) & (as_dst >= 0))
     if len(both):
         row = int(both[0])

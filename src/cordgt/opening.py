@@ -21,6 +21,8 @@ from cordgt.files import PARQUET_ERRORS, checked_table, read_bytes, short
 from cordgt.tables import MARK, Table, TextTable, TypedTable
 from cordgt.usual_names import layout_of
 
+_QUOTED = rb'"[^"]*+(?:""[^"]*+)*+(?:"|\Z)'  # to the end of the text where it is never closed
+
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
@@ -88,16 +90,17 @@ def _parquet(label: str, data: bytes) -> TypedTable:
 
 def _text(label: str, data: bytes, expected: Expected) -> TextTable:
     """Text as a table: the first lines show the delimiter and whether there is a header."""
-    data, n_comments = _cleaned(label, data)
+    raw = _cleaned(label, data)
+    data, n_comments = _without_comments(raw)
+    delimiter = _delimiter(label, _first_lines(data), expected)
+    if n_comments and b'"' in raw:
+        data, n_comments = _without_comments(raw, delimiter)
+    spaced = delimiter != " " and _is_spaced(_first_lines(data), delimiter)
+    data = _single_spaced(data) if delimiter == " " else _quotes_first(data, delimiter)
     lines = _first_lines(data)
     if not lines:
         raise DataError(f"{label} holds nothing but comments.")
-    delimiter = _delimiter(lines, expected)
-    first_line = lines[0].split() if delimiter == " " else _fields(lines[:1], delimiter)[0]
-    has_header = expected.is_header([k.strip() for k in first_line])
-    if delimiter == " ":
-        data = _single_spaced(data)
-        lines = _first_lines(data)
+    has_header = expected.is_header([k.strip() for k in _fields(lines[:1], delimiter)[0]])
     rows = _fields(lines, delimiter)
     header, body, body_line = None, data, 1
     if has_header:
@@ -111,19 +114,19 @@ def _text(label: str, data: bytes, expected: Expected) -> TextTable:
     return TextTable(
         label=label,
         header=header,
-        # The header of JODIE has one name for all the features.
-        width=len(first) if header is None or layout == "jodie" else len(header),
+        # The header of JODIE has one name for all the features, of which there may be none.
+        width=len(first) if header is None else max(len(first), 4) if layout == "jodie" else len(header),
         layout=layout,
         notes=(comments,) if n_comments else (),
         body=body,
         first_line=body_line,
         delimiter=delimiter,
-        trim=delimiter != " " and len(first) > 1 and all(k[:1] == " " for row in rows for k in row[1:]),
+        trim=spaced and len(first) > 1,
     )
 
 
-def _cleaned(label: str, data: bytes) -> tuple[bytes, int]:
-    """Text in UTF-8 without its mark, one kind of line end, comment lines blanked; and how many these were."""
+def _cleaned(label: str, data: bytes) -> bytes:
+    """Text in UTF-8 without its mark, with one kind of line end."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{label} is text in UTF-16; save it as UTF-8.")
     while data.startswith(MARK):
@@ -138,16 +141,19 @@ def _cleaned(label: str, data: bytes) -> tuple[bytes, int]:
             raise DataError(f"{label}, line {line}: not in UTF-8; save the file in UTF-8.") from None
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    return _without_comments(data)
+    return data
 
 
-def _without_comments(data: bytes) -> tuple[bytes, int]:
-    """The text with comment lines blanked, and how many these were."""
+def _without_comments(data: bytes, delimiter: str | None = None) -> tuple[bytes, int]:
+    """The text with comment lines blanked, and how many these were.
+
+    A quoted field may hold a line break followed by '#': once the delimiter is known, such a field is passed over
+    whole, to the end of the text where the quote is never closed.
+    """
     if not (data[:1] in (b"#", b"%") or b"\n#" in data or b"\n%" in data):
         return data, 0
-    if b'"' not in data:
+    if delimiter is None:
         return re.subn(rb"(?m)^[#%].*", b"", data)
-    # A quoted field may hold a line break followed by '#': such a field is passed over whole.
     n_comments = 0
 
     def blank(found: re.Match[bytes]) -> bytes:
@@ -157,8 +163,22 @@ def _without_comments(data: bytes) -> tuple[bytes, int]:
             return b""
         return found[0]
 
-    pattern = rb'(?m)(?:^|(?<=[,;|\t ]))"(?:[^"]|"")*"|^[#%].*'
-    return re.sub(pattern, blank, data), n_comments
+    before = rb"[ \t]" if delimiter == " " else re.escape(delimiter).encode()
+    return re.sub(rb"(?m)(?:^|(?<=%s)) *%s|^[#%%].*" % (before, _QUOTED), blank, data), n_comments
+
+
+def _is_spaced(lines: list[str], delimiter: str) -> bool:
+    """Whether every delimiter outside quotes is followed by a space."""
+    bare = [re.sub(r'"[^"]*"', "", line) for line in lines]
+    return all(part[:1] == " " for line in bare for part in line.split(delimiter)[1:])
+
+
+def _quotes_first(data: bytes, delimiter: str) -> bytes:
+    """The text without the spaces between a delimiter and a quote: there they are no part of the field."""
+    mark = re.escape(delimiter).encode()
+    if b' "' not in data or not re.search(rb'(?m)(?:^|%s) +"' % mark, data):
+        return data
+    return re.sub(rb"(?m)(^|%s) *(%s)" % (mark, _QUOTED), rb"\1\2", data)
 
 
 def _first_lines(data: bytes) -> list[str]:
@@ -171,17 +191,31 @@ def _first_lines(data: bytes) -> list[str]:
 
 
 def _single_spaced(data: bytes) -> bytes:
-    """Fields separated by one space, none at the ends of a line."""
+    """Fields separated by one space, none at the ends of a line; what is quoted stays as it is."""
+    if b'"' in data:
+        spaces = rb"(?m)((?:^|(?<=[ \t]))%s)|^[ \t]+|[ \t]+$|[ \t]+" % _QUOTED
+        return re.sub(spaces, _one_space, data)
     data = data.replace(b"\t", b" ")
     while b"  " in data:
         data = data.replace(b"  ", b" ")
     return data.replace(b"\n ", b"\n").replace(b" \n", b"\n").strip(b" ")
 
 
+def _one_space(found: re.Match[bytes]) -> bytes:
+    """What to put for white space, which is gone at the ends of a line, or for a quoted field."""
+    if found[1] is not None:
+        return found[1]
+    text, start, end = found.string, found.start(), found.end()
+    inside = start > 0 and text[start - 1] != 10 and end < len(text) and text[end] != 10
+    return b" " if inside else b""
+
+
 def _after_header(data: bytes, header: list[str], delimiter: str) -> tuple[bytes, int]:
     """What follows the header's row, and the number of its first line."""
     reader = csv.reader(
-        io.StringIO(data[: 1 << 20].decode("utf-8", errors="ignore"), newline="\n"), delimiter=delimiter
+        io.StringIO(data[: 1 << 20].decode("utf-8", errors="ignore"), newline="\n"),
+        delimiter=delimiter,
+        skipinitialspace=True,
     )
     for row in reader:
         if row == header:
@@ -197,13 +231,21 @@ def _after_header(data: bytes, header: list[str], delimiter: str) -> tuple[bytes
 def _fields(lines: list[str], delimiter: str) -> list[list[str]]:
     """The rows in these lines; split at every delimiter where the quotes make no sense."""
     try:
-        return [k for k in csv.reader((f"{line}\n" for line in lines), delimiter=delimiter) if k]
+        reader = csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, skipinitialspace=True)
+        return [k for k in reader if k]
     except csv.Error:
         return [line.split(delimiter) for line in lines]
 
 
-def _delimiter(lines: list[str], expected: Expected) -> str:
-    """The mark that splits most lines alike into enough fields; a space stands for any white space."""
+def _words(line: str) -> list[str]:
+    """The parts of a line between spaces and tabs."""
+    return re.split(r"[ \t]+", line.strip(" \t"))
+
+
+def _delimiter(label: str, lines: list[str], expected: Expected) -> str:
+    """The mark that splits most lines alike into enough fields; a space stands for spaces and tabs."""
+    if not lines:
+        raise DataError(f"{label} holds nothing but comments.")
     needed = expected.n_columns
     best, best_key = "", (False, 0.0, 0)
     for mark in (",", "\t", ";", "|"):
@@ -212,7 +254,7 @@ def _delimiter(lines: list[str], expected: Expected) -> str:
         key = (width >= needed, counts[width] / len(lines), width)
         if width > 1 and key > best_key:
             best, best_key = mark, key
-    blank_width = min(len(line.split()) for line in lines)
+    blank_width = min(len(_words(line)) for line in lines)
     if expected.whitespace and not best_key[0] and blank_width > 1 and (blank_width >= needed or not best):
         return " "
     return best or ","

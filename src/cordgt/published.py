@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,7 +34,7 @@ def features_beside(table: Table, idx: Any, path: Path) -> tuple[Features | None
             f"{beside} has {len(rows)} rows; {n_events + 1} were expected for the {n_events} events of {path}"
             " (row 0 unused)."
         )
-    if not rows.any():
+    if not _any(rows):
         return None, [f"{beside.name} is all zero: read as no features"]
     try:
         which = np.asarray(pc.cast(pc.cast(idx, pa.float64()), pa.int64()))
@@ -56,9 +57,15 @@ def with_node_features_beside(stream: EventStream, path: Path) -> EventStream:
     if beside is None:
         return stream
     rows = read_npy(beside)
-    if not rows.any():
+    if not _any(rows):
         return stream.with_notes(f"{beside.name} is all zero: read as no features")
     return join_by_number(stream, rows, beside)
+
+
+def _any(rows: npt.NDArray[Any]) -> bool:
+    """Whether a value is not zero; a NaN is not, and numpy need not warn of it."""
+    with np.errstate(invalid="ignore"):
+        return bool(rows.any())
 
 
 def _sibling(path: Path, ending: str) -> Path | None:

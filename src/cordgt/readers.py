@@ -22,7 +22,7 @@ from cordgt.events import EventStream
 from cordgt.node_features import join_node_features
 from cordgt.opening import Expected, open_source
 from cordgt.published import features_beside, with_node_features_beside
-from cordgt.roles import Column, ColumnOptions, FeatureColumns, Roles, choose, open_table, position_of
+from cordgt.roles import Column, ColumnOptions, FeatureColumns, Roles, as_position, choose, open_table, position_of
 from cordgt.tables import Table, TextTable
 from cordgt.times import TimeAxis
 from cordgt.usual_names import NODE, SRC, are_people_and_things, named_in
@@ -137,7 +137,8 @@ def _labels(table: Table, columns: dict[int, Any], roles: Roles, *, asked: bool)
     if is_text(column.type):
         column = pc.utf8_trim_whitespace(column)
         column = pc.if_else(pc.equal(column, ""), None, column)
-        for kind in (pa.int64(), pa.float64()):
+        hexadecimal = pc.any(pc.match_substring_regex(column, "[xX]")).as_py()  # Arrow reads 0x1F as 31
+        for kind in (pa.float64(),) if hexadecimal else (pa.int64(), pa.float64()):
             try:
                 return pc.cast(column, kind), []
             except pa.ArrowInvalid:
@@ -182,7 +183,8 @@ def _column_notes(table: Table, roles: Roles) -> list[str]:
     named = (("sources", roles.src), ("destinations", roles.dst), ("times", roles.time), ("labels", roles.label))
     read = [f"{role} from {table.named(k).removesuffix(' (counted from 0)')}" for role, k in named if k is not None]
     notes = [("no header; " if table.header is None else "") + ", ".join(read)]
-    left = [k for k in range(table.width) if k not in roles.used()]
+    used = roles.used()
+    left = [k for k in range(table.width) if k not in used]
     if left:
         names = ", ".join(str(k) if table.header is None else f"'{table.header[k]}'" for k in left[:10])
         notes.append(f"columns not read: {names}{', …' if len(left) > 10 else ''} (--features reads them)")
@@ -255,7 +257,7 @@ def read_ids(source: Any, column: Column = None) -> Any:
     """
 
     def is_header(first: list[str]) -> bool:
-        by_name = column is not None and not str(column).isdigit()
+        by_name = column is not None and as_position(str(column)) is None
         return by_name or bool(named_in(first, NODE | SRC))
 
     # Names of people hold spaces: white space separates nothing here.

@@ -65,7 +65,7 @@ def _is_header(first: list[str], options: ColumnOptions, need_time: bool) -> boo
     """Whether the first row names the columns: it does if the names asked for or the usual ones stand in it, or if its
     field for the time is not a time."""
     asked = [str(k) for k in (options.src, options.dst, options.time, options.label) if k is not None]
-    if any(find_name(k, first) is not None and not k.isdigit() for k in asked):
+    if any(find_name(k, first) is not None and as_position(k) is None for k in asked):
         return True
     if layout_of(first):
         return True
@@ -73,7 +73,8 @@ def _is_header(first: list[str], options: ColumnOptions, need_time: bool) -> boo
     usual_pair = len(src) == 1 and len(dst) == 1
     if usual_pair and (named_in(first, TIME) or not need_time):
         return True
-    position = int(options.time) if options.time is not None and str(options.time).isdigit() else 2
+    by_place = None if options.time is None else as_position(str(options.time))
+    position = 2 if by_place is None else by_place
     if position >= len(first):
         return usual_pair
     return first[position] != "" and not looks_like_time(first[position])
@@ -97,17 +98,24 @@ def choose(table: Table, options: ColumnOptions, *, need_time: bool = True) -> R
     return replace(roles, features=_feature_columns(table, roles, options.features))
 
 
+def as_position(asked: str) -> int | None:
+    """The position that an option names; None for a name. Digits of other scripts, and too many, are a name."""
+    return int(asked) if re.fullmatch(r"[0-9]{1,9}", asked) else None
+
+
 def position_of(table: Table, asked: str, role: str) -> int:
     """The position of a column given by name or by position. DataError, for the option ``--role``, if there is none."""
     by_name = find_name(asked, table.header or ())
     if by_name is not None:
         return by_name
-    if asked.isdigit():
-        if int(asked) < table.width:
-            return int(asked)
+    place = as_position(asked)
+    if place is not None:
+        if place < table.width:
+            return place
         raise DataError(
             f"{table.label} has no column {asked} for --{role}: it has {table.width}, counted from 0. {_listing(table)}"
         )
+    asked = asked if len(asked) <= 100 else f"{asked[:100]}…"
     if table.header is None:
         raise DataError(
             f"{table.label} has no header, so no column '{asked}' for --{role};"
@@ -180,14 +188,15 @@ def _check_distinct(table: Table, found: dict[str, int | None]) -> None:
 
 def _feature_columns(table: Table, roles: Roles, asked: FeatureColumns) -> tuple[int, ...]:
     """The positions of the features: those asked for, or those a layout or their names declare."""
-    free = [k for k in range(table.width) if k not in roles.used()]
+    used = roles.used()
+    free = [k for k in range(table.width) if k not in used]
     if asked is None:
         if table.layout == "jodie":
             return tuple(free)
         return tuple(k for k in free if table.layout == "" and table.declares_features(k))
     parts = [k.strip() for k in asked.split(",")] if isinstance(asked, str) else [str(k) for k in asked]
     chosen = [k for part in parts for k in _feature_part(table, part, free)]
-    twice = [k for k, count in Counter(chosen).items() if count > 1 or k not in free]
+    twice = [k for k, count in Counter(chosen).items() if count > 1 or k in used]
     if twice:
         raise DataError(f"{table.label}: {table.named(twice[0])} is asked for as a feature, but is already in use.")
     return tuple(chosen)
@@ -198,7 +207,7 @@ def _feature_part(table: Table, part: str, free: list[int]) -> list[int]:
     if find_name(part, table.header or ()) is None:
         if part in ("rest", "none"):
             return free if part == "rest" else []
-        bounds = re.fullmatch(r"(\d+)-(\d+)", part)
+        bounds = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", part)
         if bounds:
             start, stop = int(bounds[1]), int(bounds[2])
             if start > stop or stop >= table.width:

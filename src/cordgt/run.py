@@ -22,7 +22,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from cordgt.errors import DataError, RunError, SettingError
@@ -96,7 +96,8 @@ class RunFolder:
     def sweep(self) -> None:
         """Remove what a process that was killed while writing left half written. Only under the lock."""
         for part in self.path.glob(".*.part"):
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder that cannot be written says so at the next write
+                part.unlink()
 
     def create(
         self,
@@ -156,7 +157,7 @@ class RunFolder:
         path = self.path / "config.toml"
         try:
             given = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:  # bad UTF-8 and bad TOML are both ValueErrors
+        except (OSError, ValueError, RecursionError) as error:  # bad UTF-8 and bad TOML are both ValueErrors
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
         if given.get("format") != FORMAT:
             raise RunError(f"{path} has format {given.get('format')}, and this version reads format {FORMAT}.")
@@ -174,7 +175,7 @@ class RunFolder:
             raise RunError(f"{self.path} is not finished: it has no metrics.json yet. Continue it with --resume.")
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
         missing = [key for key in FIGURES if not isinstance(found, dict) or key not in found]
         if missing:
@@ -186,15 +187,14 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file whole or not at all."""
-        self._write(name, partial(_write_text, text))
+        self._write(name, partial(_write_bytes, text.encode()))
 
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
         """RunError where a file cannot be written, with what is left."""
         try:
             write_atomically(self.path / name, write)
-        except (DataError, SafetensorError) as error:
-            cannot = "" if isinstance(error, DataError) else f"{self.path / name} cannot be written: "
-            raise RunError(f"{cannot}{_sentence(error)}{self._left()}") from None
+        except DataError as error:
+            raise RunError(f"{error}{self._left()}") from None
 
     def _left(self) -> str:
         """What a person can still do after a write that failed."""
@@ -205,7 +205,8 @@ class RunFolder:
         ready = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
         told = json.dumps(about)
         metadata = {"about": told, "sha256": _checksum(ready, told)}
-        self._write(name, lambda part: save_file(ready, part, metadata=metadata))
+        content = save(ready, metadata)  # not `save_file`: killed, it leaves a temporary file of its own
+        self._write(name, partial(_write_bytes, content))
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What `write_tensors` wrote; RunError where it is missing, damaged or altered."""
@@ -220,7 +221,7 @@ class RunFolder:
             return tensors, dict(json.loads(told))
         except FileNotFoundError:
             raise RunError(f"{path} is missing: the run folder is incomplete.") from None
-        except (OSError, SafetensorError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, TypeError, ValueError, RecursionError) as error:
             raise self.damaged(name, _sentence(error)) from None
 
     def damaged(self, name: str, why: str) -> RunError:
@@ -311,8 +312,8 @@ def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
     return digest.hexdigest()
 
 
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
+def _write_bytes(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
 
 
 def _toml_lines(values: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ import tomllib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,8 +78,8 @@ def parse_toml(text: str, where: str) -> Given:
     """The settings in a file, be it a run's ``config.toml`` or a person's with any part of it; not yet checked."""
     try:
         given = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"{where} is not valid TOML: {error}.") from None
+    except (ValueError, RecursionError) as error:  # what is no TOML, numbers too long, and arrays too deep
+        raise SettingError(f"{where} is not valid TOML: {str(error).rstrip('.')}.") from None
     model, seed = given.pop("model", None), given.pop("seed", None)
     for own in ("format", "data", "run"):  # a run's config.toml says more than its settings
         given.pop(own, None)
@@ -98,7 +99,8 @@ def parse_toml(text: str, where: str) -> Given:
 def from_toml(text: str, where: str) -> Settings:
     """The inverse of `Settings.to_toml`."""
     given = parse_toml(text, where)
-    return make(given.model or "cordgt", given.keys, seed=given.seed or 0, where=where)
+    seed = 0 if given.seed is None else given.seed
+    return make("cordgt" if given.model is None else given.model, given.keys, seed=seed, where=where)
 
 
 def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "settings") -> Settings:
@@ -107,15 +109,15 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
     A key that only other models use is kept aside in ``unused``; one that nothing uses is a SettingError.
     """
     if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**63:
-        raise SettingError(f"{where}: seed={seed}: it is a whole number of 64 bits.")
+        raise SettingError(f"{where}: seed={_shown(seed)}: it is a whole number of 64 bits.")
     kind = models.find(model)
     tables: dict[str, type[Any]] = {"protocol": Protocol, "training": Training, "model_settings": kind.settings}
     chosen: dict[str, dict[str, Any]] = {name: {} for name in tables}
     unused = []
     for key, value in given.items():
-        home = next((name for name, table in tables.items() if key in typing.get_type_hints(table)), None)
+        home = next((name for name, table in tables.items() if key in _hints(table)), None)
         if home is not None:
-            chosen[home][key] = _convert(key, value, typing.get_type_hints(tables[home])[key])
+            chosen[home][key] = _convert(key, value, _hints(tables[home])[key])
         elif key in known_keys():
             unused.append(key)
         elif key in ("model", "seed"):
@@ -126,10 +128,15 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
     return Settings(model=model, seed=seed, unused=tuple(unused), **made)
 
 
+@cache
+def _hints(table: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(table)
+
+
 def known_keys() -> list[str]:
     """Every key that some model or the loop takes."""
     tables = [Protocol, Training, *(kind.settings for kind in models.MODELS.values())]
-    return list(dict.fromkeys(name for table in tables for name in typing.get_type_hints(table)))
+    return list(dict.fromkeys(name for table in tables for name in _hints(table)))
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, str]:
@@ -164,13 +171,23 @@ def _convert(key: str, value: Any, kind: Any) -> Any:
             return value
         if typing.get_origin(kind) is tuple:
             items = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
-            return tuple(_to_int(x) for x in items)
+            if isinstance(items, list | tuple):
+                return tuple(_to_int(x) for x in items)
     except (TypeError, ValueError, OverflowError):
         pass
     expected = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}.get(
         kind, "whole numbers, as in 32,1"
     )
-    raise SettingError(f"{key}={value}: expected {expected}.")
+    raise SettingError(f"{key}={_shown(value)}: expected {expected}.")
+
+
+def _shown(value: Any) -> str:
+    """A value as it was given, for messages, unless it is endless."""
+    try:
+        text = str(value)
+    except ValueError:  # an integer of thousands of digits
+        return "…"
+    return text if len(text) <= 500 else f"{text[:500]}…"
 
 
 def _to_bool(value: Any) -> bool:
@@ -185,7 +202,10 @@ def _to_bool(value: Any) -> bool:
 def _to_int(value: Any) -> int:
     if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError(value)
-    return int(value)
+    whole = int(value)
+    if not -(2**63) <= whole < 2**63:
+        raise ValueError(whole.bit_length())
+    return whole
 
 
 def _toml(value: Any) -> str:

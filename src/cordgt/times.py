@@ -15,6 +15,7 @@ from cordgt.arrays import Floats, Ints, as_column, first_failure, first_true, fl
 from cordgt.errors import DataError, RowError
 
 _ZONED = r"[T ]\d{2}.*(Z|[+-]\d{2}(:?\d{2})?)$"
+FIRST_DATE, LAST_DATE = -62_167_219_200_000_000, 253_402_300_799_999_999  # microseconds: years 0 to 9999, in UTC
 _ISO = "an ISO date such as 2024-03-01 or 2024-03-01T12:30:00Z"
 
 
@@ -73,11 +74,12 @@ class TimeAxis:
             return np.zeros(0, np.int64)
         if is_text(column.type):
             column = pc.utf8_trim_whitespace(column)
-            return _text_numbers(column) if self.kind == "number" else _text_dates(column)
+            return _text_numbers(column) if self.kind == "number" else _in_range(_text_dates(column))
         temporal = _is_temporal(column.type)
+        found = _in_range(_typed_dates(column)) if temporal else number_column(column)
         if temporal != (self.kind == "date"):
-            raise RowError(0, self.wrong_axis(column[0].as_py()))
-        return _typed_dates(column) if temporal else number_column(column)
+            raise RowError(0, self.wrong_axis(TimeAxis("date" if temporal else "number").format(found[:1])[0].as_py()))
+        return found
 
     def format(self, values: npt.ArrayLike) -> Any:
         """Times for people, as an Arrow array: numbers as they are, dates as ISO text in UTC (2024-03-01T12:30:00Z)."""
@@ -114,7 +116,12 @@ def number_column(column: Any) -> Ints | Floats:
             return int64(pc.cast(column, pa.int64()))
         except pa.ArrowInvalid:
             return float64(pc.cast(column, pa.float64(), safe=False))
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_decimal(kind):
+        try:
+            return int64(pc.cast(column, pa.int64()))
+        except pa.ArrowInvalid:
+            return _finite(pc.cast(column, pa.float64()), column)
+    if pa.types.is_floating(kind):
         return _finite(pc.cast(column, pa.float64()), column)
     raise DataError(f"A column of type {kind} cannot hold times; numbers, dates or ISO text can.")
 
@@ -179,9 +186,17 @@ def _iso_dates(column: Any) -> Ints:
     return int64(pc.coalesce(pc.cast(plain, pa.int64()), pc.cast(shifted, pa.int64())))
 
 
+def _in_range(micros: Ints) -> Ints:
+    """The dates as they are. RowError at the first that cannot be written with a year of four digits."""
+    outside = np.flatnonzero((micros < FIRST_DATE) | (micros > LAST_DATE))
+    if len(outside):
+        raise RowError(int(outside[0]), "the date is out of range: years 0 to 9999 can be read")
+    return micros
+
+
 def _typed_dates(column: Any) -> Ints:
     if pa.types.is_date(column.type):
-        column = pc.cast(column, pa.timestamp("s"))
+        column = pc.cast(column, pa.timestamp("ms" if pa.types.is_date64(column.type) else "s"))
     zone = column.type.tz
     try:
         # Finer than a microsecond is cut off; the order of events is kept.

@@ -9,7 +9,7 @@ import pytest
 from .helpers import call, process, works
 
 DATA = ("list", "describe", "convert")
-OTHERS = ("train", "evaluate", "predict", "recommend", "embed", "data", "models", "demo", "version")
+OTHERS = ("train", "evaluate", "compare", "audit", "predict", "recommend", "embed", "data", "models", "demo", "version")
 COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
 
 

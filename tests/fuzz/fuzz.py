@@ -119,7 +119,7 @@ def _watch(what: str, count: int, options: argparse.Namespace, counts: Counter[A
         for key in ("seed", "seconds", "memory", "data"):
             if getattr(options, key) is not None:
                 command += [f"--{key}", str(getattr(options, key))]
-        folder, found = None, [0]
+        folder = None
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
             assert worker.stdout is not None and worker.stderr is not None
             for line in worker.stdout:
@@ -130,7 +130,6 @@ def _watch(what: str, count: int, options: argparse.Namespace, counts: Counter[A
                 if "counts" in said:
                     counts.update({(what, kind): n for kind, n in said["counts"].items()})
                     start = said["next"]
-                    found[0] = start
                     rate = start / max(time.monotonic() - begun, 1e-9)
                     print(f"\r{what}: {start} of {count}, {rate:.0f} a second, {len(bugs)} bugs ", end="", flush=True)
             trouble = worker.stderr.read()
@@ -149,6 +148,8 @@ def _last_frame(trouble: str) -> str:
 
 
 def _note(bugs: dict[Any, Any], what: str, kind: str, where: str, detail: str, number: int) -> None:
+    if (what, kind, where) not in bugs:
+        print(f"\n{kind} in {where or what}: --what {what} --only {number}: {detail}", flush=True)
     bug = bugs.setdefault((what, kind, where), {"count": 0, "detail": detail, "number": number})
     bug["count"] += 1
 
@@ -160,7 +161,9 @@ def _report(counts: Counter[Any], bugs: dict[Any, Any], options: argparse.Namesp
         print(f"{what:<10}{kind:<48}{n:>9}")
     print(f"\n{len(bugs)} {'bug' if len(bugs) == 1 else 'bugs'}")
     for (what, kind, where), bug in sorted(bugs.items(), key=lambda item: -item[1]["count"]):
-        print(f"- {kind} in {where or what}, {bug['count']} times; --what {what} --only {bug['number']}: {bug['detail']}")
+        print(
+            f"- {kind} in {where or what}, {bug['count']} times; --what {what} --only {bug['number']}: {bug['detail']}"
+        )
 
 
 if __name__ == "__main__":

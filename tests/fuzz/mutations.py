@@ -21,8 +21,9 @@ EXTREMES = [
     b"2024-03-01T25:00:00", b"2024-03-01T12:30", b"2024-03-01T12:30:60Z", b"2024-03-01T12:30:00.123456789Z",
     b"2024-03-01 12:30:00 UTC", b"2024-03-01T12:30:00+25:00", b"20240301", b"2024-3-1", b"03/01/2024", b"12:30",
     "١٢".encode(), "²".encode(), "é".encode(), "e\u0301".encode(), "\u202e\u200b".encode(), "\u00a0".encode(),
-    "\u2028".encode(), "\x85".encode(), b"\x0b", b"\x0c", b"\x1c", b'"', b'""', b'"a', b'a"', b'a"b', b'"a"b', b'"a""b"',
-    b'" a "', b'"a,b"', b'"a\nb"', b'"\n#"', b"'a'", b"#", b"#x", b"%x", b"\\", b"\\N", b"\0", b"\t", b"src", b"time",
+    "\u2028".encode(), "\x85".encode(), b"\x0b", b"\x0c", b"\x1c", b'"', b'""', b'"a', b'a"', b'a"b', b'"a"b',
+    b'"a""b"', b'" a "', b'"a,b"', b'"a\nb"', b'"\n#"', b"'a'", b"#", b"#x", b"%x", b"\\", b"\\N", b"\0", b"\t",
+    b"src", b"time",
     "😀".encode(), "\ufeff".encode(), b"=1+1", b"../x", b"a" * 300,
 ]  # fmt: skip
 NAMES = [

@@ -21,12 +21,13 @@ from cordgt.tables import TextTable
 def rows_of(data: bytes, delimiter: str) -> list[list[str]]:
     """The fields of every row that is neither blank nor a comment.
 
-    A quote opens a field only at its start; two of them within are one. A comment begins at the start of a line.
+    A quote opens a field only at its start or after spaces there; two of them within are one. A comment begins at the
+    start of a line.
     A space as delimiter stands for any run of spaces and tabs.
     """
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
-    text = data.decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    text = data.decode("utf-8").lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     rows: list[list[str]] = []
     at = 0
     while at < len(text):
@@ -34,7 +35,7 @@ def rows_of(data: bytes, delimiter: str) -> list[list[str]]:
             at = _end_of_line(text, at) + 1
             continue
         row, at = _row(text, at, delimiter)
-        if any(field.strip() for field in row) or (len(row) > 1 and delimiter != " "):
+        if any(field.strip() for field in row) or (len(row) > 1 and delimiter not in " \t"):
             rows.append(row)
     return rows
 
@@ -63,6 +64,9 @@ def _row(text: str, at: int, delimiter: str) -> tuple[list[str], int]:
 
 def _field(text: str, at: int, marks: str) -> tuple[str, int]:
     """The field that begins at ``at``, and where the mark after it stands."""
+    inside = len(text) - len(text[at:].lstrip(" "))
+    if " " not in marks and text[inside : inside + 1] == '"':
+        at = inside
     field, quoted, start = "", False, at
     while at < len(text):
         char = text[at]

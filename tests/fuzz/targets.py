@@ -223,8 +223,9 @@ def _check_use(rng: Random, stream: EventStream, own: Readers) -> None:
         path = convert(stream, own.folder / f"again{ending}")[0]
         again = read_events(path)
         same = again.n_events == stream.n_events and np.array_equal(again.t, stream.t)
-        if not same or again.ids.take(again.src).to_pylist() != stream.ids.take(stream.src).to_pylist():
-            raise Misread(f"written as {ending} and read again, the stream is another")
+        ids = [[str(k) for k in one.ids.take(one.src).to_pylist()] for one in (stream, again)]
+        if not same or ids[0] != ids[1]:
+            raise Misread(f"written as {ending} and read again, {stream.t}, {ids[0]} is {again.t}, {ids[1]}")
 
 
 def _try_pairs(rng: Random, source: Any, data: bytes | None, own: Readers) -> str:
@@ -293,6 +294,8 @@ class Runs:
         self.files = [{p.name: p.read_bytes() for p in sorted(base.iterdir())} for base in self.bases]
         self.originals = [Run.load(base, "cpu") for base in self.bases]
         self.pools = {name: [files[name] for files in self.files] for name in self.files[0]}
+        names = ("model.safetensors", "state.safetensors")
+        self.tensors = [{name: RunFolder(base).read_tensors(name)[0] for name in names} for base in self.bases]
         self.work = self.folder / "damaged"
         self.work.mkdir()
 
@@ -324,7 +327,7 @@ class Runs:
         folder = RunFolder(self.work)
         for name in ("model.safetensors", "state.safetensors"):
             tensors, about = folder.read_tensors(name)
-            before = self._tensors(which, name)
+            before = self.tensors[which][name]
             same &= tensors.keys() == before.keys() and isinstance(about, dict)
             same &= all(bool(tensors[k].equal(before[k])) for k in before if k in tensors)
         folder.begun()
@@ -341,9 +344,6 @@ class Runs:
         if same:
             return "read, as it was"
         return "read, altered (binary)" if binary and len(binary) == len(changed) else "read, altered (text)"
-
-    def _tensors(self, which: int, name: str) -> dict[str, Any]:
-        return RunFolder(self.bases[which]).read_tensors(name)[0]
 
 
 def _own_table(rng: Random, table: Any) -> Any:
@@ -404,7 +404,9 @@ class Fuzzer:
     """The targets with a folder of their own, on memory where there is one."""
 
     def __init__(self, real: dict[str, bytes] | None = None) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="cordgt-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="cordgt-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+        )
         self._real = real or {}
         self._targets: dict[str, Any] = {}
 

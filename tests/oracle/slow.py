@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 PADDING = -1
 BITS = (1 << 64) - 1
@@ -248,3 +249,217 @@ def link_metrics(pos: Sequence[float], neg: Sequence[float], batch_size: int) ->
         "auc_batch": sum(area_under_curve(*batch) for batch in batches) / len(batches),
         "events": len(pos),
     }
+
+
+def ranking_metrics(ranks: Sequence[float]) -> dict[str, float | None]:
+    """The mean of one over the rank, and the share of the ranks up to 1, 3 and 10."""
+    figures: dict[str, float | None] = {"mrr": sum(1 / rank for rank in ranks) / len(ranks) if ranks else None}
+    for k in (1, 3, 10):
+        figures[f"hits@{k}"] = sum(rank <= k for rank in ranks) / len(ranks) if ranks else None
+    return figures
+
+
+def mean_rank(true: float, others: Sequence[float]) -> float:
+    """Halfway between the true score's places when it comes first among its equals and when it comes last."""
+    best_first = sorted([(-true, 0)] + [(-score, 1) for score in others])
+    best_last = sorted([(-true, 1)] + [(-score, 0) for score in others])
+    return (best_first.index((-true, 0)) + 1 + best_last.index((-true, 1)) + 1) / 2
+
+
+# Harder negatives ----------------------------------------------------------------------------------------------------
+
+
+def partners(
+    history: History, pool: Sequence[int], node: int, cut: int, now: Sequence[int], since: int = 0
+) -> list[int]:
+    """Those of the pool whom the node met among the first ``cut`` events and meets in none of the events ``now``.
+
+    And whom it met at no time before ``since``. Ascending; who was the source is of no account.
+    """
+    met = {history.partner(node, p) for p in history.events_of(node, cut)}
+    too_early = {history.partner(node, p) for p in history.events_of(node, min(since, len(history.src)))}
+    meets_now = {history.partner(node, p) for p in history.events_of(node, len(history.src)) if p in now}
+    return sorted((met & set(pool)) - too_early - meets_now)
+
+
+def partner(
+    history: History,
+    pool: Sequence[int],
+    node: int,
+    cut: int,
+    now: Sequence[int],
+    position: int,
+    since: int,
+    seed: int,
+    tag: int,
+) -> int:
+    """One of the ``partners``; padding where there are none."""
+    fit = partners(history, pool, node, cut, now, since)
+    key = child(child(child(mix(seed), tag), 0), position)
+    return fit[below(key, len(fit))] if fit else PADDING
+
+
+Pair = tuple[int, int]
+
+
+def past_pairs(
+    src: Sequence[int], dst: Sequence[int], t: Sequence[float], batch: Sequence[int], trained_until: float | None
+) -> set[Pair]:
+    """The pairs up to the time of the batch's first event, without those of its own times and those of training."""
+    start, end = t[batch[0]], t[batch[-1]]
+    events = range(len(t))
+    past = {(src[p], dst[p]) for p in events if t[p] <= start}
+    own = {(src[p], dst[p]) for p in events if start <= t[p] <= end}
+    trained = {(src[p], dst[p]) for p in events if trained_until is not None and t[p] <= trained_until}
+    return past - own - trained
+
+
+def pairs(
+    src: Sequence[int],
+    dst: Sequence[int],
+    t: Sequence[float],
+    batches: Sequence[Sequence[int]],
+    trained_until: float | None,
+    seed: int,
+) -> list[list[Pair]]:
+    """Of each batch's ``past_pairs`` as many as it has events, in the order of their keys; all if they are fewer."""
+    number = {pair: i for i, pair in enumerate(sorted(set(zip(src, dst, strict=True))))}
+    found = []
+    for b, batch in enumerate(batches):
+        fit = past_pairs(src, dst, t, batch, trained_until)
+        key = child(mix(seed), b)
+        found.append(sorted(fit, key=lambda pair, key=key: child(key, number[pair]))[: len(batch)])
+    return found
+
+
+def candidates(pool: Sequence[int], n: int, dst: int, position: int, seed: int, tag: int) -> list[int]:
+    """``n`` of the pool without ``dst``, or all of them.
+
+    Each draw reaches one further than the last; where it hits one that is taken, the newest in reach stands in (Floyd).
+    """
+    others = [node for node in pool if node != dst]
+    if n >= len(pool):
+        return others
+    key = child(child(child(mix(seed), tag), 0), position)
+    chosen: list[int] = []
+    for j in range(n):
+        newest = len(others) - n + j
+        drawn = below(child(key, j), newest + 1)
+        chosen.append(newest if drawn in chosen else drawn)
+    return [others[i] for i in chosen]
+
+
+# Evaluation ----------------------------------------------------------------------------------------------------------
+
+
+class Edgebank:
+    """1 for a pair that met not longer ago than a share of the time gone by, 0 for any other."""
+
+    def __init__(self, window: float = 1.0) -> None:
+        self.window = window
+
+    def score(self, history: History, src: int, dst: int, t: float, cut: int, pair_cut: int) -> float:
+        last: dict[frozenset[int], float] = {}
+        for p in range(pair_cut):
+            last[frozenset((history.src[p], history.dst[p]))] = history.elapsed[p]
+        pair = frozenset((src, dst))
+        return float(pair in last and t - last[pair] <= self.window * t)
+
+
+class Popularity:
+    """How many events the destination was part of."""
+
+    def score(self, history: History, src: int, dst: int, t: float, cut: int, pair_cut: int) -> float:
+        return float(sum(dst in (history.src[p], history.dst[p]) for p in range(cut)))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of one event, and how far its answer may look."""
+
+    position: int
+    cut: int
+    pair_cut: int
+    negative: Pair
+    at_random: bool
+    candidates: list[int]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A split under the rules of a protocol; ``rules`` has its fields by name."""
+
+    history: History
+    n_nodes: int
+    split: Split
+    rules: Any
+    tag: int
+
+    def asked(self, part: str, setting: str) -> tuple[list[int], list[int]]:
+        """The positions, and the pool of their negatives."""
+        src, dst = self.history.src, self.history.dst
+        positions = {"validation": self.split.validation, "test": self.split.test}[part]
+        everyone = set(range(self.n_nodes)) if self.rules.pool == "nodes" else set(dst)
+        if setting == "transductive":
+            return positions, sorted(everyone)
+        positions = inductive(self.split, src, dst, positions)
+        own = everyone if self.rules.pool == "nodes" else {dst[p] for p in positions}
+        return positions, sorted(own if len(own) >= 2 else everyone)
+
+    def own_time(self, position: int) -> list[int]:
+        """All events with the time of this one."""
+        elapsed = self.history.elapsed
+        return [p for p in range(len(elapsed)) if elapsed[p] == elapsed[position]]
+
+    def questions(self, part: str, setting: str) -> list[Question]:
+        history, rules, seed = self.history, self.rules, self.rules.eval_seed
+        positions, pool = self.asked(part, setting)
+        batches = [positions[i : i + rules.eval_batch] for i in range(0, len(positions), rules.eval_batch)]
+        first_after_training = self.split.validation[0]
+        found = []
+        for b, batch in enumerate(batches):
+            whole = []
+            if rules.negatives.endswith("-pairs"):
+                trained = history.elapsed[first_after_training - 1] if rules.negatives == "inductive-pairs" else None
+                whole = pairs(history.src, history.dst, history.elapsed, batches, trained, seed)[b]
+            for i, p in enumerate(batch):
+                now = self.own_time(p)
+                so_far = min(now[0], batch[0])
+                cut = so_far if rules.visibility == "batch" else now[0]
+                pair_cut = now[0] if rules.visibility == "event" else so_far
+                u, v = history.src[p], history.dst[p]
+                one = (u, negative(pool, v, p, seed, 0, self.tag))
+                at_random = rules.negatives != "random"
+                if rules.negatives in ("historical", "inductive"):
+                    since = 0 if rules.negatives == "historical" else first_after_training
+                    other = partner(history, pool, u, cut, now, p, since, seed, self.tag)
+                    if other != PADDING:
+                        one, at_random = (u, other), False
+                elif i < len(whole):
+                    one, at_random = whole[i], False
+                competing = []
+                if rules.ranking != "none":
+                    n = len(pool) if rules.ranking == "all" else int(rules.ranking)
+                    also_true = {history.dst[q] for q in now if history.src[q] == u}
+                    competing = [w for w in candidates(pool, n, v, p, seed, self.tag) if w not in also_true]
+                found.append(Question(p, cut, pair_cut, one, at_random, competing))
+        return found
+
+    def figures(self, model: Edgebank | Popularity, part: str, setting: str) -> dict[str, float | int | None]:
+        pos, neg, ranks, at_random = [], [], [], 0
+        for q in self.questions(part, setting):
+            u, v, t = self.history.src[q.position], self.history.dst[q.position], self.history.elapsed[q.position]
+
+            def score(a: int, b: int, q: Question = q, t: float = t) -> float:
+                return model.score(self.history, a, b, t, q.cut, q.pair_cut)
+
+            pos.append(score(u, v))
+            neg.append(score(*q.negative))
+            at_random += q.at_random
+            ranks.append(mean_rank(pos[-1], [score(u, w) for w in q.candidates]))
+        found = link_metrics(pos, neg, self.rules.eval_batch)
+        if self.rules.negatives != "random":
+            found["random_negatives"] = at_random
+        if self.rules.ranking != "none":
+            found |= ranking_metrics(ranks)
+        return found

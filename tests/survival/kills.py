@@ -2,9 +2,10 @@
 
     python tests/survival/kills.py --kills 50
 
-Every round trains in a process of its own, ends it with SIGKILL, in some rounds does so again to the process that
-resumes, and lets the last one finish. Weights are compared bit for bit, figures and the history of the losses exactly;
-only timings may differ. Exit code 1 where an ending is another one. ``--in-a-row``: all kills in one round.
+Every training is a process of its own, forked from one that has imported everything and run nothing. A round starts
+one, ends it with SIGKILL, in some rounds does so again to the process that resumes, and lets the last one finish.
+Weights are compared bit for bit, figures and the history of the losses exactly; only timings may differ. Exit code 1
+where an ending is another one. ``--in-a-row``: all kills in one round.
 
 A kill may be aimed: it then waits from a random moment until the process trains, validates or writes a file.
 """
@@ -14,10 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import mmap
+import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,11 +29,10 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).parents[2] / "src"
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 AIMS = ("anything", "training", "validation", "writing")  # in turn
 SETTINGS = {
     "fanout": "3,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 8, "sd_dim": 8, "dropout": 0.2,
-    "epochs": 6, "patience": 6, "tolerance": 0, "batch_size": 25, "lr": 0.01,
+    "epochs": 4, "patience": 4, "tolerance": 0, "batch_size": 25, "lr": 0.01,
     "checkpoint_minutes": 0.0005,  # every 30 ms, so that epochs are cut in two as well
 }  # fmt: skip
 
@@ -42,7 +42,7 @@ SETTINGS = {
 
 def child(board: Path, argv: list[str]) -> None:
     """Train as the command line does, and keep writing on ``board`` what is going on."""
-    from cordgt import api, cli, console, files, run  # noqa: F401
+    from cordgt import cli, console, run
 
     with open(board, "r+b") as file:
         shown = mmap.mmap(file.fileno(), 0)  # what stands here outlives the process
@@ -93,12 +93,14 @@ class Training:
         options = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
         command = ["train", str(data), *options, "--refit", "--device", "cpu", "--out", str(run)]
         command += ["--resume"] * resume
-        environment = os.environ | ONE_THREAD | {"PYTHONPATH": str(SOURCE)}
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--child", str(self.board), *command],
-            stdout=self.log, stderr=self.log, env=environment,
-        )  # fmt: skip
+        self.process = multiprocessing.get_context("fork").Process(target=self._train, args=(command,))
+        self.process.start()
+
+    def _train(self, command: list[str]) -> None:
+        for stream in (1, 2):
+            os.dup2(self.log.fileno(), stream)
+        child(self.board, command)
 
     @property
     def doing(self) -> str:
@@ -107,7 +109,7 @@ class Training:
     def wait_until(self, word: str, seconds: float = 60.0) -> bool:
         """Whether it came to do that before it ended."""
         end = time.monotonic() + seconds
-        while self.process.poll() is None and time.monotonic() < end:
+        while self.process.is_alive() and time.monotonic() < end:
             if word in self.doing:
                 return True
             time.sleep(0.0003)
@@ -120,14 +122,15 @@ class Training:
         if aim != "anything":
             self.wait_until(aim)
         self.process.kill()
-        code = self.process.wait()
-        return self.doing if code == -9 else None
+        self.process.join()
+        return self.doing if self.process.exitcode == -9 else None
 
     def finish(self) -> float:
         """Seconds from when it was ready to its end, which must be a good one."""
         self.wait_until("starting")
         began = time.monotonic()
-        if self.process.wait(timeout=300) != 0:
+        self.process.join(300)
+        if self.process.exitcode != 0:
             self.log.seek(0)
             raise SystemExit(f"A training failed:\n{self.log.read().decode()}")
         return time.monotonic() - began
@@ -182,6 +185,13 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0, help="of the moments")
     options.add_argument("--in-a-row", action="store_true", help="all kills in one round: a short test")
     chosen = options.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sys.path.insert(0, str(SOURCE))
+    import sklearn.metrics  # noqa: F401
+    import torch._dynamo  # noqa: F401  # Adam imports it, and it takes longer than the training
+
+    from cordgt import answers, api, cli  # noqa: F401
+
     aims = [AIMS[number % len(AIMS)] for number in range(1, chosen.kills + 1)]
     rounds = [aims] if chosen.in_a_row else [[aim] for aim in aims]
     draw, where, same, kills = random.Random(chosen.seed), Counter[str](), 0, 0
@@ -208,7 +218,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        child(Path(sys.argv[2]), sys.argv[3:])
-    else:
-        main()
+    main()

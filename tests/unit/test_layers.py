@@ -19,7 +19,7 @@ ORDER = """
     draws split index negatives context distance encoding history
     models.base models.cordgt models.edgebank models.popularity models
     protocol settings metrics tasks tasks.link floors
-    stopping run train predict tensorboard api
+    threads stopping run train predict tensorboard api audit compare
     console answers demo cli __main__
 """.split()
 

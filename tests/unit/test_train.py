@@ -325,7 +325,6 @@ def test_cut_off_after_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             except Interrupted:
                 left = 0
                 fit(out, stream, resume=True, **options)
-            (out / "state.safetensors").unlink(missing_ok=True)  # left, unused, where the figures were the last thing
             assert_same_run(out, expected.path)
     assert n > 12  # so many writes a run has at least
 

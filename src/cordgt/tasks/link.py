@@ -51,17 +51,7 @@ class LinkTask:
         cls, stream: EventStream, protocol: Protocol, *, seed: int, device: torch.device, everything: bool = False
     ) -> LinkTask:
         """Split, index and move to the device. ``everything``: train on all events, masking none."""
-        split = split_events(
-            stream.src,
-            stream.dst,
-            stream.t,
-            stream.n_nodes,
-            how=protocol.split,
-            mask_nodes=protocol.mask_nodes,
-            mask_seed=protocol.mask_seed,
-            train_part=protocol.train_part,
-            validation_part=protocol.validation_part,
-        )
+        split = split_of(stream, protocol)
         whole = history_of(stream, seed=seed, device=device)
         training = whole
         if everything:
@@ -154,6 +144,21 @@ class LinkTask:
         return self.whole.index.to("cpu")
 
 
+def split_of(stream: EventStream, protocol: Protocol) -> Split:
+    """The protocol's split of a stream."""
+    return split_events(
+        stream.src,
+        stream.dst,
+        stream.t,
+        stream.n_nodes,
+        how=protocol.split,
+        mask_nodes=protocol.mask_nodes,
+        mask_seed=protocol.mask_seed,
+        train_part=protocol.train_part,
+        validation_part=protocol.validation_part,
+    )
+
+
 def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes: int | None = None) -> History:
     """All of a stream as a model may read it."""
     index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes if n_nodes is None else n_nodes)
@@ -206,7 +211,10 @@ def score_queries(
                 progress(len(chunk.src))
     scores = torch.cat(out).double().cpu().numpy() if out else np.empty((0, width))
     if not np.isfinite(scores).all():
-        raise RunError("The model's scores are no longer numbers: its weights have grown without bound in training.")
+        raise RunError(
+            "The model's scores are no longer numbers: its weights have grown without bound in training. "
+            "A smaller learning rate often helps (--set lr=0.0003, with another --out)."
+        )
     return scores
 
 
@@ -222,7 +230,7 @@ def evaluate(
 
     Where negatives of the kind asked for do not exist, random ones stand in; ``random_negatives`` says how many.
     """
-    positive, negative, at_random = _scores(model, task, part, setting, progress)
+    positive, negative, at_random = split_scores(model, task, part, setting, progress)
     found = link_metrics(positive, negative, task.protocol.eval_batch)
     if task.protocol.negatives != "random":
         found["random_negatives"] = at_random
@@ -231,8 +239,8 @@ def evaluate(
     return found
 
 
-def _scores(
-    model: LinkModel, task: LinkTask, part: str, setting: str, progress: Callable[[int], None] | None
+def split_scores(
+    model: LinkModel, task: LinkTask, part: str, setting: str, progress: Callable[[int], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Logits of the true events and of their negatives, (B,) each, and how many of the latter are random after all."""
     positions, queries = task.evaluation_queries(part, setting)

@@ -1,0 +1,139 @@
+"""`cordgt audit`, `cordgt compare` and `cordgt train --mask-draws`, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cordgt import audit
+
+from .conftest import Trained
+from .helpers import TINY, call, fails, settings, unchanged, works, write_events, write_rows
+
+# -------------------- audit
+
+
+@pytest.mark.parametrize("rule", ["event", "paper", "batch"])
+def test_a_run_passes(trained: Trained, rule: str) -> None:
+    with unchanged(trained.run):
+        found = works("audit", trained.run, "--queries", 20, "--set", f"visibility={rule}", "--json").json
+    assert found["passed"] and found["model"] == "cordgt" and found["protocol"]["visibility"] == rule
+    results = {row["check"]: row["result"] for row in found["checks"]}
+    assert results.pop("batch size") == ("ok" if rule == "event" else "by design")
+    assert set(results.values()) == {"ok"} and len(results) == 8
+
+
+def test_dates_features_and_separate_ids_pass(shop: Trained) -> None:
+    said = works("audit", shop.run, "--queries", 20)
+    for words in ("future", "same moment", "time shift", "other names", "same seed", "new like known", "ok"):
+        assert words in said.out
+    assert "FAIL" not in said.out
+
+
+@pytest.mark.parametrize("model", ["edgebank", "popularity"])
+def test_rules_pass(tmp_path: Path, model: str) -> None:
+    data = write_events(tmp_path / "d.csv")
+    works("train", data, "--model", model, "--out", "run")
+    works("audit", "run", "--queries", 20)
+
+
+def test_what_fails_gives_exit_code_1(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leaks(*_: object) -> audit.Check:
+        return audit.Check("future", "later events", audit.FAIL, "3 of 40 scores move")
+
+    monkeypatch.setattr(audit, "future", leaks)
+    said = call("audit", trained.run, "--queries", 5)
+    assert said.code == 1
+    assert "FAIL" in said.out and "does not pass: future" in said.err
+    told = call("audit", trained.run, "--queries", 5, "--json")
+    assert told.code == 1 and told.json["passed"] is False
+
+
+def test_data(trained: Trained, tmp_path: Path) -> None:
+    said = works("audit", trained.data)
+    for words in ("ties", "duplicates", "gaps", "repetition", "new nodes", "destinations"):
+        assert words in said.out
+    odd = write_rows(tmp_path / "odd.csv", [(i % 7, 8, i) for i in range(60)], header=("who", "whom", "day"))
+    lone = call("audit", odd, "--src", "who", "--dst", "whom", "--time", "day", "--json")
+    assert lone.code == 1
+    assert lone.json["events"] == 60 and not lone.json["passed"]
+
+
+def test_mistakes_of_an_audit(trained: Trained, tmp_path: Path) -> None:
+    fails("audit", tmp_path / "nothing", saying="nothing")
+    fails("audit", trained.run, "--set", "mask_nodes=0.3", saying="fixed by the training")
+    fails("audit", trained.run, "--queries", "0", saying="--queries")
+
+
+# -------------------- compare
+
+
+def test_two_runs_are_compared(trained: Trained) -> None:
+    works("train", trained.data, "--model", "edgebank", "--out", "edgebank")
+    with unchanged(trained.run):
+        said = works("compare", trained.run, "edgebank", "--bootstrap", 200)
+    for words in ("(cordgt)", "(edgebank)", "AP", "AUC", "95 % interval", "to", "points"):
+        assert words in said.out
+    found = works("compare", trained.run, "edgebank", "--bootstrap", 200, "--json").json
+    for side, run in (("a", trained.run), ("b", Path("edgebank"))):
+        test = json.loads((run / "metrics.json").read_text())["test"]["transductive"]
+        assert found["figures"]["ap"][side] == pytest.approx(test["ap"])
+        assert found["figures"]["auc"][side] == pytest.approx(test["auc"])
+    assert set(found["figures"]) == {"ap", "auc"}
+    turned = works("compare", "edgebank", trained.run, "--bootstrap", 200, "--json").json
+    assert turned["figures"]["ap"]["difference"] == pytest.approx(-found["figures"]["ap"]["difference"])
+    assert turned["figures"]["ap"]["high"] == pytest.approx(-found["figures"]["ap"]["low"])
+
+
+def test_other_parts_and_rankings(trained: Trained) -> None:
+    same = ["compare", trained.run, trained.run, "--bootstrap", 20, "--json"]
+    found = works(*same, "--part", "validation", "--setting", "inductive", "--set", "ranking=5").json
+    assert found["figures"]["mrr"]["difference"] == 0
+    assert all("No difference" in text for text in found["says"])
+    expected = works("evaluate", trained.run, "--ranking", 5, "--json").json["validation"]["inductive"]
+    assert found["figures"]["mrr"]["a"] == pytest.approx(expected["mrr"])
+    assert found["events"] == expected["events"]
+
+
+def test_what_cannot_be_compared_is_refused(trained: Trained, shop: Trained) -> None:
+    fails("compare", trained.run, shop.run, saying=["other data", str(trained.run), str(shop.run)])
+    works("train", trained.data, *settings(visibility="paper", mask_seed=3), "--out", "paper")
+    both = ["protocols differ", "visibility (event and paper)", "mask_seed (0 and 3)"]
+    fails("compare", trained.run, "paper", saying=both)
+    one = fails("compare", trained.run, "paper", "--set", "visibility=event", saying="mask_seed (0 and 3)")
+    assert "visibility (" not in one.err
+    fails("compare", trained.run, trained.run, "--part", "training", saying="--part=training is not known")
+    fails("compare", trained.run, "nowhere", saying="nowhere does not exist")
+
+
+# -------------------- mask draws
+
+
+def test_several_draws_of_the_masked_nodes(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "d.csv")
+    said = works("train", data, *TINY, "--mask-draws", 3, "--out", "draws")
+    assert "±" in said.out and "mask 2, epoch" in said.err
+    found = json.loads(Path("draws/metrics.json").read_text())
+    each = [json.loads(Path(f"draws/mask-{k}/metrics.json").read_text()) for k in range(3)]
+    assert [m["protocol"]["mask_seed"] for m in each] == found["mask_seeds"] == [0, 1, 2]
+    assert found["seeds"] == [0, 0, 0]
+    assert found["protocol"]["mask_seed"] == [0, 1, 2]
+    values = [m["test"]["inductive"]["ap"] for m in each]
+    assert found["test"]["inductive"]["ap"]["values"] == values and len(set(values)) > 1
+    fails("train", data, *TINY, "--mask-draws", 3, "--out", "draws", saying="already holds a run")
+    again = works("train", data, *TINY, "--mask-draws", 3, "--out", "draws", "--resume")
+    assert "nothing was trained" in again.err
+
+
+def test_draws_and_seeds_together(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "d.csv")
+    said = works("train", data, *TINY, "--mask-draws", 2, "--seeds", 2, "--seed", 5, "--out", "both")
+    assert "mask 1, seed 6, epoch" in said.err
+    assert "recommend both/mask-0-seed-5 --source" in said.err
+    names = {path.name for path in Path("both").iterdir() if path.is_dir()}
+    assert names == {"mask-0-seed-5", "mask-0-seed-6", "mask-1-seed-5", "mask-1-seed-6"}
+    found = json.loads(Path("both/metrics.json").read_text())
+    assert list(zip(found["mask_seeds"], found["seeds"], strict=True)) == [(0, 5), (0, 6), (1, 5), (1, 6)]
+    assert len(found["test"]["transductive"]["ap"]["values"]) == 4

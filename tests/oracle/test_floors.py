@@ -1,0 +1,58 @@
+"""Floors: the slow rules on the very queries of a task."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cordgt.floors import FLOORS, floor_figures
+from cordgt.protocol import NEGATIVES, Protocol
+from cordgt.tasks.link import PARTS, SETTINGS, LinkTask
+
+from . import slow
+from .strategies import Stream
+from .test_ranking import prepare, slowly, tasks
+
+DEFINITIONS = {"seen before": slow.Edgebank(), "seen lately": slow.Edgebank(0.15), "popularity": slow.Popularity()}
+
+
+@pytest.mark.parametrize("negatives", NEGATIVES)
+@settings(max_examples=12)
+@given(task=tasks(), ranking=st.sampled_from(("none", "3", "all")))
+def test_floors(negatives: str, task: LinkTask, ranking: str) -> None:
+    task = replace(task, protocol=replace(task.protocol, negatives=negatives, ranking=ranking))
+    expected = slowly(task)
+    got = floor_figures(task)
+    assert got.keys() == DEFINITIONS.keys() == FLOORS.keys()
+    for name, parts in got.items():
+        assert tuple(parts) == PARTS
+        for part, by_setting in parts.items():
+            assert tuple(by_setting) == SETTINGS
+            for setting, figures in by_setting.items():
+                wanted = expected.figures(DEFINITIONS[name], part, setting)
+                assert figures == pytest.approx(wanted, abs=1e-12), (name, part, setting)
+
+
+def test_floors_by_hand() -> None:
+    """0 meets 1 and 2 by turns and never 3, who meets 4 all the time; asked is 0-1 at the end, against 3 or 2.
+
+    Seen before: 1 and 2 are known, 3 is not. Popularity: 3 and 4 have more events than 1 and 2.
+    """
+    src = [0, 0, 4, 4, 4, 4, 4, 0, 0, 4, 0]
+    dst = [1, 2, 3, 3, 3, 3, 3, 2, 1, 3, 1]
+    stream = Stream(src, dst, [*range(len(src))], 5, None)
+    task = prepare(stream, Protocol(mask_nodes=0, ranking="all"))
+    assert task.split.test.tolist() == [9, 10]
+    got = floor_figures(task)
+    test = {name: figures["test"]["transductive"] for name, figures in got.items()}
+    # 4-3 is the only one known of its source: rank 1. 0-1 is tied with 2: rank 1.5.
+    assert test["seen before"]["mrr"] == pytest.approx((1 + 1 / 1.5) / 2)
+    # the last 1.5 moments before 10 hold nothing of 0; the last 1.35 before 9 hold 0-1 alone: 3 is tied with 1 and 2
+    assert test["seen lately"]["mrr"] == pytest.approx((1 / 2 + 1 / 2) / 2)
+    # 3 has 5 events and comes first; asked of 0-1, 3 is above and 2 is tied with two each
+    assert test["popularity"]["mrr"] == pytest.approx((1 + 1 / 2.5) / 2)
+    nobody = got["seen before"]["test"]["inductive"]
+    assert nobody["events"] == 0 and nobody["mrr"] is None and nobody["ap"] is None

@@ -1,0 +1,340 @@
+"""The audit passes on every shipped model, and catches each leak that is planted, in the model or in the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cordgt.audit import DESIGN, FAIL, NOTE, OK, WARNING, Check, audit_data, audit_model, failed
+from cordgt.events import EventStream, TimeAxis
+from cordgt.history import History, Queries
+from cordgt.models import MODELS
+from cordgt.models.base import LinkModel, Reader
+from cordgt.protocol import VISIBILITIES, Protocol
+from cordgt.settings import make
+from cordgt.tasks.link import LinkTask
+from cordgt.train import make_network
+
+CPU = torch.device("cpu")
+SMALL = {"fanout": "4,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 6, "sd_dim": 4}
+
+
+def columns(n: int = 320, nodes: int = 23, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Habits, ties, self-loops; some nodes appear late."""
+    rng = np.random.default_rng(seed)
+    src = (rng.random(n) * np.linspace(nodes / 2, nodes, n)).astype(np.int64)
+    dst = (src + rng.choice([0, 1, 1, 2, 5, 9], n)) % nodes
+    return src, dst, 1000 + rng.choice([0, 0, 1, 3, 7], n).cumsum()
+
+
+def stream(*, features: bool = False, floats: bool = False) -> EventStream:
+    src, dst, t = columns()
+    rng = np.random.default_rng(2)
+    edge_x = rng.normal(size=(len(src), 3)).astype(np.float32) if features else None
+    times = 0.1 * t if floats else t
+    made = EventStream.from_columns(src, dst, times, edge_x, time=TimeAxis("number"), name="habits")
+    return made.with_node_features(rng.normal(size=(made.n_nodes, 2))) if features else made
+
+
+def task_of(rule: str = "event", kind: type[LinkTask] = LinkTask, **options: bool) -> LinkTask:
+    return kind.prepare(stream(**options), Protocol(visibility=rule), seed=3, device=CPU)
+
+
+def network(model: str, task: LinkTask, **twist: Any) -> LinkModel:
+    settings = make(model, (SMALL if model == "cordgt" else {}) | twist, seed=3)
+    return make_network(settings, edge_dim=task.stream.edge_dim, node_dim=task.stream.node_dim)
+
+
+def results(checks: list[Check]) -> dict[str, str]:
+    return {check.check: check.result for check in checks}
+
+
+every_rule = pytest.mark.parametrize("rule", VISIBILITIES)
+every_model = pytest.mark.parametrize("model", list(MODELS))
+
+
+# -------------------- what is shipped passes
+
+
+@every_model
+@every_rule
+def test_every_shipped_model_passes(model: str, rule: str) -> None:
+    task = task_of(rule)
+    found = results(audit_model(network(model, task), task, queries=40))
+    assert found.pop("batch size") == (OK if rule == "event" else DESIGN)
+    assert set(found.values()) == {OK}
+
+
+@pytest.mark.parametrize(
+    "options", [{"features": True}, {"floats": True}], ids=["features", "times that are not whole"]
+)
+@pytest.mark.parametrize("twist", [{}, {"sampling": "recent", "mask": True}, {"stpe": "u", "head": "linear"}], ids=str)
+def test_other_streams_and_settings_pass(options: dict[str, bool], twist: dict[str, Any]) -> None:
+    task = task_of(**options)
+    assert set(results(audit_model(network("cordgt", task, **twist), task, queries=24)).values()) == {OK}
+
+
+def test_dropout_does_not_matter() -> None:
+    task = task_of()
+    model = network("cordgt", task, dropout=0.5).train()
+    assert not failed(audit_model(model, task, queries=16))
+
+
+def test_other_seeds_negatives_and_nobody_masked_pass() -> None:
+    for protocol in (Protocol(mask_nodes=0.0), Protocol(negatives="historical"), Protocol(pool="nodes", split="time")):
+        task = LinkTask.prepare(stream(), protocol, seed=8, device=CPU)
+        assert not failed(audit_model(network("edgebank", task), task, queries=30))
+
+
+# -------------------- what is planted in a model is caught
+
+
+@dataclass(frozen=True)
+class Leaky:
+    """A reader that asks an honest one with other cuts, or with another history."""
+
+    honest: Reader
+    leak: Callable[[History, Queries], tuple[History, Queries]]
+
+    def pairs(self, history: History, queries: Queries) -> Any:
+        return self.honest.pairs(*self.leak(history, queries))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.honest, name)
+
+
+def with_cuts(queries: Queries, change: Callable[[Tensor], Tensor]) -> Queries:
+    return replace(queries, cut=change(queries.cut), pair_cut=change(queries.pair_cut))
+
+
+def future_edge(task: LinkTask) -> Callable[[History, Queries], tuple[History, Queries]]:
+    """The next event of the stream, already."""
+    return lambda history, queries: (history, with_cuts(queries, lambda cut: cut + 1))
+
+
+def same_time_edge(task: LinkTask) -> Callable[[History, Queries], tuple[History, Queries]]:
+    """Everything of the query's own moment."""
+
+    def leak(history: History, queries: Queries) -> tuple[History, Queries]:
+        end = torch.searchsorted(history.index.elapsed, queries.t, right=True)
+        return history, replace(queries, cut=end, pair_cut=end)
+
+    return leak
+
+
+def batch_order(task: LinkTask) -> Callable[[History, Queries], tuple[History, Queries]]:
+    """What the last of the batch sees, all of it see."""
+    return lambda history, queries: (history, with_cuts(queries, lambda cut: cut.max().expand_as(cut)))
+
+
+def training_records(task: LinkTask) -> Callable[[History, Queries], tuple[History, Queries]]:
+    """Trees show everything, records what training left there: nothing of masked nodes."""
+    pairs = {k: v for k, v in vars(task.training.index).items() if k.startswith("pair_") or k in BESIDE}
+
+    def leak(history: History, queries: Queries) -> tuple[History, Queries]:
+        return replace(history, index=replace(history.index, **pairs)), queries
+
+    return leak
+
+
+BESIDE = ("elapsed", "max_pairs", "max_meetings")  # what records are looked up with
+
+
+class HiddenRecords:
+    """The same leak without an index of its own: EdgeBank that forgets whom masked nodes have met."""
+
+    def __init__(self, honest: Reader, masked: np.ndarray) -> None:
+        self.honest, self.masked = honest, torch.from_numpy(masked)
+
+    def pairs(self, history: History, queries: Queries) -> Tensor:
+        hidden = self.masked[queries.src][:, None] | self.masked[queries.dst]
+        return self.honest.pairs(history, queries) & ~hidden
+
+    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Any:
+        return self.honest.nodes(history, node, t, cut)
+
+
+PLANTED = [
+    (future_edge, {"future"}),
+    (same_time_edge, {"future", "same moment"}),
+    (batch_order, {"batch size"}),
+    (training_records, {"new like known"}),
+]
+
+
+@pytest.mark.parametrize("model", ["cordgt", "edgebank"])
+@pytest.mark.parametrize(("leak", "caught_by"), PLANTED, ids=lambda x: getattr(x, "__name__", ""))
+@every_rule
+def test_each_planted_leak_is_caught(leak: Any, caught_by: set[str], model: str, rule: str) -> None:
+    task = task_of(rule)
+    planted = network(model, task)
+    planted.reader = Leaky(planted.reader, leak(task))
+    checks = audit_model(planted, task, queries=60)
+    found = {check.check for check in checks if check.result == FAIL}
+    assert caught_by <= found, checks
+
+
+def test_popularity_that_peeks_is_caught() -> None:
+    task = task_of()
+    for leak in (future_edge, same_time_edge, batch_order):
+        planted = network("popularity", task)
+        planted.reader = Leaky(planted.reader, leak(task))
+        assert failed(audit_model(planted, task, queries=60)), leak
+
+
+def test_records_that_forget_masked_nodes_are_caught() -> None:
+    task = task_of()
+    planted = network("edgebank", task)
+    planted.reader = HiddenRecords(planted.reader, task.split.masked)  # type: ignore[assignment]
+    assert results(audit_model(planted, task, queries=40))["new like known"] == FAIL
+
+
+class IdReader:
+    def pairs(self, history: History, queries: Queries) -> Tensor:
+        return queries.dst
+
+
+class Absolute(LinkModel):
+    """A model of ids and of nothing else."""
+
+    embeds = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = IdReader()  # type: ignore[assignment]
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return batch.double()
+
+
+def test_a_model_that_knows_nodes_by_their_ids_is_told_so() -> None:
+    task = task_of()
+    assert results(audit_model(Absolute(), task, queries=20))["new like known"] == FAIL
+
+
+class Dice(Absolute):
+    def forward(self, batch: Tensor) -> Tensor:
+        return torch.rand(batch.shape)
+
+
+def test_scores_that_change_from_call_to_call_are_caught() -> None:
+    task = task_of()
+    found = results(audit_model(Dice(), task, queries=20))
+    assert found["same seed"] == found["future"] == found["batch size"] == FAIL
+
+
+# -------------------- what is planted in a task is caught
+
+
+@dataclass(frozen=True)
+class TieTask(LinkTask):
+    """Shows each query its whole moment."""
+
+    def evaluation_queries(self, part: str, setting: str) -> tuple[np.ndarray, Queries]:
+        positions, queries = super().evaluation_queries(part, setting)
+        end = torch.from_numpy(self.own_time(positions)[1])
+        return positions, replace(queries, cut=end, pair_cut=end)
+
+
+@dataclass(frozen=True)
+class BatchTask(LinkTask):
+    """Shows each query what the last of its batch may see."""
+
+    def evaluation_queries(self, part: str, setting: str) -> tuple[np.ndarray, Queries]:
+        positions, queries = super().evaluation_queries(part, setting)
+        size = self.protocol.eval_batch
+        last = (torch.arange(len(positions)) // size * size + size - 1).clamp_max(len(positions) - 1)
+        return positions, replace(queries, cut=queries.cut[last], pair_cut=queries.pair_cut[last])
+
+
+@every_model
+@pytest.mark.parametrize(
+    ("kind", "caught_by"),
+    [(TieTask, {"visible events", "future", "same moment"}), (BatchTask, {"visible events", "future", "batch size"})],
+)
+def test_a_task_that_shows_too_much_is_caught(kind: type[LinkTask], caught_by: set[str], model: str) -> None:
+    task = task_of(kind=kind)
+    found = results(audit_model(network(model, task), task, queries=60))
+    assert {found[name] for name in caught_by} == {FAIL}
+
+
+def test_a_task_whose_records_hide_masked_nodes_is_caught() -> None:
+    task = task_of()
+    _, queries = task.evaluation_queries("test", "transductive")
+    task = replace(task, whole=training_records(task)(task.whole, queries)[0])
+    found = results(audit_model(network("edgebank", task), task, queries=60))
+    assert found["whole records"] == FAIL
+
+
+# -------------------- data
+
+
+def data(src: Any, dst: Any, t: Any) -> dict[str, Check]:
+    made = EventStream.from_columns(np.array(src), np.array(dst), np.array(t), time=TimeAxis("number"))
+    return {check.check: check for check in audit_data(made, Protocol())}
+
+
+def test_data_are_described() -> None:
+    found = {check.check: check for check in audit_data(stream(), Protocol())}
+    assert list(found) == ["ties", "duplicates", "gaps", "split", "repetition", "new nodes", "destinations"]
+    assert not failed(list(found.values()))
+
+
+def test_ties_and_duplicates_are_counted() -> None:
+    found = data([0, 0, 0, 1, 2, 3, 4, 4], [5, 5, 6, 5, 6, 5, 6, 4], [1, 1, 1, 2, 3, 4, 5, 6])
+    assert "37.5% of the events share their time" in found["ties"].detail and "at most 3" in found["ties"].detail
+    assert found["duplicates"].detail.startswith("1 events repeat") and "1 self-loops" in found["duplicates"].detail
+    assert found["duplicates"].result == WARNING
+
+
+def test_repetition_and_new_nodes_are_counted_slowly_too() -> None:
+    src, dst, t = columns()
+    made = stream()
+    test = np.flatnonzero(t > np.quantile(t - t[0], 0.85) + t[0])
+    trained = np.flatnonzero(t <= np.quantile(t - t[0], 0.70) + t[0])
+    pairs = [frozenset((s, d)) for s, d in zip(src, dst, strict=True)]
+    again = np.mean([pairs[i] in {pairs[j] for j in range(len(t)) if t[j] < t[i]} for i in test])
+    known = {*src[trained], *dst[trained]}
+    new = np.mean([src[i] not in known or dst[i] not in known for i in test])
+    found = {check.check: check.detail for check in audit_data(made, Protocol())}
+    assert found["repetition"].startswith(f"{again:.1%} of the test events")
+    assert found["new nodes"].startswith(f"{new:.1%} of the test events")
+
+
+def test_gaps_and_one_moment() -> None:
+    found = data([0, 1, 2, 3] * 6, [5, 6] * 12, [*range(12), *range(1000, 1012)])
+    assert found["gaps"].result == WARNING and "after 11 (event 12 of 24)" in found["gaps"].detail
+    still = data([0, 1, 2], [5, 6, 5], [7, 7, 7])
+    assert still["gaps"].result == WARNING
+    assert still["split"].result == FAIL and "Too few events" in still["split"].detail
+
+
+def test_one_destination_fails() -> None:
+    found = data([0, 1, 2, 3] * 6, [5] * 24, range(24))
+    assert found["destinations"].result == FAIL
+    assert found["ties"].result == NOTE
+
+
+# -------------------- the table of docs/trust.md
+
+
+def show_planted() -> None:
+    """``python tests/unit/test_audit.py``: each leak in a small CorDGT, and which checks find it."""
+    task = task_of()
+    for name, leak in (("(none)", None), *((leak.__name__, leak) for leak, _ in PLANTED)):
+        planted = network("cordgt", task)
+        if leak is not None:
+            planted.reader = Leaky(planted.reader, leak(task))
+        checks = audit_model(planted, task, queries=60)
+        caught = [f"{check.check}: {check.detail}" for check in checks if check.result == FAIL]
+        print(f"{name:<17}", "\n                  ".join(caught or ["passes"]))
+
+
+if __name__ == "__main__":
+    show_planted()

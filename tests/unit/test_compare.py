@@ -1,0 +1,109 @@
+"""The paired bootstrap against a slow one, and what is said of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from cordgt.compare import Curve, _resamples, paired, sentence
+
+Scores = tuple[np.ndarray, np.ndarray]
+
+
+def some_scores(seed: int, n: int, *, tied: bool = False, lead: float = 0.8) -> Scores:
+    rng = np.random.default_rng(seed)
+    positive, negative = rng.normal(lead, 1, n), rng.normal(0, 1, n)
+    return (positive.round(), negative.round()) if tied else (positive, negative)
+
+
+def slow(scores: Scores, drawn: np.ndarray) -> tuple[float, float]:
+    """AP and AUC of the events drawn, repeats and all."""
+    true = np.repeat([1, 0], len(drawn))
+    both = np.concatenate([scores[0][drawn], scores[1][drawn]])
+    return average_precision_score(true, both), roc_auc_score(true, both)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 17, 60])
+def test_weights_are_as_good_as_repeats(n: int, tied: bool) -> None:
+    scores = some_scores(n, n, tied=tied)
+    rng = np.random.default_rng(5)
+    drawn = rng.integers(n, size=(9, n))
+    weight = np.stack([np.bincount(row, minlength=n) for row in drawn]).astype(np.float64)
+    ap, auc = Curve.of(*scores).ap_and_auc(weight)
+    expected = np.array([slow(scores, row) for row in drawn])
+    np.testing.assert_allclose(ap, expected[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(auc, expected[:, 1], rtol=1e-12)
+
+
+def test_resamples_are_draws_with_replacement() -> None:
+    weight = _resamples(np.random.default_rng(0), 30, 500)
+    assert weight.shape == (500, 30)
+    assert (weight.sum(axis=1) == 30).all()
+    assert weight.mean() == pytest.approx(1.0)
+    assert weight.var() == pytest.approx(1 - 1 / 30, rel=0.05)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_interval_is_that_of_a_slow_bootstrap(tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cordgt.compare.AT_ONCE", 7 * 40)  # several pieces, the last one shorter
+    n, resamples = 40, 60
+    a, b = some_scores(1, n, tied=tied), some_scores(2, n, tied=tied, lead=1.2)
+    ranks = [np.random.default_rng(k).integers(1, 9, n).astype(np.float64) for k in (3, 4)]
+    found = paired([a, b], ranks, resamples=resamples, seed=11)
+    rng = np.random.default_rng(11)
+    differences = []
+    for done in range(0, resamples, 7):
+        for drawn in rng.integers(n, size=(min(7, resamples - done), n)):
+            one, other = slow(a, drawn), slow(b, drawn)
+            mrr = [np.mean(1 / r[drawn]) for r in ranks]
+            differences.append((other[0] - one[0], other[1] - one[1], mrr[1] - mrr[0]))
+    everything = np.arange(n)
+    for i, name in enumerate(("ap", "auc", "mrr")):
+        low, high = np.quantile([d[i] for d in differences], [0.025, 0.975])
+        assert (found[name]["low"], found[name]["high"]) == pytest.approx((low, high))
+        if name != "mrr":
+            assert found[name]["a"] == pytest.approx(slow(a, everything)[i])
+            assert found[name]["b"] == pytest.approx(slow(b, everything)[i])
+        assert found[name]["difference"] == found[name]["b"] - found[name]["a"]
+
+
+def test_the_same_scores_do_not_differ() -> None:
+    scores = some_scores(1, 50)
+    for row in paired([scores, scores], resamples=40).values():
+        assert row["difference"] == row["low"] == row["high"] == 0
+
+
+def test_the_seed_decides() -> None:
+    a, b = some_scores(1, 50), some_scores(2, 50)
+    assert paired([a, b], resamples=30, seed=4) == paired([a, b], resamples=30, seed=4)
+    assert paired([a, b], resamples=30, seed=4) != paired([a, b], resamples=30, seed=5)
+
+
+def test_pairing_narrows_the_interval() -> None:
+    """Two runs that agree but for a little: the difference is surer than either figure."""
+    a = some_scores(1, 400)
+    b = (a[0] + 0.1, a[1])
+    together = paired([a, b], resamples=200)["ap"]
+    apart = paired([a, some_scores(2, 400, lead=0.9)], resamples=200)["ap"]
+    assert together["low"] > 0
+    assert together["high"] - together["low"] < 0.2 * (apart["high"] - apart["low"])
+
+
+def test_ten_thousand_events_take_seconds() -> None:
+    a, b = some_scores(1, 10_000), some_scores(2, 10_000)
+    found = paired([a, b], resamples=50)  # of 2000
+    assert found["auc"]["low"] < found["auc"]["difference"] < found["auc"]["high"]
+
+
+@pytest.mark.parametrize(
+    ("low", "difference", "high", "words"),
+    [
+        (0.0031, 0.0042, 0.0055, "B is better on AP: +0.42 points (0.31 to 0.55)."),
+        (-0.0055, -0.0042, -0.0031, "A is better on AP: +0.42 points (0.31 to 0.55)."),
+        (-0.0011, 0.0002, 0.0015, "No difference in AP can be told: +0.02 points (-0.11 to +0.15)."),
+    ],
+)
+def test_in_words(low: float, difference: float, high: float, words: str) -> None:
+    assert sentence("ap", {"low": low, "difference": difference, "high": high}) == words
