@@ -8,7 +8,6 @@ import tomllib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,12 +111,13 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
         raise SettingError(f"{where}: seed={_shown(seed)}: it is a whole number of 64 bits.")
     kind = models.find(model)
     tables: dict[str, type[Any]] = {"protocol": Protocol, "training": Training, "model_settings": kind.settings}
+    kinds = {name: typing.get_type_hints(table) for name, table in tables.items()}
     chosen: dict[str, dict[str, Any]] = {name: {} for name in tables}
     unused = []
     for key, value in given.items():
-        home = next((name for name, table in tables.items() if key in _hints(table)), None)
+        home = next((name for name in tables if key in kinds[name]), None)
         if home is not None:
-            chosen[home][key] = _convert(key, value, _hints(tables[home])[key])
+            chosen[home][key] = _convert(key, value, kinds[home][key])
         elif key in known_keys():
             unused.append(key)
         elif key in ("model", "seed"):
@@ -128,15 +128,10 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
     return Settings(model=model, seed=seed, unused=tuple(unused), **made)
 
 
-@cache
-def _hints(table: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(table)
-
-
 def known_keys() -> list[str]:
     """Every key that some model or the loop takes."""
     tables = [Protocol, Training, *(kind.settings for kind in models.MODELS.values())]
-    return list(dict.fromkeys(name for table in tables for name in _hints(table)))
+    return list(dict.fromkeys(name for table in tables for name in typing.get_type_hints(table)))
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, str]:

@@ -146,11 +146,9 @@ class Readers:
             return self._beside(rng)
         if form == "typed":
             table = typed_table(rng)
-            if rng.random() < 0.4:
-                return lambda: _TRY[what](rng, table, None, self)
             data = _parquet_or_none(table)
-            if data is None:
-                return lambda: "not made"
+            if data is None or rng.random() < 0.4:  # in memory, as what no Parquet file can hold always is
+                return lambda: _TRY[what](rng, table, None, self)
         elif form == "npy" and what == "nodes":
             data = mutate_binary(rng, rng.choice(self.npy), self.npy)
         elif form == "parquet":
