@@ -48,8 +48,12 @@ def ending(run: Path) -> dict[str, Any]:
         found |= {f"{name} {k}": v.numpy().tobytes() for k, v in RunFolder(run).read_tensors(name)[0].items()}
     metrics = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
     found |= {k: v for k, v in metrics.items() if k not in ("seconds_per_epoch", "peak_memory_mb")}
+    return found | {"epochs": [record for record in history(run) if "events" not in record]}
+
+
+def history(run: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run / "history.jsonl").read_text(encoding="utf-8").splitlines()]
-    return found | {"lines": [{k: v for k, v in r.items() if not k.endswith("seconds")} for r in lines]}
+    return [{k: v for k, v in record.items() if not k.endswith("seconds")} for record in lines]
 
 
 @pytest.fixture(scope="module")
@@ -205,11 +209,11 @@ def test_checkpoints_within_an_epoch(tmp_path: Path, whole: dict[str, Any], nth:
 
 def test_lines_within_an_epoch_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_LINES", -1.0)
-    expected = ending(fit(tmp_path / "whole").path)
+    expected = history(fit(tmp_path / "whole").path)
     with pytest.raises(PulledPlug):
         fit(tmp_path / "run", checkpoint_minutes=0, watcher=Does("step", 3, dies))
     fit(tmp_path / "run", resume=True, checkpoint_minutes=0)
-    assert ending(tmp_path / "run")["lines"] == expected["lines"]
+    assert history(tmp_path / "run") == expected
 
 
 def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path, whole: dict[str, Any]) -> None:

@@ -56,8 +56,9 @@ def fit(out: Path, stream: EventStream | None = None, **options: Any) -> Run:
 
 
 def history(path: Path) -> list[dict[str, Any]]:
-    lines = (path / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.endswith("seconds")} for line in lines]
+    """A record an epoch; what is told within one, where it takes long, is left out, and so are timings."""
+    records = [json.loads(line) for line in (path / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{k: v for k, v in r.items() if not k.endswith("seconds")} for r in records if "events" not in r]
 
 
 def weights(path: Path, name: str = "model.safetensors") -> dict[str, torch.Tensor]:
