@@ -14,6 +14,25 @@ from typer.core import TyperGroup
 
 from cordgt import __version__, console
 from cordgt.errors import CordgtError, SettingError
+from cordgt.options import (
+    FILE_ENDINGS,
+    At,
+    Data,
+    Device,
+    Dst,
+    Events,
+    Features,
+    Ids,
+    Json,
+    Label,
+    NodeFeatures,
+    Output,
+    RunDir,
+    Set,
+    Src,
+    Time,
+    flag,
+)
 
 if TYPE_CHECKING:
     from cordgt.api import Run
@@ -41,68 +60,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Look at data, or convert it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-
-_COLUMNS = "Columns: a name, or a position counted from 0"
-_FILE = ".csv, .tsv, .parquet or .json"
-
-
-def _column(name: str, text: str) -> Any:
-    return typer.Option(name, metavar="COLUMN", help=text, rich_help_panel=_COLUMNS)
-
-
-def _flag(name: str, text: str) -> Any:
-    return typer.Option(name, metavar="", help=text)
-
-
-Data = Annotated[
-    str,
-    typer.Argument(
-        metavar="DATA", help="A known dataset's name, or a file: CSV, TSV, edge list, Parquet, gzip of these."
-    ),
-]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, made by `cordgt train`.")]
-Src = Annotated[str | None, _column("--src", "Of the sources.")]
-Dst = Annotated[str | None, _column("--dst", "Of the destinations.")]
-Time = Annotated[str | None, _column("--time", "Of the times.")]
-Label = Annotated[str | None, _column("--label", "Of the labels.")]
-Features = Annotated[
-    str | None,
-    typer.Option(
-        "--features", metavar="COLUMNS", help="Of event features: a,b,c or 4-7 or rest.", rich_help_panel=_COLUMNS
-    ),
-]
-Ids = Annotated[
-    str,
-    typer.Option(
-        "--ids",
-        metavar="WORD",
-        help="Does an id name the same node in both columns? shared (yes), separate (no), or auto: separate where the "
-        "columns are called like users and items.",
-        rich_help_panel=_COLUMNS,
-    ),
-]
-NodeFeatures = Annotated[
-    Path | None,
-    typer.Option(
-        "--node-features", metavar="FILE", help="Features of the nodes, joined by id.", rich_help_panel=_COLUMNS
-    ),
-]
-Device = Annotated[str, typer.Option("--device", metavar="WORD", help="auto, cpu or cuda.")]
-Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")]
-Json = Annotated[
-    str | None, typer.Option("--json", metavar="[FILE]", help="The answer as JSON: into FILE, or to standard output.")
-]
-Output = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Where to write the answers: {_FILE}.")]
-Events = Annotated[
-    Path | None,
-    typer.Option(
-        "--events", metavar="FILE", help="Events since the training: appended to the history before answering."
-    ),
-]
-At = Annotated[
-    str | None,
-    typer.Option("--at", metavar="TIME", help="When the question is asked; without it, after the whole history."),
-]
 
 
 def main() -> None:
@@ -152,12 +109,12 @@ def train(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", show_default="runs/DATA-MODEL-seedN", help="The run folder.")
     ] = None,
-    resume: Annotated[bool, _flag("--resume", "Continue an interrupted run.")] = False,
+    resume: Annotated[bool, flag("--resume", "Continue an interrupted run.")] = False,
     init: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Start from the weights of a trained run, with its settings.")
     ] = None,
     refit: Annotated[
-        bool, _flag("--refit", "Afterwards train on all events; that model answers, the figures stay.")
+        bool, flag("--refit", "Afterwards train on all events; that model answers, the figures stay.")
     ] = False,
     src: Src = None,
     dst: Dst = None,
@@ -375,7 +332,7 @@ def recommend(
     sources: Annotated[Path | None, typer.Option(metavar="FILE", help="Many nodes to find partners for.")] = None,
     at: At = None,
     top: Annotated[int, typer.Option(min=1, metavar="N", help="How many partners.")] = 10,
-    new_only: Annotated[bool, _flag("--new-only", "Only partners it has not met yet.")] = False,
+    new_only: Annotated[bool, flag("--new-only", "Only partners it has not met yet.")] = False,
     output: Output = None,
     events: Events = None,
     device: Device = "auto",
@@ -412,7 +369,7 @@ def recommend(
 @app.command()
 def embed(
     run: RunDir,
-    output: Annotated[Path, typer.Option(metavar="FILE", help=f"Where to write the embeddings: {_FILE}.")],
+    output: Annotated[Path, typer.Option(metavar="FILE", help=f"Where to write the embeddings: {FILE_ENDINGS}.")],
     nodes: Annotated[
         Path | None,
         typer.Option(

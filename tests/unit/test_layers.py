@@ -20,7 +20,7 @@ ORDER = """
     models.base models.cordgt models.edgebank models.popularity models
     protocol settings metrics tasks tasks.link floors
     threads stopping run train predict tensorboard api audit compare
-    console answers demo cli __main__
+    console answers demo options cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent
