@@ -14,18 +14,18 @@ import numpy as np
 import torch
 
 from cordgt.columns import as_text, can_be_read_twice, fit
-from cordgt.errors import RunError, SettingError
+from cordgt.errors import RunError, SettingError, nearest
 from cordgt.events import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.predict import Oracle, Recommendation
 from cordgt.protocol import Protocol
 from cordgt.readers import read_events
 from cordgt.run import BEFORE_CONFIG, RunFolder, fingerprint, ids_fingerprint
-from cordgt.settings import Settings, make
+from cordgt.settings import Settings, known_keys, make
 from cordgt.tasks.link import LinkTask, history_of, split_of
 from cordgt.tensorboard import curves
 from cordgt.threads import keep_threads
-from cordgt.train import (
+from cordgt.training import (
     Silent,
     Watcher,
     all_figures,
@@ -169,6 +169,8 @@ class Run:
         }
         fixed = [key for key in wanted if key not in EVALUATION_KEYS]
         if fixed:
+            if fixed[0] not in known_keys():
+                raise SettingError(f"There is no setting '{fixed[0]}'.{nearest(fixed[0], known_keys())}")
             allowed = ", ".join(("batch_size", *(k for k in EVALUATION_KEYS if k != "eval_batch")))
             raise SettingError(f"'{fixed[0]}' is fixed by the training. An evaluation can change: {allowed}.")
         made = make(self.settings.model, vars(self.settings.protocol) | wanted)

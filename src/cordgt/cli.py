@@ -127,7 +127,7 @@ def train(
 ) -> None:
     """Train a model on DATA, measure it, and keep everything in a run folder."""
     from cordgt import answers, api
-    from cordgt.train import choose_device
+    from cordgt.training import choose_device
 
     answers.check_json(json_)
     settings = _settings(data, model, config, set_, seed, init)

@@ -25,7 +25,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class Bar:
-    """A live progress bar on a terminal, a line an epoch elsewhere. Watches a training (`cordgt.train.Watcher`)."""
+    """A live progress bar on a terminal, a line an epoch elsewhere. Watches a training (`cordgt.training.Watcher`)."""
 
     def __init__(self) -> None:
         self.title = ""
@@ -129,13 +129,14 @@ def figures_table(title: str, metrics: dict[str, Any]) -> Table:
 
 
 def below_floors(metrics: dict[str, Any]) -> list[str]:
-    """A sentence for each trivial predictor that reaches a higher test AP than the model."""
-    return [
-        f"test, {setting}: the model's AP is below that of a trivial predictor ({name})."
+    """One sentence where trivial predictors reach a higher test AP than the model; nothing otherwise."""
+    above = [
+        f"{name} ({setting})"
         for setting, row in metrics["test"].items()
         for name, floor in metrics.get("floors", {}).items()
         if _is_below(row["ap"], floor["test"][setting]["ap"])
     ]
+    return [f"The model's test AP is below that of trivial predictors: {', '.join(above)}."] if above else []
 
 
 def _is_below(figure: Any, floor: Any) -> bool:

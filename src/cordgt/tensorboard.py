@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cordgt.train import Watcher
+from cordgt.training import Watcher
 
 FOLDER = "tensorboard"  # within the run folder
 

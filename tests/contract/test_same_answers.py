@@ -17,7 +17,7 @@ from cordgt.index import TemporalIndex
 from cordgt.metrics import link_metrics
 from cordgt.protocol import VISIBILITIES, Protocol
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate, score_queries
-from cordgt.train import make_network
+from cordgt.training import make_network
 
 from .worlds import (
     CPU,

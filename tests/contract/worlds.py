@@ -25,7 +25,7 @@ from cordgt.models.base import LinkModel
 from cordgt.protocol import cuts
 from cordgt.settings import Settings, known_keys, make
 from cordgt.tasks.link import history_of
-from cordgt.train import make_network
+from cordgt.training import make_network
 
 CPU = torch.device("cpu")
 EDGE_DIM, NODE_DIM = 3, 2

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from cordgt.events import EventStream
 from cordgt.run import RunFolder
 from cordgt.settings import make
-from cordgt.train import make_network
+from cordgt.training import make_network
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
 

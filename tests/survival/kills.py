@@ -7,7 +7,7 @@ one, ends it with SIGKILL, in some rounds does so again to the process that resu
 Weights are compared bit for bit, figures and the history of the losses exactly; only timings may differ. Exit code 1
 where an ending is another one. ``--in-a-row``: all kills in one round.
 
-A kill may be aimed: it then waits from a random moment until the process trains, validates or writes a file.
+A kill may be aimed: it then waits from a random moment until the process trains, validates or writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).parents[2] / "src"
-AIMS = ("anything", "training", "validation", "writing")  # in turn
+AIMS = ("anything", "training", "validation", "writing state")  # in turn
 SETTINGS = {
     "fanout": "3,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 8, "sd_dim": 8, "dropout": 0.2,
     "epochs": 4, "patience": 4, "tolerance": 0, "batch_size": 25, "lr": 0.01,

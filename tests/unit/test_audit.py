@@ -19,7 +19,7 @@ from cordgt.models.base import LinkModel, Reader
 from cordgt.protocol import VISIBILITIES, Protocol
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
-from cordgt.train import make_network
+from cordgt.training import make_network
 
 CPU = torch.device("cpu")
 SMALL = {"fanout": "4,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 6, "sd_dim": 4}

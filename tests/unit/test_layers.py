@@ -19,7 +19,7 @@ ORDER = """
     draws split index negatives context distance encoding history
     models.base models.cordgt models.edgebank models.popularity models
     protocol settings metrics tasks tasks.link floors
-    threads stopping run train predict tensorboard api audit compare
+    threads stopping run training predict tensorboard api audit compare
     console answers demo options cli __main__
 """.split()
 
@@ -101,3 +101,12 @@ def _outside(name: str) -> Iterator[str]:
 
 def test_there_is_no_drawer_for_odds_and_ends() -> None:
     assert not {"utils", "util", "helpers", "common", "misc"} & {m.rpartition(".")[2] for m in modules()}
+
+
+def test_train_stays_a_function_after_the_package_was_used() -> None:
+    """A module of the same name would take its place on the package once it is imported."""
+    import cordgt.api  # which imports the loop
+
+    assert callable(cordgt.train)
+    assert cordgt.train is cordgt.api.train
+    assert not set(cordgt.__all__) & set(modules())

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt import train as loop
+from cordgt import training as loop
 from cordgt.api import Run, train
 from cordgt.errors import RunError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.run import RunFolder
 from cordgt.stopping import Stop, Stopped, listening
-from cordgt.train import Silent
+from cordgt.training import Silent
 
 TINY: dict[str, Any] = {
     "hidden": 8, "heads": 2, "fanout": (3,), "td_dim": 8, "sd_dim": 8, "dropout": 0.3,

@@ -25,7 +25,7 @@ from cordgt.run import RunFolder
 from cordgt.settings import make
 from cordgt.tasks import link as tasks_link
 from cordgt.tasks.link import LinkTask
-from cordgt.train import Silent, choose_device
+from cordgt.training import Silent, choose_device
 
 TINY: dict[str, Any] = {
     "hidden": 8,
@@ -164,13 +164,13 @@ def test_which_epoch_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return {"ap": next(told, 0.1), "auc": 0.5, "ap_batch": 0.5, "auc_batch": 0.5, "events": 1}
 
     with monkeypatch.context() as patched:
-        patched.setattr("cordgt.train.evaluate", scripted)
+        patched.setattr("cordgt.training.evaluate", scripted)
         run = fit(tmp_path / "run", epochs=9, patience=3)
     assert (run.metrics["epochs"], run.metrics["best_epoch"]) == (5, 2)
     assert [r["best_epoch"] for r in history(run.path)] == [1, 2, 2, 2, 2]
     told = iter([0.6, 0.8])
     with monkeypatch.context() as patched:
-        patched.setattr("cordgt.train.evaluate", scripted)
+        patched.setattr("cordgt.training.evaluate", scripted)
         two = fit(tmp_path / "two", epochs=2, patience=3)
     assert_same_weights(weights(run.path), weights(two.path))
 

@@ -29,7 +29,7 @@ class DegreeReader:
 
 
 class Popularity(LinkModel):
-    """The logarithm of one plus the candidate's number of events."""
+    """The logarithm of one plus the candidate's number of events; float64, so that large counts stay apart."""
 
     trains = False
     embeds = False
@@ -40,4 +40,4 @@ class Popularity(LinkModel):
         self.reader = DegreeReader()
 
     def forward(self, batch: Tensor) -> Tensor:
-        return torch.log1p(batch.float())
+        return torch.log1p(batch.double())
