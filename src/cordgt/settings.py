@@ -118,6 +118,8 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
         home = next((name for name in tables if key in kinds[name]), None)
         if home is not None:
             chosen[home][key] = _convert(key, value, kinds[home][key])
+            if home == "training" and not kind.network.trains:
+                unused.append(key)
         elif key in known_keys():
             unused.append(key)
         elif key in ("model", "seed"):
