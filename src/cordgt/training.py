@@ -11,13 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cordgt import draws, models
 from cordgt.errors import RunError, SettingError
@@ -25,6 +24,7 @@ from cordgt.floors import floor_figures
 from cordgt.models.base import LinkModel
 from cordgt.run import STATES, RunFolder
 from cordgt.settings import Settings
+from cordgt.step import CapturedStep, Step
 from cordgt.stopping import Stop, Stopped, listening
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate
 
@@ -117,74 +117,6 @@ def make_network(settings: Settings, *, edge_dim: int, node_dim: int) -> LinkMod
     """The model of the settings with fresh weights, drawn from the run's seed."""
     torch.manual_seed(settings.seed)
     return models.find(settings.model).network(settings.model_settings, edge_dim=edge_dim, node_dim=node_dim)
-
-
-@dataclass
-class Step:
-    """One training step on one device, everything included: queries, trees, distances, forward, backward, Adam.
-
-    It is given positions of events and nothing else; the rest is read from what already lies on the device.
-    """
-
-    model: LinkModel
-    task: LinkTask
-    optimizer: torch.optim.Optimizer
-    seed: int
-    epoch: Tensor | int
-
-    def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
-        """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
-        queries = self.task.queries(
-            position, position[:1].expand_as(position), self.task.pools.train, seed=self.seed, epoch=self.epoch
-        )
-        batch = self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
-        logits = self.model(batch)  # (B, 2), the true destination first
-        truth = torch.zeros_like(logits)
-        truth[:, 0] = 1.0
-        losses = F.binary_cross_entropy_with_logits(logits, truth, reduction="none").mean(dim=1)
-        loss = (losses * weight).sum() / weight.sum()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
-
-
-class CapturedStep:
-    """The same step, recorded once as a CUDA graph and replayed: no launch gaps.
-
-    Shapes are static, so the last batch is filled up with events of weight 0.
-    """
-
-    WARM_UP = 3  # steps outside the graph, on a side stream, as recording asks for; their effect is undone
-
-    def __init__(self, step: Step, batch_size: int) -> None:
-        device = step.task.device
-        self.step = step
-        self.position = torch.zeros(batch_size, dtype=torch.int64, device=device)
-        self.weight = torch.ones(batch_size, device=device)
-        before = {k: v.clone() for k, v in step.model.state_dict().items()}
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(self.WARM_UP):
-                step(self.position, self.weight)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss = step(self.position, self.weight)
-        step.model.load_state_dict(before)
-        for state in step.optimizer.state.values():
-            for value in state.values():
-                value.zero_()
-
-    def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
-        n = len(position)
-        self.position[:n] = position
-        self.position[n:] = position[-1]
-        self.weight[:n] = weight
-        self.weight[n:] = 0.0
-        self.graph.replay()
-        return self.loss.clone()
 
 
 @dataclass

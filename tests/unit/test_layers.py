@@ -19,7 +19,7 @@ ORDER = """
     draws split index negatives context distance encoding history
     models.base models.cordgt models.edgebank models.popularity models
     protocol settings metrics tasks tasks.link floors
-    threads stopping run training predict tensorboard api audit compare
+    threads stopping run step training predict tensorboard api audit compare
     console answers demo options cli __main__
 """.split()
 

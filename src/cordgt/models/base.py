@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from cordgt.history import History, Queries
 
@@ -35,6 +37,13 @@ class LinkModel(nn.Module):
     def forward(self, batch: Any) -> Tensor:
         """Logits (B, M) for what ``reader.pairs`` read."""
         raise TypeError(f"{type(self).__name__} does not score pairs")
+
+    def losses(self, batch: Any) -> Tensor:
+        """(B,) what training makes small; the first candidate of a query is the true one. Cross-entropy by default."""
+        logits = self(batch)  # (B, M)
+        truth = torch.zeros_like(logits)
+        truth[:, 0] = 1.0
+        return F.binary_cross_entropy_with_logits(logits, truth, reduction="none").mean(dim=1)
 
     def embed(self, batch: Any) -> Tensor:
         """Embeddings (B, D) for what ``reader.nodes`` read."""
