@@ -13,6 +13,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported: its kernels run without a GPU
+
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("local"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
@@ -20,7 +23,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 @dataclass(frozen=True)
 class Place:
-    """``cpu``: compiled loops. ``torch``: tensor operations on the CPU. ``cuda``: the same operations there."""
+    """``cpu``: compiled loops. ``torch``: tensor operations on the CPU. ``cuda``: fused kernels there."""
 
     name: str
 

@@ -100,6 +100,13 @@ def sample_trees(
     root, cut = torch.broadcast_tensors(root, cut)
     if index.runs_compiled:
         return _sample_compiled(index, shape, root, cut, seed, int(epoch), sampling)
+    past = index.fused
+    if past is not None and shape.hops <= past.MOST_HOPS:
+        when = epoch if isinstance(epoch, Tensor) else torch.full((), epoch, dtype=torch.int64, device=root.device)
+        key, recent = draws.mix_int(seed), sampling == "recent"
+        return Context(
+            *past.sample_trees(index, shape.fanout, shape.starts, root, cut, seed_key=key, epoch=when, recent=recent)
+        )
     return _sample_plain(index, shape, root, cut, seed, epoch, sampling)
 
 

@@ -6,19 +6,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cordgt import kernels
+
 AMPLIFY = 10_000.0  # the paper's epsilon: spreads distances over the sinusoids
 
 
-def sinusoids(x: Tensor, dim: int) -> Tensor:
-    """``dim`` sines and cosines of ``10000 * x`` at dim/2 frequencies from 1 down to 1e-4: all sines, then all cosines.
+def frequencies(dim: int) -> Tensor:
+    """(dim/2,) float64, from 1 down to 1e-4.
 
-    Differs: the paper interleaves them, with frequencies down to 10000^(-(d-2)/d); this is the released code's way.
-    Phases are taken in float64, for ``10000 * x`` would leave float32 few digits after the point.
-
-    Shapes: x (...,) float64; (..., dim) float32 comes back.
+    Differs: in the paper they end at 10000^(-(d-2)/d); this is the released code's way.
     """
     n = dim // 2
-    frequency = 10_000.0 ** (-torch.arange(n, dtype=torch.float64, device=x.device) / max(n - 1, 1))
+    return 10_000.0 ** (-torch.arange(n, dtype=torch.float64) / max(n - 1, 1))
+
+
+def sinusoids(x: Tensor, frequency: Tensor) -> Tensor:
+    """Sines and cosines of ``10000 * x`` at each frequency: all sines, then all cosines.
+
+    Differs: the paper interleaves them; this is the released code's way. Phases are taken in float64, for ``10000 * x``
+    would leave float32 few digits after the point.
+
+    Shapes: x (...,) and frequency (F,) float64; (..., 2 F) float32 comes back.
+    """
+    waves = kernels.fused("waves", x.device)
+    if waves is not None:
+        return waves.sinusoids(x.reshape(-1), frequency, AMPLIFY).view(*x.shape, -1)
     phase = torch.remainder(AMPLIFY * x.unsqueeze(-1) * frequency, 2 * torch.pi).float()
     return torch.cat([phase.sin(), phase.cos()], dim=-1)
 
@@ -26,29 +38,31 @@ def sinusoids(x: Tensor, dim: int) -> Tensor:
 class DistanceEncoding(nn.Module):
     """``MLP(Enc(x))`` of one kind of distance."""
 
+    frequency: Tensor
+
     def __init__(self, *, dim: int, hidden: int) -> None:
         super().__init__()
-        self.dim = dim
         self.fc1 = nn.Linear(dim, hidden)
         self.fc2 = nn.Linear(hidden, dim)
+        self.register_buffer("frequency", frequencies(dim), persistent=False)
         for layer in (self.fc1, self.fc2):
             nn.init.xavier_uniform_(layer.weight)
 
-    def forward(self, *distances: Tensor) -> Tensor:
-        """The sum of the encodings of the given distances, whose shapes broadcast: one for STPE-U, two for STPE-C.
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., dim) of distances (...,). The network takes it apart: `hidden` of each, then what is `after` a sum."""
+        return self.fc2(self.hidden(x))
 
-        The last layer is linear, so it is applied once, to the sum. Shapes: (...,) each; (..., dim) comes back.
+    def hidden(self, x: Tensor) -> Tensor:
+        """The hidden units (..., hidden) of distances (...,): what is encoded but for the last, linear, layer."""
+        return F.relu(self.fc1(sinusoids(x, self.frequency)))
+
+    def after(self, projection: Tensor, n_summed: int) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the last layer followed by ``projection`` (D, dim): two linear maps in a row are one.
+
+        Meant for the sum of the hidden units of ``n_summed`` distances, whose encodings the paper sums.
         """
-        hidden = [F.relu(self.fc1(sinusoids(x, self.dim))) for x in distances]
-        total = hidden[0] if len(hidden) == 1 else hidden[0] + hidden[1]
-        return F.linear(total, self.fc2.weight) + len(hidden) * self.fc2.bias
+        return projection @ self.fc2.weight, n_summed * (projection @ self.fc2.bias)
 
-    def of_integers(self, *distances: Tensor, largest: int) -> Tensor:
-        """The same for whole numbers from 0 to ``largest``: each value is encoded once and looked up.
-
-        The lookup is a product with counts, which is faster and more exact backwards than gathering rows.
-        """
-        values = torch.arange(largest + 1, device=distances[0].device)
-        counts = [(x.unsqueeze(-1) == values).to(self.fc2.weight.dtype) for x in distances]
-        total = counts[0] if len(counts) == 1 else counts[0] + counts[1]
-        return total @ self(values.double())
+    def table(self, largest: int) -> Tensor:
+        """The hidden units of the whole numbers from 0 to ``largest``, (largest + 1, hidden)."""
+        return self.hidden(torch.arange(largest + 1, device=self.frequency.device).double())

@@ -7,7 +7,8 @@ Two sorted views of the same events, built once in linear time and never changed
   events, so that a pair's history before ``cut`` is a prefix too. Neighbour first, then position: two short searches,
   and no packed key that could overflow.
 
-Lookups answer a whole batch at once: compiled loops on the CPU, torch operations elsewhere, with identical results.
+Lookups answer a whole batch at once: compiled loops on the CPU, fused kernels on a GPU, torch operations where asked
+for, with identical results.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import numpy as np
 import torch
 from numba import njit, prange
 from torch import Tensor
+
+from cordgt import kernels
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class TemporalIndex:
     max_degree: int  # longest row: bounds the search steps
     max_pairs: int  # most distinct neighbours of a node
     max_meetings: int  # most events of one pair
-    compiled: bool = True  # False: torch operations also on the CPU
+    compiled: bool = True  # False: torch operations alone
 
     @classmethod
     def build(
@@ -94,8 +97,13 @@ class TemporalIndex:
 
     @property
     def runs_compiled(self) -> bool:
-        """True where the compiled loops answer; False where torch operations do."""
+        """True where the compiled loops of the CPU answer."""
         return self.compiled and self.device.type == "cpu"
+
+    @property
+    def fused(self) -> Any:
+        """The kernels that answer on a GPU, or None; where there are no compiled loops either, torch operations do."""
+        return kernels.fused("past", self.device) if self.compiled else None
 
     def to(self, device: torch.device | str) -> TemporalIndex:
         """The same index on another device."""
@@ -149,6 +157,9 @@ class TemporalIndex:
                 last,
             )
             return torch.from_numpy(count).view(node.shape), torch.from_numpy(last).view(node.shape)
+        past = self.fused
+        if past is not None:
+            return past.pair_history(self, node, other, cut)
         return self._pair_history_plain(node, other, cut)
 
     def _pair_history_plain(self, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
@@ -288,18 +299,22 @@ def _degrees(row_start, pos, node, cut, out):  # type: ignore[no-untyped-def]
             out[i] = lower_bound_scalar(pos, row_start[u], row_start[u + 1], cut[i]) - row_start[u]
 
 
+@njit(inline="always")
+def meetings_scalar(pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, other, cut):  # type: ignore[no-untyped-def]
+    """`TemporalIndex.pair_history` of one pair: count and last."""
+    if 0 <= node < len(pair_start) - 1:
+        pair = lower_bound_scalar(pair_nbr, pair_start[node], pair_start[node + 1], other)
+        if pair < pair_start[node + 1] and pair_nbr[pair] == other:
+            first = pair_pos_start[pair]
+            end = lower_bound_scalar(pair_pos, first, pair_pos_start[pair + 1], cut)
+            if end > first:
+                return end - first, elapsed[pair_pos[end - 1]]
+    return 0, 0.0
+
+
 @njit(parallel=True, cache=True)
 def _pair_histories(pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, other, cut, count, last):  # type: ignore[no-untyped-def]
-    n_nodes = len(pair_start) - 1
     for i in prange(len(node)):
-        u = node[i]
-        count[i] = 0
-        last[i] = 0.0
-        if 0 <= u < n_nodes:
-            pair = lower_bound_scalar(pair_nbr, pair_start[u], pair_start[u + 1], other[i])
-            if pair < pair_start[u + 1] and pair_nbr[pair] == other[i]:
-                first = pair_pos_start[pair]
-                end = lower_bound_scalar(pair_pos, first, pair_pos_start[pair + 1], cut[i])
-                if end > first:
-                    count[i] = end - first
-                    last[i] = elapsed[pair_pos[end - 1]]
+        count[i], last[i] = meetings_scalar(
+            pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node[i], other[i], cut[i]
+        )

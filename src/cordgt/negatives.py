@@ -30,12 +30,17 @@ def check_pool(pool: Tensor) -> None:
         )
 
 
+def negatives_key(seed: int) -> int:
+    """The hashed seed of every draw here."""
+    return draws.child_int(draws.mix_int(seed), _TAG)
+
+
 def draw_negatives(pool: Tensor, dst: Tensor, position: Tensor, *, seed: int, epoch: Tensor | int = 0) -> Tensor:
     """One node of ``pool`` for each query, uniformly, never ``dst`` itself. The source may be drawn.
 
     Shapes: pool (P,) int64, ascending and distinct, P >= 2; dst and position (B,) int64; (B,) int64 comes back.
     """
-    key = draws.epoch_key(draws.child_int(draws.mix_int(seed), _TAG), epoch)
+    key = draws.epoch_key(negatives_key(seed), epoch)
     key = draws.child(key, position)
     place = torch.searchsorted(pool, dst)
     in_pool = pool[place.clamp_max(len(pool) - 1)] == dst
@@ -64,7 +69,7 @@ def draw_partners(
     Shapes: (B,) int64 each; pool (P,) ascending. The index is on the CPU. Uniform over the nodes that fit.
     """
     out = np.empty(len(src), dtype=np.int64)
-    key = np.uint64(draws.child_int(draws.mix_int(seed), _TAG) % 2**64)
+    key = np.uint64(negatives_key(seed) % 2**64)
     in_pool = np.zeros(max(index.n_nodes, int(pool.max(initial=-1)) + 1), dtype=np.bool_)
     in_pool[pool] = True
     arrays = (index.pair_start, index.pair_nbr, index.pair_pos_start, index.pair_pos)
@@ -150,7 +155,7 @@ def draw_candidates(pool: np.ndarray, n: int, dst: np.ndarray, position: np.ndar
         everyone = np.broadcast_to(pool, (len(dst), len(pool)))
         return np.where(everyone == dst[:, None], -1, everyone)
     out = np.empty((len(dst), n), dtype=np.int64)
-    _pick_candidates(pool, dst, position, np.uint64(draws.child_int(draws.mix_int(seed), _TAG) % 2**64), out)
+    _pick_candidates(pool, dst, position, np.uint64(negatives_key(seed) % 2**64), out)
     return out
 
 

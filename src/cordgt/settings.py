@@ -25,7 +25,7 @@ class Training:
     lr: float = 0.001
     patience: int = 3  # epochs without a better validation AP before it stops
     tolerance: float = 1e-4  # what counts as better, relative
-    precision: str = "tf32"  # of matrix products on a GPU, or "fp32"
+    precision: str = "tf32"  # of matrix products on a GPU; or "bf16" (training only), or "fp32"
     checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; each epoch ends with one
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class Training:
             raise SettingError(f"tolerance={self.tolerance}: it is a number from 0 up.")
         if not self.checkpoint_minutes >= 0:
             raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: it is a number from 0 up.")
-        check_choice("precision", self.precision, ("tf32", "fp32"))
+        check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ class Step:
     optimizer: torch.optim.Optimizer
     seed: int
     epoch: Tensor | int
+    half: bool = False  # True: matrix products in bfloat16; the sums, the residual stream and Adam stay in float32
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
         """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
@@ -30,7 +31,9 @@ class Step:
             position, position[:1].expand_as(position), self.task.pools.train, seed=self.seed, epoch=self.epoch
         )
         batch = self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
-        loss = (self.model.losses(batch) * weight).sum() / weight.sum()
+        with torch.autocast(position.device.type, torch.bfloat16, enabled=self.half):
+            losses = self.model.losses(batch).float()
+        loss = (losses * weight).sum() / weight.sum()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()

@@ -197,7 +197,8 @@ class Fit:
         if self.task.device.type == "cpu":
             return Step(self.model, self.task, self.optimizer, self.settings.seed, 0)
         self.model.train()
-        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, self.epoch_tensor)
+        half = self.settings.training.precision == "bf16"
+        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, self.epoch_tensor, half)
         saved = {k: v.clone() for k, v in self._tensors().items()}
         captured = CapturedStep(plain, self.settings.training.batch_size)
         self._load_tensors(saved)
@@ -391,7 +392,7 @@ def train_in(
     device = task.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-        torch.set_float32_matmul_precision("high" if settings.training.precision == "tf32" else "highest")
+        torch.set_float32_matmul_precision("highest" if settings.training.precision == "fp32" else "high")
     folder.sweep()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), listening() as stop:
         epochs = settings.training.epochs

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cordgt.context import Context, TreeShape, sample_trees
+from cordgt.distance import relations
 from cordgt.errors import SettingError
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models import cordgt as module
-from cordgt.models.cordgt import Attention, Cordgt, CordgtSettings, Side
+from cordgt.models.cordgt import Attention, Cordgt, CordgtSettings, Trees
 
 EDGE_DIM, NODE_DIM = 3, 2
 SMALL = CordgtSettings(
@@ -51,6 +52,37 @@ def some_queries(history: History, seed: int = 0, *, n: int = 5, candidates: int
         t=history.index.elapsed[position],
         cut=cut,
         pair_cut=cut,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One end's part of what was read: (B, 1, C) of the source, (B, M, C) of the candidates."""
+
+    valid: Tensor
+    moment: Tensor | None
+    td: tuple[Tensor, ...]  # to the own root; to the other end, where there is one
+    sd: tuple[Tensor, ...]
+    node_x: Tensor | None
+    edge_x: Tensor | None
+
+
+def sides(batch: Trees) -> tuple[Side, Side]:
+    """The source's, and the candidates'; these are empty where a node stands alone."""
+    n = batch.valid.shape[1] - 1
+    both = batch.td.shape[1] > n + 1
+
+    def part(which: slice, own: slice, other: slice) -> Side:
+        def of(x: Tensor | None) -> Any:
+            return None if x is None else x[:, which]
+
+        td, sd = (tuple(x[:, r] for r in ((own, other) if both else (own,))) for x in (batch.td, batch.sd))
+        return Side(of(batch.valid), of(batch.moment), td, sd, of(batch.node_x), of(batch.edge_x))
+
+    candidates = slice(n + 1, 2 * n + 1) if both else slice(1, n + 1)
+    return (
+        part(slice(0, 1), slice(0, 1), slice(1, n + 1)),
+        part(slice(1, n + 1), candidates, slice(2 * n + 1, 3 * n + 1)),
     )
 
 
@@ -94,8 +126,8 @@ def trees_and_mask(fanout: tuple[int, ...], seed: int, *, mask: bool) -> tuple[T
     """Which slots of a few sampled trees are filled, (S, C), and who hears whom, (S, C or 1, C)."""
     history = some_history(seed)
     model = network(with_settings(fanout=fanout, mask=mask), history)
-    _, side = model.reader.pairs(history, some_queries(history, seed))
-    return side.valid.flatten(0, 1), model._hears(side).flatten(0, 1)
+    batch = model.reader.pairs(history, some_queries(history, seed))
+    return module.in_pairs(batch.valid).flatten(0, 1), model._hears(batch).flatten(0, 1)
 
 
 def gradients(out: Tensor, weight: Tensor, of: list[Tensor]) -> list[Tensor]:
@@ -179,11 +211,11 @@ def test_mask_is_its_definition(fanout: tuple[int, ...], seed: int, mask: bool) 
     history = some_history(seed)
     queries = some_queries(history, seed)
     model = network(with_settings(fanout=fanout, mask=mask), history)
-    _, side = model.reader.pairs(history, queries)
+    batch = model.reader.pairs(history, queries)
     trees = trees_of(model, history, queries.dst, queries.cut[:, None])
     hop = TreeShape(fanout).hop.tolist()
     size = len(hop)
-    got = model._hears(side).expand(*trees.node.shape, size)
+    got = model._hears(batch)[:, queries.dst.shape[1] :].expand(*trees.node.shape, size)
     for b in range(len(queries.src)):
         for m in range(queries.dst.shape[1]):
             node, pos = trees.node[b, m].tolist(), trees.pos[b, m].tolist()
@@ -205,34 +237,38 @@ def test_parents_hear_their_children() -> None:
     """The mask never cuts an event off: a child's event is earlier than its parent's, and one hop farther."""
     history = some_history(2)
     model = network(with_settings(fanout=(3, 2, 2), mask=True), history)
-    _, side = model.reader.pairs(history, some_queries(history, n=20))
-    hears = model._hears(side)
+    batch = model.reader.pairs(history, some_queries(history, n=20))
+    hears = model._hears(batch)
     parent = model.shape.parent
     for slot in range(1, model.shape.size):
-        there = side.valid[..., slot]
+        there = module.in_pairs(batch.valid)[..., slot]
         assert hears[..., int(parent[slot]), slot][there].all()
 
 
 # --- padding ---
 
 
-def scrambled(side: Side, absent: int, seed: int) -> Side:
+def scrambled(batch: Trees, absent: int, seed: int) -> Trees:
     """Anything at all in the slots where nobody stands."""
     draw = torch.Generator().manual_seed(seed)
+    n = batch.valid.shape[1] - 1
+    measured = batch.valid[:, relations(n, batch.td.shape[1] > n + 1)[0]]
 
-    def other(x: Tensor) -> Tensor:
-        empty = ~side.valid if x.ndim == 3 else ~side.valid.unsqueeze(-1)
+    def other(x: Tensor | None, valid: Tensor) -> Any:
+        if x is None:
+            return None
+        empty = ~valid if x.ndim == 3 else ~valid.unsqueeze(-1)
         noise = 50 * torch.rand(x.shape, generator=draw, dtype=torch.float64)
         noise = noise % (absent + 1) if not x.dtype.is_floating_point else noise
         return torch.where(empty, noise.to(x.dtype), x)
 
-    return Side(
-        valid=side.valid,
-        moment=other(side.moment),
-        td=tuple(map(other, side.td)),
-        sd=tuple(map(other, side.sd)),
-        node_x=None if side.node_x is None else other(side.node_x),
-        edge_x=None if side.edge_x is None else other(side.edge_x),
+    return Trees(
+        valid=batch.valid,
+        moment=other(batch.moment, batch.valid),
+        td=other(batch.td, measured),
+        sd=other(batch.sd, measured),
+        node_x=other(batch.node_x, batch.valid),
+        edge_x=other(batch.edge_x, batch.valid),
     )
 
 
@@ -252,17 +288,16 @@ def test_padding_is_never_heard_nor_pooled(
     model = network(with_settings(fanout=fanout, mask=mask, head=head, stpe=stpe), history)
     queries = some_queries(history, seed)
     batch = model.reader.pairs(history, queries)
-    other = tuple(scrambled(side, model.reader.absent, seed) for side in batch)
-    assert torch.equal(model(batch), model(other))
+    assert torch.equal(model(batch), model(scrambled(batch, model.reader.scale.absent, seed)))
     alone = model.reader.nodes(history, queries.src, queries.t, queries.cut)
-    assert torch.equal(model.embed(alone), model.embed(scrambled(alone, model.reader.absent, seed)))
+    assert torch.equal(model.embed(alone), model.embed(scrambled(alone, model.reader.scale.absent, seed)))
 
 
 def test_there_is_padding_to_speak_of() -> None:
     """The queries of these tests meet full trees, half-empty ones and roots alone."""
     history = some_history()
     model = network(SMALL, history)
-    _, side = model.reader.pairs(history, some_queries(history, n=30))
+    side = model.reader.pairs(history, some_queries(history, n=30))
     filled = side.valid.sum(dim=-1)
     assert (filled == 1).any() and (filled == model.shape.size).any()
     assert ((filled > 1) & (filled < model.shape.size)).any()
@@ -273,15 +308,15 @@ def test_there_is_padding_to_speak_of() -> None:
 def test_padding_gets_no_gradient(mask: bool) -> None:
     history = some_history(4)
     model = network(with_settings(mask=mask), history)
-    src, dst = model.reader.pairs(history, some_queries(history, n=12))
-    assert dst.edge_x is not None and dst.node_x is not None
-    dst.edge_x.requires_grad_()
-    dst.node_x.requires_grad_()
-    model((src, dst)).sum().backward()
-    for x in (dst.edge_x, dst.node_x):
+    batch = model.reader.pairs(history, some_queries(history, n=12))
+    assert batch.edge_x is not None and batch.node_x is not None
+    batch.edge_x.requires_grad_()
+    batch.node_x.requires_grad_()
+    model(batch).sum().backward()
+    for x in (batch.edge_x, batch.node_x):
         assert x.grad is not None
-        assert x.grad[~dst.valid].abs().max() == 0
-        assert x.grad[dst.valid].abs().max() > 0
+        assert x.grad[~batch.valid].abs().max() == 0
+        assert x.grad[batch.valid].abs().max() > 0
 
 
 # --- the whole network, slowly ---
@@ -305,7 +340,8 @@ def slow_states(model: Cordgt, side: Side, b: int, m: int) -> np.ndarray:
         parts.append(np.concatenate(token) if token else np.zeros(1))
     p = {name: w.detach().double().numpy() for name, w in model.named_parameters()}
     x = np.stack(parts) @ p["project.weight"].T + p["project.bias"]
-    moment, hop, parent = side.moment[b, at].tolist(), model.shape.hop.tolist(), model.shape.parent.tolist()
+    moment = [0] * model.shape.size if side.moment is None else side.moment[b, at].tolist()
+    hop, parent = model.shape.hop.tolist(), model.shape.parent.tolist()
     heads, dim = model.settings.heads, model.settings.hidden
 
     for k in range(model.settings.layers):
@@ -362,7 +398,7 @@ def test_network_is_the_slow_one(changes: dict[str, Any], features: bool) -> Non
     head = [w.detach().double().numpy() for name, w in model.named_parameters() if name.startswith("head")]
     for b in range(3):
         for m in range(2):
-            src, dst = (slow_states(model, side, b, m).mean(axis=0) for side in batch)
+            src, dst = (slow_states(model, side, b, m).mean(axis=0) for side in sides(batch))
             if model.settings.head == "linear":
                 weight, bias = head
                 logit = weight @ (src + dst) + bias
@@ -377,9 +413,10 @@ def test_embedding_is_the_mean_of_the_trees_own_states() -> None:
     history = some_history(8)
     model = network(SMALL, history)
     node, cut = torch.tensor([1, 9]), torch.tensor([50, 50])
-    side = model.reader.nodes(history, node, torch.full((2,), 80.0, dtype=torch.float64), cut)
+    batch = model.reader.nodes(history, node, torch.full((2,), 80.0, dtype=torch.float64), cut)
+    side, _ = sides(batch)
     assert len(side.td) == len(side.sd) == 1
-    got = model.embed(side)
+    got = model.embed(batch)
     assert got.shape == (2, SMALL.hidden)
     for b in range(2):
         np.testing.assert_allclose(
@@ -398,7 +435,7 @@ def test_shares_of_the_linear_head_sum_to_the_logit(stpe: str, mask: bool) -> No
     batch = model.reader.pairs(history, some_queries(history, 9, n=8, candidates=3))
     src, dst = model.shares(batch)
     assert src.shape == dst.shape == (8, 3, model.shape.size)
-    for side, share in zip(batch, (src, dst), strict=True):
+    for side, share in zip(sides(batch), (src, dst), strict=True):
         assert share[~side.valid.expand_as(share)].abs().max() == 0
     _, bias = (w for name, w in model.named_parameters() if name.startswith("head"))
     torch.testing.assert_close(src.sum(-1) + dst.sum(-1) + bias, model(batch), rtol=0, atol=1e-5)
@@ -426,11 +463,11 @@ def test_distances_to_both_ends_are_added() -> None:
     """The token of a slot under STPE-C is the sum of its encodings to either end, whichever tree it stands in."""
     history = some_history(11)
     model = network(SMALL, history)
-    src, dst = model.reader.pairs(history, some_queries(history, 11, n=10, candidates=1))
-    for side in (src, dst):
-        own_first = model._tokens(side)
-        other_first = model._tokens(dataclasses.replace(side, td=side.td[::-1], sd=side.sd[::-1]))
-        assert torch.equal(own_first, other_first)
+    batch = model.reader.pairs(history, some_queries(history, 11, n=10, candidates=1))
+    order = [1, 0, 3, 2]  # own and other changed places, at either end
+    swapped = dataclasses.replace(batch, td=batch.td[:, order], sd=batch.sd[:, order])
+    assert torch.equal(model._tokens(batch), model._tokens(swapped))
+    src, dst = sides(batch)
     # The source's root is at distance 0 from itself, and as far from the other end as the other tree says.
     assert (src.td[0][..., 0] == 0).all() and (src.sd[0][..., 0] == 0).all()
     assert torch.equal(src.td[1][..., 0], dst.td[1][..., 0])
@@ -449,7 +486,7 @@ def test_source_tree_is_read_once_for_all_candidates(monkeypatch: pytest.MonkeyP
         return sample_trees(index, shape, root, cut, **rest)
 
     monkeypatch.setattr(module, "sample_trees", watched)
-    src, dst = model.reader.pairs(history, some_queries(history, n=5, candidates=4))
+    src, dst = sides(model.reader.pairs(history, some_queries(history, n=5, candidates=4)))
     assert roots == [(5, 1 + 4)]
     assert src.valid.shape == (5, 1, 10) and dst.valid.shape == (5, 4, 10)
     assert src.td[0].shape == (5, 1, 10) and src.td[1].shape == (5, 4, 10)
@@ -461,7 +498,7 @@ def test_features_stand_where_they_belong() -> None:
     assert history.edge_x is not None and history.node_x is not None
     model = network(SMALL, history)
     queries = some_queries(history, 13, n=10)
-    _, dst = model.reader.pairs(history, queries)
+    _, dst = sides(model.reader.pairs(history, queries))
     trees = trees_of(model, history, queries.dst, queries.cut[:, None])
     assert dst.edge_x is not None and dst.node_x is not None
     for index in np.ndindex(*trees.node.shape):
@@ -498,7 +535,9 @@ def test_ablation_runs_and_drops_what_it_says(name: str, features: bool) -> None
     logits = ablated(batch)
     assert logits.shape == (20, 2) and logits.isfinite().all()
     logits.sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in ablated.parameters())
+    nothing = name == "neither" and not features  # every token is alike: the projection's bias
+    for parameter, p in ablated.named_parameters():
+        assert p.grad is None if nothing and parameter == "project.weight" else p.grad.isfinite().all()
     assert not torch.equal(logits, whole(whole.reader.pairs(history, some_queries(history, 14, n=20))))
     d, lost = SMALL.hidden, 0
     for off, dim in ((not ablated.settings.td, SMALL.td_dim), (not ablated.settings.sd, SMALL.sd_dim)):
@@ -517,7 +556,7 @@ def test_alpha_weighs_intensity_and_beta_recency() -> None:
     read = {}
     for alpha, beta in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 4.0)):
         reader = network(with_settings(alpha=alpha, beta=beta), history).reader
-        read[alpha, beta] = reader.pairs(history, queries)[1].td[1]
+        read[alpha, beta] = sides(reader.pairs(history, queries))[1].td[1]
     trees = trees_of(network(SMALL, history), history, queries.dst, queries.cut[:, None])
     count, last = history.index.pair_history(trees.node, queries.src[:, None, None], queries.pair_cut[:, None, None])
     t = queries.t[:, None, None].expand_as(last)
@@ -537,11 +576,12 @@ def test_never_met_and_absent_are_settings() -> None:
     history = some_history(16)
     queries = some_queries(history, 16, n=30, candidates=1)
     model = network(with_settings(never_met=3.0, absent=4, alpha=2.0, beta=5.0), history)
-    _, dst = model.reader.pairs(history, queries)
-    assert model.reader.absent == 2 + 4
+    batch = model.reader.pairs(history, queries)
+    _, dst = sides(batch)
+    assert model.reader.scale.absent == 2 + 4
     assert dst.td[1].max() == 15.0 and dst.sd[1].max() == 6
     assert dst.sd[1][dst.sd[1] < 6].max() <= 2
-    assert model((_, dst)).isfinite().all()
+    assert model(batch).isfinite().all()
 
 
 def test_stpe_u_knows_one_end_only() -> None:
@@ -549,9 +589,9 @@ def test_stpe_u_knows_one_end_only() -> None:
     history = some_history(17)
     model = network(with_settings(stpe="u"), history)
     queries = some_queries(history, 17, n=6)
-    src, dst = model.reader.pairs(history, queries)
+    src, dst = sides(model.reader.pairs(history, queries))
     assert len(src.td) == len(src.sd) == len(dst.td) == len(dst.sd) == 1
-    other, _ = model.reader.pairs(history, dataclasses.replace(queries, dst=queries.dst.flip(0)))
+    other, _ = sides(model.reader.pairs(history, dataclasses.replace(queries, dst=queries.dst.flip(0))))
     assert torch.equal(src.td[0], other.td[0]) and torch.equal(src.sd[0], other.sd[0])
 
 

@@ -2,8 +2,8 @@
 
 In the paper's order: what is read (trees and distances), attention, layers, tokens, pooling, scores.
 
-Axes: B queries, M candidates of a query, m = 1 for what belongs to the source alone and M otherwise, C context slots,
-H heads, D width, De event features, Dn node features.
+Axes: B queries, M candidates of a query, T = 1 + M trees, R relations between them, S = 2 B M sequences, C context
+slots, H heads, D width, De event features, Dn node features.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cordgt import kernels
 from cordgt.context import SAMPLINGS, Context, TreeShape, sample_trees
-from cordgt.distance import spatial_distance, temporal_distance
-from cordgt.encoding import DistanceEncoding
+from cordgt.distance import Scale, tree_distances
+from cordgt.encoding import DistanceEncoding, sinusoids
 from cordgt.errors import SettingError, check_choice
 from cordgt.history import History, Queries
+from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel
 
 
@@ -67,15 +69,20 @@ class CordgtSettings:
 
 
 @dataclass(frozen=True)
-class Side:
-    """The trees of one end of the queries, and what the network needs to know of them."""
+class Trees:
+    """The trees of the queries and what the network needs to know of them: the source's, then its candidates'.
 
-    valid: Tensor  # (B, m, C) bool, True: a node stands there
-    moment: Tensor  # (B, m, C) int64, the time of the slot's event as a position; latest for the root
-    td: tuple[Tensor, ...]  # (B, m, C) to the tree's own root; (B, M, C) to the other end, where there is one
-    sd: tuple[Tensor, ...]  # likewise
-    node_x: Tensor | None  # (B, m, C, Dn)
-    edge_x: Tensor | None  # (B, m, C, De), of the event that drew the slot
+    T = 1 + M trees a query (1 where a node alone is asked about), R relations in the order of `distance.relations`.
+    """
+
+    valid: Tensor  # (B, T, C) bool, True: a node stands there
+    moment: (
+        Tensor | None
+    )  # (B, T, C) int64, the time of the slot's event as a position, latest for the root; for the mask
+    td: Tensor  # (B, R, C) float64
+    sd: Tensor  # (B, R, C) int64
+    node_x: Tensor | None  # (B, T, C, Dn)
+    edge_x: Tensor | None  # (B, T, C, De), of the event that drew the slot
 
 
 @dataclass(frozen=True)
@@ -86,61 +93,43 @@ class TreeReader:
     shape: TreeShape
 
     @property
-    def absent(self) -> int:
-        """The spatial distance of a node that a tree does not hold."""
-        return self.shape.hops + self.settings.absent
-
-    def pairs(self, history: History, queries: Queries) -> tuple[Side, Side]:
-        """The sides of the sources (m = 1) and of the candidates (m = M)."""
-        trees = self._trees(history, torch.cat([queries.src[:, None], queries.dst], dim=1), queries.cut[:, None])
-        src, dst = (Context(trees.node[:, part], trees.pos[:, part]) for part in (slice(0, 1), slice(1, None)))
-        if self.settings.stpe == "u":
-            (td_src, td_dst), (sd_src, sd_dst) = self._distances(history, queries, [(src, src), (dst, dst)])
-            return self._side(history, src, (td_src,), (sd_src,)), self._side(history, dst, (td_dst,), (sd_dst,))
-        td, sd = self._distances(history, queries, [(src, src), (src, dst), (dst, dst), (dst, src)])
-        return self._side(history, src, td[:2], sd[:2]), self._side(history, dst, td[2:], sd[2:])
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Side:
-        """One side alone: distances to its own root (STPE-U), since there is no other end."""
-        tree = self._trees(history, node[:, None], cut[:, None])
-        td, sd = self._distances(history, Queries(node, node[:, None], t, cut, cut), [(tree, tree)])
-        return self._side(history, tree, td, sd)
-
-    def _trees(self, history: History, root: Tensor, cut: Tensor) -> Context:
-        how = self.settings.sampling
-        return sample_trees(history.index, self.shape, root, cut, seed=history.seed, epoch=history.epoch, sampling=how)
-
-    def _distances(
-        self, history: History, queries: Queries, relations: list[tuple[Context, Context]]
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """TD and SD of the nodes of each first tree to the root of each second, (B, m, C) each. One search for all."""
+    def scale(self) -> Scale:
         s = self.settings
-        sd = tuple(spatial_distance(of.node, to, self.shape, self.absent) for of, to in relations)
-        td = temporal_distance(
-            history.index,
-            torch.cat([of.node.expand(x.shape) for (of, _), x in zip(relations, sd, strict=True)], dim=1),
-            torch.cat([to.node[..., 0].expand(x.shape[:2]) for (_, to), x in zip(relations, sd, strict=True)], dim=1),
-            queries.t[:, None],
-            queries.pair_cut[:, None],
-            alpha=s.alpha,
-            beta=s.beta,
-            never_met=s.never_met * max(s.alpha, s.beta),
-        )
-        return td.split([x.shape[1] for x in sd], dim=1), sd
+        never_met, absent = s.never_met * max(s.alpha, s.beta), self.shape.hops + s.absent
+        return Scale(alpha=s.alpha, beta=s.beta, never_met=never_met, absent=absent)
 
-    def _side(self, history: History, tree: Context, td: tuple[Tensor, ...], sd: tuple[Tensor, ...]) -> Side:
-        tie_start = history.index.tie_start
-        moment = torch.full_like(tree.pos, len(tie_start))
-        if len(tie_start):
-            moment = torch.where(tree.pos >= 0, tie_start[tree.pos.clamp_min(0)], moment)
-        return Side(
-            valid=tree.valid,
-            moment=moment,
+    def pairs(self, history: History, queries: Queries) -> Trees:
+        """The trees of the sources and of their candidates."""
+        roots = torch.cat([queries.src[:, None], queries.dst], dim=1)
+        return self._read(history, roots, queries.t, queries.cut, queries.pair_cut, self.settings.stpe == "c")
+
+    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Trees:
+        """One tree each, with distances to its own root (STPE-U), since there is no other end."""
+        return self._read(history, node[:, None], t, cut, cut, correlated=False)
+
+    def _read(
+        self, history: History, roots: Tensor, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
+    ) -> Trees:
+        index, how = history.index, self.settings.sampling
+        trees = sample_trees(
+            index, self.shape, roots, cut[:, None], seed=history.seed, epoch=history.epoch, sampling=how
+        )
+        td, sd = tree_distances(index, self.shape, trees, t, pair_cut, self.scale, correlated=correlated)
+        return Trees(
+            valid=trees.valid,
+            moment=self._moments(index, trees) if self.settings.mask else None,
             td=td,
             sd=sd,
-            node_x=history.node_features(tree.node),
-            edge_x=history.edge_features(tree.pos),
+            node_x=history.node_features(trees.node),
+            edge_x=history.edge_features(trees.pos),
         )
+
+    @staticmethod
+    def _moments(index: TemporalIndex, trees: Context) -> Tensor:
+        latest = torch.full_like(trees.pos, len(index.tie_start))
+        if len(index.tie_start) == 0:
+            return latest
+        return torch.where(trees.pos >= 0, index.tie_start[trees.pos.clamp_min(0)], latest)
 
 
 class Attention(nn.Module):
@@ -150,9 +139,12 @@ class Attention(nn.Module):
     places of the C x C logits: never a C x C x De tensor.
     """
 
+    parent: Tensor
+
     def __init__(self, *, dim: int, heads: int, edge_dim: int, dropout: float, shape: TreeShape) -> None:
         super().__init__()
         self.heads, self.dim, self.dropout, self.shape = heads, dim, dropout, shape
+        self.register_buffer("parent", F.pad(shape.parent[1:], (1, 0), value=-1).int(), persistent=False)
         self.qkv = nn.Linear(dim, 3 * heads * dim, bias=False)  # every head is as wide as the model
         self.out = nn.Linear(heads * dim, dim)
         self.edge_kv = nn.Linear(edge_dim, 2 * heads * dim, bias=False) if edge_dim else None
@@ -161,7 +153,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, hears: Tensor, edge_x: Tensor | None) -> Tensor:
         """S sequences: x (S, C, D); hears (S, C or 1, C), True where row i hears j; edge_x (S, C, De) or None."""
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, self.dim)).permute(2, 0, 3, 1, 4)  # (3, S, H, C, D)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, self.dim)).permute(2, 0, 3, 1, 4)  # (S, H, C, D) each
         if self.edge_kv is None or edge_x is None:
             drop = self.dropout if self.training else 0.0
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=hears.unsqueeze(1), dropout_p=drop)  # (S, H, C, D)
@@ -213,6 +205,7 @@ class Layer(nn.Module):
         self.fc2 = nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tensor, hears: Tensor, edge_x: Tensor | None) -> Tensor:
+        """(S, C, D) to (S, C, D)."""
         x = x + self.dropout(self.attention(self.norm1(x), hears, edge_x))
         return x + self.fc2(F.relu(self.fc1(self.norm2(x))))
 
@@ -233,7 +226,11 @@ class MergeHead(nn.Module):
 
 
 class Cordgt(LinkModel):
-    """The network: tokens from encodings, layers of attention, mean pooling, a score from both ends."""
+    """The network: tokens from encodings, layers of attention, mean pooling, a score from both ends.
+
+    A pair is two sequences, the source's tree and the candidate's, so B queries with M candidates are B x 2M: first
+    the source's tree as each candidate sees it, then each candidate's.
+    """
 
     reader: TreeReader
 
@@ -245,8 +242,8 @@ class Cordgt(LinkModel):
         dim = settings.hidden
         self.td = DistanceEncoding(dim=settings.td_dim, hidden=dim) if settings.td else None
         self.sd = DistanceEncoding(dim=settings.sd_dim, hidden=dim) if settings.sd else None
-        in_dim = node_dim + settings.td_dim * settings.td + settings.sd_dim * settings.sd
-        self.project = nn.Linear(max(in_dim, 1), dim)
+        self.widths = (node_dim, settings.td_dim * settings.td, settings.sd_dim * settings.sd)
+        self.project = nn.Linear(max(sum(self.widths), 1), dim)
         self.layers = nn.ModuleList(
             Layer(dim=dim, heads=settings.heads, edge_dim=edge_dim, dropout=settings.dropout, shape=self.shape)
             for _ in range(settings.layers)
@@ -254,66 +251,130 @@ class Cordgt(LinkModel):
         self.head_mlp = MergeHead(dim) if settings.head == "mlp" else None
         self.head_linear = nn.Linear(dim, 1) if settings.head == "linear" else None
 
-    def forward(self, batch: tuple[Side, Side]) -> Tensor:
+    def forward(self, batch: Trees) -> Tensor:
         """Logits (B, M)."""
-        n = batch[1].valid.shape[1]
-        src, dst = (self._pool(side, self._encode(side, n)) for side in batch)
-        if self.head_linear is not None:
-            return self.head_linear(src + dst).squeeze(-1)
-        assert self.head_mlp is not None
-        return self.head_mlp(src, dst)
+        n = batch.valid.shape[1] - 1
+        pooled = self._pooled(batch)  # (B, 2M, D)
+        src, dst = pooled[:, :n], pooled[:, n:]
+        with in_full(pooled):
+            if self.head_linear is not None:
+                return self.head_linear(src + dst).squeeze(-1)
+            assert self.head_mlp is not None
+            return self.head_mlp(src, dst)
 
-    def embed(self, batch: Side) -> Tensor:
+    def embed(self, batch: Trees) -> Tensor:
         """Embeddings (B, D) from STPE-U."""
-        return self._pool(batch, self._encode(batch, 1)).squeeze(1)
+        return self._pooled(batch).squeeze(1)
 
-    def shares(self, batch: tuple[Side, Side]) -> tuple[Tensor, Tensor]:
+    def shares(self, batch: Trees) -> tuple[Tensor, Tensor]:
         """Each context node's share of the logit, (B, M, C) for either end; with the head's bias they sum to it."""
         if self.head_linear is None:
             raise SettingError("Shares of the score need a model trained with the linear head (--set head=linear).")
-        n = batch[1].valid.shape[1]
-        weight = self.head_linear.weight[0]
-        src, dst = ((self._encode(s, n) @ weight) * s.valid / s.valid.sum(-1, keepdim=True) for s in batch)
-        return src, dst
+        n = batch.valid.shape[1] - 1
+        share = (self._encode(batch) @ self.head_linear.weight[0]) * self._pooling(batch)  # (B, 2M, C)
+        return share[:, :n], share[:, n:]
 
-    def _encode(self, side: Side, n: int) -> Tensor:
-        """Every slot's state after the last layer, (B, n, C, D)."""
-        x = self._tokens(side)  # (B, m or n, C, D)
-        x = x.expand(-1, n, -1, -1)
-        hears = self._hears(side)
-        hears = hears.expand(-1, n, -1, -1).flatten(0, 1)
-        edge_x = None if side.edge_x is None else side.edge_x.expand(-1, n, -1, -1).flatten(0, 1)
-        states = x.flatten(0, 1)  # (B*n, C, D)
+    def _pooled(self, batch: Trees) -> Tensor:
+        """The embedding of each sequence, the mean of its tree's tokens: (B, 2M, D); (B, 1, D) for nodes alone."""
+        weight = self._pooling(batch)
+        fused = kernels.fused("encoder", weight.device)
+        if fused is None or not fused.fits(self.shape.size, self.settings.hidden):
+            states = self._encode(batch)
+            return (weight.unsqueeze(-2).to(states.dtype) @ states).squeeze(-2).float()
+        drop = self.settings.dropout if self.training else 0.0
+        pooled = fused.encode(self.layers, *self._sequences(batch), weight.flatten(0, 1), drop)
+        return pooled.unflatten(0, weight.shape[:2])
+
+    def _encode(self, batch: Trees) -> Tensor:
+        """Every slot's state after the last layer, (B, 2M, C, D); (B, 1, C, D) for nodes alone."""
+        states, hears, edge_x = self._sequences(batch)
         for layer in self.layers:
             states = layer(states, hears, edge_x)
-        return states.unflatten(0, (-1, n))
+        return states.unflatten(0, (len(batch.valid), -1))
 
-    def _tokens(self, side: Side) -> Tensor:
-        """``[node features | STPE]`` of each slot, projected to the model's width: (B, n, C, D)."""
-        parts = [] if side.node_x is None else [side.node_x]
+    def _sequences(self, batch: Trees) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What the layers take: tokens (S, C, D), who hears whom (S, C or 1, C), and features (S, C, De) if any."""
+        edge_x = None if batch.edge_x is None else in_pairs(batch.edge_x).flatten(0, 1)
+        with in_full(batch.valid):
+            return self._tokens(batch).flatten(0, 1), self._hears(batch).flatten(0, 1), edge_x
+
+    def _tokens(self, batch: Trees) -> Tensor:
+        """``[node features | STPE]`` of each slot, projected to the model's width: (B, 2M, C, D).
+
+        An encoding's last layer and the projection are linear, one after the other, so they are applied as one.
+        """
+        for_x, for_td, for_sd = self.project.weight[:, : sum(self.widths)].split(self.widths, dim=1)
+        n_others = batch.valid.shape[1] - 1
+        n_summed = 2 if batch.td.shape[1] > n_others + 1 else 1
+        bias: Tensor = self.project.bias
+        to_td = table = None
         if self.td is not None:
-            parts.append(self.td(*side.td))
+            to_td, extra = self.td.after(for_td, n_summed)
+            bias = bias + extra
         if self.sd is not None:
-            parts.append(self.sd.of_integers(*side.sd, largest=self.reader.absent))
-        if not parts:  # neither features nor distances: every token is alike
-            parts.append(torch.zeros(*side.valid.shape, 1, device=side.valid.device))
-        size = torch.broadcast_shapes(*(p.shape[:-1] for p in parts))
-        return self.project(torch.cat([p.expand(*size, -1) for p in parts], dim=-1))
+            to_sd, extra = self.sd.after(for_sd, n_summed)
+            table = F.linear(self.sd.table(self.reader.scale.absent), to_sd)  # each value is encoded once
+            bias = bias + extra
+        tokens = self._from_distances(batch, to_td, table, bias)
+        return tokens if batch.node_x is None else tokens + F.linear(in_pairs(batch.node_x), for_x)
 
-    def _hears(self, side: Side) -> Tensor:
-        """True where row i hears j, (B, m, C or 1, C): never padding; with the mask, only slots no later and no nearer.
+    def _from_distances(self, batch: Trees, to_td: Tensor | None, table: Tensor | None, bias: Tensor) -> Tensor:
+        """What a token has of its distances: TD's hidden units through ``to_td`` (D, D), SD's rows of ``table``."""
+        n_others = batch.valid.shape[1] - 1
+        fused = kernels.fused("tokens", bias.device)
+        if fused is not None and self.td is not None and to_td is not None and table is not None:
+            fc1, frequency = self.td.fc1, self.td.frequency
+            if fused.fits(len(bias), 2 * len(frequency), len(table)):
+                waves = sinusoids(batch.td, frequency)
+                return fused.tokens(waves, batch.sd, fc1.weight, fc1.bias, to_td, table, bias, n_others)
+        total = bias.expand(*in_pairs(batch.valid).shape, -1)
+        if self.td is not None and to_td is not None:
+            total = total + F.linear(self._summed(batch, self.td.hidden(batch.td)), to_td)
+        if table is not None:  # looked up by a product with counts, which is exact and fast backwards too
+            values = torch.arange(len(table), device=table.device)
+            total = total + self._summed(batch, (batch.sd.unsqueeze(-1) == values).to(table.dtype)) @ table
+        return total
+
+    def _summed(self, batch: Trees, x: Tensor) -> Tensor:
+        """What belongs to a slot's distance to its own root plus what belongs to that to the other end, if known.
+
+        Shapes: (B, R, C, ...) to (B, 2M, C, ...).
+        """
+        n = batch.valid.shape[1] - 1
+        if x.shape[1] == n + 1:  # own distances only
+            return in_pairs(x)
+        own = torch.cat([x[:, :1].expand(-1, n, -1, -1), x[:, n + 1 : 2 * n + 1]], dim=1)
+        other = torch.cat([x[:, 1 : n + 1], x[:, 2 * n + 1 :]], dim=1)
+        return own + other
+
+    def _hears(self, batch: Trees) -> Tensor:
+        """True where row i hears j, (B, 2M, C or 1, C): never padding; with the mask, only slots no later, no nearer.
 
         With it a row always hears itself, so that padding, which nobody reads, has something to average.
         """
+        valid = in_pairs(batch.valid)
         if not self.settings.mask:
-            return side.valid.unsqueeze(-2)  # slot 0 is always valid
-        hop = self.shape.hop_on(side.valid.device)
-        earlier = side.moment.unsqueeze(-2) <= side.moment.unsqueeze(-1)
+            return valid.unsqueeze(-2)  # slot 0 is always valid
+        assert batch.moment is not None
+        moment = in_pairs(batch.moment)
+        hop = self.shape.hop_on(valid.device)
+        earlier = moment.unsqueeze(-2) <= moment.unsqueeze(-1)
         farther = hop.unsqueeze(-2) >= hop.unsqueeze(-1)
         itself = torch.eye(len(hop), dtype=torch.bool, device=hop.device)
-        return (side.valid.unsqueeze(-2) & earlier & farther) | itself
+        return (valid.unsqueeze(-2) & earlier & farther) | itself
 
-    def _pool(self, side: Side, states: Tensor) -> Tensor:
-        """The mean of a tree's tokens, padding left out: (B, n, D)."""
-        weight = side.valid.to(states.dtype) / side.valid.sum(-1, keepdim=True)
-        return (weight.unsqueeze(-2) @ states).squeeze(-2)
+    def _pooling(self, batch: Trees) -> Tensor:
+        """Each slot's weight in the mean, (B, 2M, C); padding is left out."""
+        weight = batch.valid / batch.valid.sum(-1, keepdim=True)
+        return in_pairs(weight)
+
+
+def in_full(x: Tensor) -> torch.autocast:
+    """Where a bfloat16 would be too coarse or save nothing: the distances' encodings, and the few rows of the head."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def in_pairs(x: Tensor) -> Tensor:
+    """A value of each tree as one of each sequence: (B, 1 + M, ...) to (B, 2M, ...); a tree alone stays alone."""
+    n = x.shape[1] - 1
+    return x if n == 0 else torch.cat([x[:, :1].expand(-1, n, *x.shape[2:]), x[:, 1:]], dim=1)

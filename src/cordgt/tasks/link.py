@@ -16,7 +16,7 @@ from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
 from cordgt.models.base import LinkModel
-from cordgt.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners
+from cordgt.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners, negatives_key
 from cordgt.protocol import Protocol, cuts
 from cordgt.split import Split, split_events
 
@@ -79,9 +79,11 @@ class LinkTask:
         self, position: Tensor, batch_start: Tensor, pool: Tensor, *, seed: int, epoch: Tensor | int
     ) -> Queries:
         """Each event at ``position`` against one drawn destination: candidates (B, 2), the true one first."""
+        index = self.whole.index
+        if index.fused is not None:
+            return self._ask_fused(position, batch_start, pool, seed, epoch)
         dst = self.dst[position]
         negative = draw_negatives(pool, dst, position, seed=seed, epoch=epoch)
-        index = self.whole.index
         cut, pair_cut = cuts(self.protocol.visibility, index.tie_start[position].long(), batch_start)
         return Queries(
             src=self.src[position],
@@ -89,6 +91,17 @@ class LinkTask:
             t=index.elapsed[position],
             cut=cut,
             pair_cut=pair_cut,
+        )
+
+    def _ask_fused(
+        self, position: Tensor, batch_start: Tensor, pool: Tensor, seed: int, epoch: Tensor | int
+    ) -> Queries:
+        when = epoch if isinstance(epoch, Tensor) else torch.full((), epoch, dtype=torch.int64, device=self.device)
+        index, key, rule = self.whole.index, negatives_key(seed), self.protocol.visibility
+        return Queries(
+            *index.fused.ask(
+                index, self.src, self.dst, pool, position, batch_start, key=key, epoch=when, visibility=rule
+            )
         )
 
     def evaluation_queries(self, part: str, setting: str) -> tuple[np.ndarray, Queries]:

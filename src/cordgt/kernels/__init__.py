@@ -1,0 +1,30 @@
+"""Fused kernels for CUDA (Triton). Each has a plain twin in torch operations, in the module that calls it.
+
+Nothing here but this file is imported where there is no CUDA device. The environment variable ``CORDGT_PLAIN=1`` keeps
+to the plain twins on a GPU too: to compare the two, or to look for a mistake.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+
+@cache
+def _present() -> bool:
+    return find_spec("triton") is not None
+
+
+def serve(device: torch.device) -> bool:
+    """True where fused kernels answer for tensors on this device."""
+    return device.type == "cuda" and _present() and os.environ.get("CORDGT_PLAIN", "0") in ("", "0")
+
+
+def fused(name: str, device: torch.device) -> Any:
+    """The module of kernels of that name where it serves the device; None where the plain twin has to."""
+    return import_module(f"cordgt.kernels.{name}") if serve(device) else None

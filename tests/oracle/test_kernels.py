@@ -1,0 +1,221 @@
+"""The fused kernels against their plain twins: on a GPU where there is one, and everywhere in Triton's interpreter."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+pytest.importorskip("triton", reason="Triton is not installed: its kernels are tested where it is")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+from cordgt import draws, kernels
+from cordgt.context import TreeShape, sample_trees
+from cordgt.distance import Scale, tree_distances
+from cordgt.encoding import AMPLIFY, frequencies, sinusoids
+from cordgt.history import History, Queries
+from cordgt.index import TemporalIndex
+from cordgt.kernels import attention, norm, past, waves
+from cordgt.models.cordgt import Cordgt, CordgtSettings
+from cordgt.negatives import draw_negatives, negatives_key
+from cordgt.protocol import cuts
+
+from . import strategies as some
+from .helpers import build
+from .strategies import Stream, streams
+
+few = settings(max_examples=12 if DEVICE.type == "cpu" else 200, deadline=None)
+
+
+def ints(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64, device=DEVICE)
+
+
+@few
+@given(data=st.data(), stream=streams(), fanout=some.fanouts, seed=some.seeds, epoch=some.epochs, how=some.samplings)
+def test_trees(data: st.DataObject, stream: Stream, fanout: tuple[int, ...], seed: int, epoch: int, how: str) -> None:
+    index, shape = build(stream).to(DEVICE).plain(), TreeShape(fanout)
+    asked = data.draw(st.lists(st.tuples(some.nodes(stream), some.cuts(stream)), min_size=1, max_size=9))
+    root, cut = ints([u for u, _ in asked]), ints([c for _, c in asked])
+    got = past.sample_trees(
+        index,
+        fanout,
+        shape.starts,
+        root,
+        cut,
+        seed_key=draws.mix_int(seed),
+        epoch=torch.tensor(epoch, device=DEVICE),
+        recent=how == "recent",
+    )
+    expected = sample_trees(index, shape, root, cut, seed=seed, epoch=epoch, sampling=how)
+    assert torch.equal(got[0], expected.node) and torch.equal(got[1], expected.pos)
+
+
+@few
+@given(data=st.data(), stream=streams())
+def test_pair_history(data: st.DataObject, stream: Stream) -> None:
+    index = build(stream).to(DEVICE).plain()
+    asked = st.tuples(some.nodes(stream), some.nodes(stream), some.cuts(stream))
+    node, other, cut = (ints(list(x)) for x in zip(*data.draw(st.lists(asked, min_size=1, max_size=9)), strict=True))
+    for got, expected in zip(
+        past.pair_history(index, node, other, cut), index.pair_history(node, other, cut), strict=True
+    ):
+        assert torch.equal(got, expected)
+
+
+@few
+@given(data=st.data(), stream=streams(), fanout=some.fanouts, n_others=st.integers(0, 4), correlated=st.booleans())
+def test_distances(
+    data: st.DataObject, stream: Stream, fanout: tuple[int, ...], n_others: int, correlated: bool
+) -> None:
+    index, shape = build(stream).to(DEVICE).plain(), TreeShape(fanout)
+    roots = ints(
+        [
+            data.draw(st.lists(some.nodes(stream, padding=False), min_size=n_others + 1, max_size=n_others + 1))
+            for _ in range(2)
+        ]  # type: ignore[misc]
+    )
+    cut = ints([data.draw(some.cuts(stream)) for _ in range(2)])
+    t = torch.tensor([data.draw(st.sampled_from((0.0, 5.0, 1e9))) for _ in range(2)], device=DEVICE).double()
+    t = t + stream.elapsed[-1]
+    trees = sample_trees(index, shape, roots, cut[:, None], seed=1)
+    scale = Scale(alpha=0.1, beta=3.0, never_met=30.0, absent=7)
+    td, sd = past.distances(
+        index, trees.node, shape.hop_on(DEVICE), shape.hops, t, cut, correlated=correlated, **vars(scale)
+    )
+    expected_td, expected_sd = tree_distances(index, shape, trees, t, cut, scale, correlated=correlated)
+    assert torch.equal(sd, expected_sd)
+    torch.testing.assert_close(td, expected_td, rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("n", [0, 1, 37])
+@pytest.mark.parametrize("dim", [2, 6, 100])
+def test_sinusoids(n: int, dim: int) -> None:
+    x = torch.rand(n, dtype=torch.float64, device=DEVICE) * 30
+    frequency = frequencies(dim).to(DEVICE)
+    torch.testing.assert_close(waves.sinusoids(x, frequency, AMPLIFY).cpu(), sinusoids(x.cpu(), frequency.cpu()))
+
+
+def plain_attention(qkv: Tensor, edge: Tensor | None, hears: Tensor, parent: Tensor) -> Tensor:
+    """The definition: an event's keys and values count where the row is the parent of the column."""
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    is_parent = torch.arange(qkv.shape[1], device=DEVICE)[:, None] == parent[None, :]
+    logits = q @ k.transpose(-1, -2)
+    if edge is not None:
+        logits = logits + (q @ edge[:, :, 0].transpose(1, 2).transpose(-1, -2)) * is_parent
+    weight = (logits / math.sqrt(qkv.shape[-1])).masked_fill(~hears[:, None], -torch.inf).softmax(-1)
+    y = weight @ v
+    if edge is not None:
+        y = y + (weight * is_parent) @ edge[:, :, 1].transpose(1, 2)
+    return y.transpose(1, 2)
+
+
+@pytest.mark.parametrize("fanout", [(1,), (15,), (3, 1), (20,), (3, 5), (32, 1)])
+@pytest.mark.parametrize("events", [False, True])
+@pytest.mark.parametrize("rows", [False, True])
+def test_attention(fanout: tuple[int, ...], events: bool, rows: bool) -> None:
+    """Forwards and backwards, for sequences in one tile and in two; ``rows``: each row hears others."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    shape, generator = TreeShape(fanout), torch.Generator().manual_seed(3)
+    n, heads, dim, size = 2, 2, 16, shape.size
+    qkv, edge, above = (
+        torch.randn(n, size, *rest, generator=generator).to(DEVICE).requires_grad_()
+        for rest in ((3, heads, dim), (2, heads, dim), (heads, dim))
+    )
+    hears = (torch.rand(n, size if rows else 1, size, generator=generator) < 0.6).to(DEVICE)
+    hears = hears | torch.eye(size, dtype=torch.bool, device=DEVICE) if rows else hears
+    hears[:, :, 0] = True
+    parent = F.pad(shape.parent[1:], (1, 0), value=-1).int().to(DEVICE)
+    given_edge = edge if events else None
+    asked = (qkv.detach(), edge.detach() if events else None, hears, parent, ints([0]), 0.0)
+    expected = plain_attention(qkv, given_edge, hears, parent)
+    torch.testing.assert_close(attention.forward(*asked), expected, rtol=1e-4, atol=1e-5)
+    inputs = [qkv, edge] if events else [qkv]
+    gradients = torch.autograd.grad(expected, inputs, above)
+    for mine, theirs in zip(attention.backward(above.detach(), *asked)[: len(inputs)], gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_drops_its_share_and_the_same_backwards() -> None:
+    """With equal weights and values of one, an output is the share kept; its gradient to the values says the same."""
+    n, size, heads, dim, drop = 6, 41, 2, 16, 0.3
+    qkv = torch.zeros(n, size, 3, heads, dim, device=DEVICE)
+    qkv[:, :, 2] = 1.0
+    hears = torch.ones(n, 1, size, dtype=torch.bool, device=DEVICE)
+    parent = torch.full((size,), -1, dtype=torch.int32, device=DEVICE)
+    y, again, other = (attention.forward(qkv, None, hears, parent, ints([seed]), drop) for seed in (5, 5, 6))
+    assert float(y.mean()) == pytest.approx(1.0, abs=0.03)
+    assert torch.equal(y, again) and not torch.equal(y, other)
+    gradient, _ = attention.backward(torch.ones_like(y), qkv, None, hears, parent, ints([5]), drop)
+    assert float(gradient[:, :, 2].sum()) == pytest.approx(float(y.sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("stpe", ["c", "u"])
+@pytest.mark.parametrize("features", [False, True])
+@pytest.mark.parametrize("n_others", [1, 2])
+def test_whole_network(mask: bool, stpe: str, features: bool, n_others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits, embeddings and the gradient of every parameter, kernels against plain operations."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    settings = CordgtSettings(fanout=(3, 2), hidden=16, heads=2, td_dim=6, sd_dim=10, mask=mask, stpe=stpe, dropout=0)
+    generator = torch.Generator().manual_seed(7)
+    ends = torch.randint(0, 9, (2, 40), generator=generator).numpy()
+    index = TemporalIndex.build(ends[0], ends[1], torch.arange(40).double().numpy(), 9).to(DEVICE)
+    edge_x, node_x = (
+        torch.randn(n, dim, generator=generator).to(DEVICE) if features else None for n, dim in ((40, 3), (9, 5))
+    )
+    history = History(index, edge_x, node_x, seed=1)
+    torch.manual_seed(0)
+    model = Cordgt(settings, edge_dim=3 * features, node_dim=5 * features).to(DEVICE)
+    dst = torch.randint(0, 11, (3, n_others), generator=generator).to(DEVICE)
+    cut = ints([39, 20, 3])
+    queries = Queries(ints([1, 2, 8]), dst, cut.double(), cut, cut)
+    alone = model.reader.nodes(history, queries.src, queries.t, cut)
+
+    def answers() -> tuple[Tensor, ...]:
+        logits = model(model.reader.pairs(history, queries))
+        with torch.no_grad():
+            embedded = model.embed(alone)
+        return logits, embedded, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))
+
+    monkeypatch.setattr(kernels, "serve", lambda device: False)
+    plain = answers()
+    monkeypatch.setattr(kernels, "serve", lambda device: True)
+    for mine, theirs in zip(answers(), plain, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-4, atol=2e-5)
+
+
+def test_dropout_of_the_layers_is_the_same_backwards() -> None:
+    """A branch of ones over zeros: what is kept is what has a gradient."""
+    x, branch = torch.zeros(50, 16, device=DEVICE), torch.ones(50, 16, device=DEVICE)
+    ones, seed = torch.ones(16, device=DEVICE), ints([9])
+    out, _, mean, spread = norm.forward(x, branch, None, seed, ones, ones, drop=0.25, eps=1e-5, dtype=torch.float32)
+    partial = norm.partial_sums(50, 48, DEVICE)
+    above, nothing = torch.ones_like(out), torch.zeros_like(out)
+    _, gradient = norm.backward(above, nothing, out, seed, ones, mean, spread, partial, drop=0.25, dtype=torch.float32)
+    assert gradient is not None and torch.equal(gradient, out)
+    assert float(out.mean()) == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("visibility", ["event", "paper", "batch"])
+def test_queries(visibility: str) -> None:
+    """The negatives and cuts of a batch, whether a destination is in the pool or not."""
+    generator = torch.Generator().manual_seed(2)
+    src, dst = torch.randint(0, 9, (2, 300), generator=generator)
+    times = torch.randint(0, 90, (300,), generator=generator).sort().values.double()
+    index = TemporalIndex.build(src.numpy(), dst.numpy(), times.numpy(), 9).to(DEVICE).plain()
+    pool, epoch = ints([0, 2, 3, 5, 8]), torch.tensor(4, device=DEVICE)
+    src, dst, position = src.to(DEVICE), dst.to(DEVICE), torch.arange(100, 240, device=DEVICE)
+    start = position // 30 * 30
+    got = past.ask(index, src, dst, pool, position, start, key=negatives_key(3), epoch=epoch, visibility=visibility)
+    negative = draw_negatives(pool, dst[position], position, seed=3, epoch=epoch)
+    cut, pair_cut = cuts(visibility, index.tie_start[position].long(), start)
+    expected = (src[position], torch.stack([dst[position], negative], 1), index.elapsed[position], cut, pair_cut)
+    for mine, theirs in zip(got, expected, strict=True):
+        assert torch.equal(mine, theirs)
