@@ -27,16 +27,25 @@ class Step:
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
         """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
+        self.optimizer.zero_grad(set_to_none=True)
+        share, start = weight / weight.sum(), position[:1]
+        at_once = self.model.queries_at_once if position.device.type == "cpu" else None
+        at_once = at_once or max(len(position), 1)
+        parts = zip(position.split(at_once), share.split(at_once), strict=True)
+        losses = [self._backward(of, start, part) for of, part in parts]
+        self.optimizer.step()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _backward(self, position: Tensor, batch_start: Tensor, share: Tensor) -> Tensor:
+        """Add the gradients of some events of a batch; their part of its loss comes back."""
         queries = self.task.queries(
-            position, position[:1].expand_as(position), self.task.pools.train, seed=self.seed, epoch=self.epoch
+            position, batch_start.expand_as(position), self.task.pools.train, seed=self.seed, epoch=self.epoch
         )
         batch = self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
         with torch.autocast(position.device.type, torch.bfloat16, enabled=self.half):
             losses = self.model.losses(batch).float()
-        loss = (losses * weight).sum() / weight.sum()
-        self.optimizer.zero_grad(set_to_none=True)
+        loss = (losses * share).sum()
         loss.backward()
-        self.optimizer.step()
         return loss.detach()
 
 

@@ -17,7 +17,7 @@ ORDER = """
     usual_names tables opening roles node_features published convert readers
     columns datasets describe synthetic
     kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
-    kernels.attention kernels.norm kernels.encoder
+    kernels.attention kernels.norm kernels.encoder attention
     draws split index negatives context distance encoding history
     models.base models.cordgt models.edgebank models.popularity models
     protocol settings metrics tasks tasks.link floors

@@ -22,7 +22,12 @@ def _present() -> bool:
 
 def serve(device: torch.device) -> bool:
     """True where fused kernels answer for tensors on this device."""
-    return device.type == "cuda" and _present() and os.environ.get("CORDGT_PLAIN", "0") in ("", "0")
+    return device.type == "cuda" and _present() and not plain_asked()
+
+
+def plain_asked() -> bool:
+    """True where ``CORDGT_PLAIN`` asks for plain torch operations."""
+    return os.environ.get("CORDGT_PLAIN", "0") not in ("", "0")
 
 
 def fused(name: str, device: torch.device) -> Any:

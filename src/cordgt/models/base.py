@@ -31,6 +31,7 @@ class LinkModel(nn.Module):
 
     reader: Reader
     trains = True  # False for a rule without parameters
+    queries_at_once: int | None = None  # of a training batch on a CPU, if it may be worked off in parts
     pairs_at_once = 2000  # how many pairs are scored in one piece outside training: bounds the memory
     embeds = True  # False where the model has no embedding of a single node
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cordgt import attention as on_cpu
 from cordgt import kernels
 from cordgt.context import SAMPLINGS, Context, TreeShape, sample_trees
 from cordgt.distance import Scale, tree_distances
@@ -153,9 +154,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, hears: Tensor, edge_x: Tensor | None) -> Tensor:
         """S sequences: x (S, C, D); hears (S, C or 1, C), True where row i hears j; edge_x (S, C, De) or None."""
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, self.dim)).permute(2, 0, 3, 1, 4)  # (S, H, C, D) each
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, self.dim))  # (S, C, 3, H, D)
+        drop = self.dropout if self.training else 0.0
+        if edge_x is None and on_cpu.serves(qkv):
+            return self.out(on_cpu.attention(qkv, hears, drop).flatten(-2))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (S, H, C, D) each
         if self.edge_kv is None or edge_x is None:
-            drop = self.dropout if self.training else 0.0
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=hears.unsqueeze(1), dropout_p=drop)  # (S, H, C, D)
         else:
             edge_k, edge_v = self.edge_kv(edge_x).unflatten(-1, (2, self.heads, self.dim)).permute(2, 0, 3, 1, 4)
@@ -192,6 +196,11 @@ class Attention(nn.Module):
         return torch.cat([*sums, leaves], dim=2)
 
 
+def dropout(x: Tensor, drop: float) -> Tensor:
+    """A share of the values set to zero and the others scaled up; all of them as they are where the share is 0."""
+    return on_cpu.dropout(x, drop) if on_cpu.serves(x) else F.dropout(x, drop)
+
+
 class Layer(nn.Module):
     """Pre-norm attention and feed-forward, each with its residual."""
 
@@ -199,14 +208,14 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim)
         self.attention = Attention(dim=dim, heads=heads, edge_dim=edge_dim, dropout=dropout, shape=shape)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         self.norm2 = nn.LayerNorm(dim)
         self.fc1 = nn.Linear(dim, 4 * dim)
         self.fc2 = nn.Linear(4 * dim, dim)
 
     def forward(self, x: Tensor, hears: Tensor, edge_x: Tensor | None) -> Tensor:
         """(S, C, D) to (S, C, D)."""
-        x = x + self.dropout(self.attention(self.norm1(x), hears, edge_x))
+        x = x + dropout(self.attention(self.norm1(x), hears, edge_x), self.dropout if self.training else 0.0)
         return x + self.fc2(F.relu(self.fc1(self.norm2(x))))
 
 
@@ -233,6 +242,7 @@ class Cordgt(LinkModel):
     """
 
     reader: TreeReader
+    queries_at_once = 25  # in training on a CPU: 100 sequences of a layer fit its cache
 
     def __init__(self, settings: CordgtSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()

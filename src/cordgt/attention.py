@@ -1,0 +1,109 @@
+"""Attention over short sequences on the CPU: head by head, so that what is worked on stays in the cache.
+
+A head's queries, keys and values are read where the projection left them, without a copy; dropout is a hash of (key,
+place), which both passes ask for instead of storing it, and which all cores share, unlike torch's generator.
+
+Twin: `torch.nn.functional.scaled_dot_product_attention` and `dropout`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+from cordgt import kernels
+
+
+def serves(x: Tensor) -> bool:
+    """True where what is here takes a tensor; where it does not, its twins do."""
+    return x.device.type == "cpu" and x.dtype == torch.float32 and not kernels.plain_asked()
+
+
+def attention(qkv: Tensor, hears: Tensor, drop: float) -> Tensor:
+    """What each slot hears: (S, C, H, D) of qkv (S, C, 3, H, D) float32; hears (S, C or 1, C), True: row i hears j."""
+    return _Attention.apply(qkv.contiguous(), hears, drop, _key() if drop else 0)
+
+
+def dropout(x: Tensor, drop: float) -> Tensor:
+    """`torch.nn.functional.dropout` in training."""
+    return _Dropout.apply(x.contiguous(), drop, _key()) if drop else x
+
+
+def _key() -> int:
+    """A fresh key from torch's generator, so that it follows the seed."""
+    return int(torch.randint(2**31 - 1, ()))
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, hears: Tensor, drop: float, key: int) -> Tensor:
+        n, size, _, heads, dim = qkv.shape
+        deaf = None if bool(hears.all()) else ~hears
+        weights = qkv.new_empty(heads, n, size, size)
+        out = qkv.new_empty(n, size, heads, dim)
+        for h in range(heads):
+            q, k, v = qkv[:, :, :, h].unbind(2)  # (S, C, D) each
+            logits = torch.bmm(q / math.sqrt(dim), k.transpose(1, 2))
+            if deaf is not None:
+                logits.masked_fill_(deaf, -torch.inf)
+            torch.softmax(logits, dim=-1, out=weights[h])
+            out[:, :, h] = torch.bmm(_dropped(weights[h], drop, key + h, logits), v)
+        ctx.save_for_backward(qkv, weights)
+        ctx.drop, ctx.key = drop, key
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        qkv, weights = ctx.saved_tensors
+        _, _, _, heads, dim = qkv.shape
+        d_qkv = torch.empty_like(qkv)
+        for h in range(heads):
+            q, k, v = qkv[:, :, :, h].unbind(2)
+            above, key = d_out[:, :, h], ctx.key + h
+            d_qkv[:, :, 2, h] = torch.bmm(_dropped(weights[h], ctx.drop, key).transpose(1, 2), above)
+            d_weight = torch.bmm(above, v.transpose(1, 2))
+            d_logits = torch._softmax_backward_data(
+                _dropped(d_weight, ctx.drop, key, d_weight), weights[h], -1, torch.float32
+            )
+            d_logits /= math.sqrt(dim)
+            d_qkv[:, :, 0, h] = torch.bmm(d_logits, k)
+            d_qkv[:, :, 1, h] = torch.bmm(d_logits.transpose(1, 2), q)
+        return d_qkv, None, None, None
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, drop: float, key: int) -> Tensor:
+        ctx.drop, ctx.key = drop, key
+        return _dropped(x, drop, key)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        return _dropped(above.contiguous(), ctx.drop, ctx.key), None, None
+
+
+def _dropped(x: Tensor, drop: float, key: int, out: Tensor | None = None) -> Tensor:
+    """``x`` with a share of its places zero, the same for a key, and the rest scaled up; into ``out`` if given."""
+    if drop == 0:
+        return x
+    out = torch.empty_like(x) if out is None else out
+    least, gain = np.uint32(min(int(drop * 2**32), 2**32 - 1)), np.float32(1 / (1 - drop))
+    _drop(x.view(-1).numpy(), out.view(-1).numpy(), np.uint32(key % 2**32), least, gain)
+    return out
+
+
+@njit(parallel=True, cache=True)
+def _drop(x, out, key, least, gain):  # type: ignore[no-untyped-def]
+    block = 4096
+    for b in prange((len(x) + block - 1) // block):
+        for i in range(b * block, min((b + 1) * block, len(x))):
+            z = np.uint32(key + np.uint32(np.uint32(i) * np.uint32(0x9E3779B1)))
+            z = np.uint32((z ^ (z >> np.uint32(16))) * np.uint32(0x7FEB352D))
+            z = np.uint32((z ^ (z >> np.uint32(15))) * np.uint32(0x846CA68B))
+            z = np.uint32(z ^ (z >> np.uint32(16)))
+            out[i] = x[i] * gain if z >= least else np.float32(0)

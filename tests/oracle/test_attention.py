@@ -1,0 +1,87 @@
+"""Attention and dropout on the CPU against torch's own, both ways; and a batch in parts against the whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cordgt import attention as on_cpu
+from cordgt.models.cordgt import Cordgt
+from cordgt.settings import make
+from cordgt.step import Step
+from cordgt.synthetic import synthetic_stream
+from cordgt.tasks.link import LinkTask
+from cordgt.training import make_network
+
+SHAPE = (4, 7, 3, 2, 8)  # S, C, 3, H, D
+
+
+def some(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("everyone", [False, True])
+def test_attention_is_torchs(rows: int, everyone: bool) -> None:
+    qkv, above = some(*SHAPE).requires_grad_(), some(4, 7, 2, 8, seed=1)
+    hears = (some(4, rows, 7, seed=2) < 0.5) | everyone
+    hears[..., 0] = True
+    q, k, v = qkv.permute(2, 0, 3, 1, 4)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=hears.unsqueeze(1)).transpose(1, 2)
+    got = on_cpu.attention(qkv, hears, 0.0)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
+    mine, theirs = (torch.autograd.grad(y, qkv, above)[0] for y in (got, expected))
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+
+
+def test_attention_drops_weights_as_its_definition() -> None:
+    """Equal weights over unit values, a head's own mask each: outputs count what was kept, and gradients agree."""
+    n, size, drop = 30, 7, 0.4
+    qkv = torch.zeros(n, size, 3, 2, size)
+    qkv[:, :, 2] = torch.eye(size)[None, :, None]  # what a slot hears from slot j stands in place j
+    qkv.requires_grad_()
+    hears = torch.ones(n, 1, size, dtype=torch.bool)
+    torch.manual_seed(5)
+    y = on_cpu.attention(qkv, hears, drop)
+    kept = y > 0
+    torch.testing.assert_close(y[kept], torch.full_like(y[kept], 1 / size / (1 - drop)))
+    assert float(kept.float().mean()) == pytest.approx(1 - drop, abs=0.03)
+    assert not torch.equal(kept[:, :, 0], kept[:, :, 1]) and not torch.equal(kept[0], kept[1])
+    weight = some(*y.shape, seed=3)
+    (gradient,) = torch.autograd.grad((y * weight).sum(), qkv)
+    used = y.detach().permute(0, 2, 1, 3)  # (S, H, C, C): the weights as they were used
+    expected = (used.transpose(-1, -2) @ weight.permute(0, 2, 1, 3)).transpose(1, 2)
+    torch.testing.assert_close(gradient[:, :, 2], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.1, 0.9])
+def test_dropout_keeps_its_share_and_the_same_backwards(drop: float) -> None:
+    x = torch.ones(300, 500, requires_grad=True)
+    torch.manual_seed(1)
+    y = on_cpu.dropout(x, drop)
+    torch.manual_seed(1)
+    assert torch.equal(y, on_cpu.dropout(x, drop))
+    assert float((y > 0).float().mean()) == pytest.approx(1 - drop, abs=0.005)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], y.detach())
+
+
+def test_a_batch_in_parts_is_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same loss and the same weights after a step, to rounding, however the batch is worked off."""
+    stream = synthetic_stream(events=600, nodes=40, seed=1).stream
+    settings = make("cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6, "dropout": 0})
+    task = LinkTask.prepare(stream, settings.protocol, seed=0, device=torch.device("cpu"))
+    position = torch.from_numpy(task.split.train[100:137])
+    weight = torch.ones(len(position))
+    weight[-3:] = 0.0
+    after: dict[Any, Any] = {}
+    for at_once in (None, 10):
+        monkeypatch.setattr(Cordgt, "queries_at_once", at_once)
+        model = make_network(settings, edge_dim=0, node_dim=0)
+        loss = Step(model, task, torch.optim.SGD(model.parameters(), lr=0.1), 0, 1)(position, weight)
+        after[at_once] = [loss, *(p.detach() for p in model.parameters())]
+    for parts, whole in zip(after[10], after[None], strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
