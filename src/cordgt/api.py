@@ -34,6 +34,7 @@ from cordgt.training import (
     make_network,
     memory_explained,
     train_in,
+    use_precision,
 )
 
 # What may differ from training when a run is evaluated; anything else would measure it on events it was trained on.
@@ -157,6 +158,7 @@ class Run:
             load_weights(model, tensors, str(self.path / name))
         except SettingError as error:
             raise RunError(f"{self.path / name} is damaged: {error}") from None
+        use_precision(self.settings, self.device)
         return model.to(self.device).eval()
 
     def _own_stream(self) -> EventStream:

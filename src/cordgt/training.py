@@ -113,6 +113,12 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def use_precision(settings: Settings, device: torch.device) -> None:
+    """Let this process multiply matrices on a GPU as the settings say, also where a trained model is only asked."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest" if settings.training.precision == "fp32" else "high")
+
+
 def make_network(settings: Settings, *, edge_dim: int, node_dim: int) -> LinkModel:
     """The model of the settings with fresh weights, drawn from the run's seed."""
     torch.manual_seed(settings.seed)
@@ -390,9 +396,9 @@ def train_in(
     """Train, evaluate and write everything into ``folder``; the contents of ``metrics.json`` come back."""
     watcher = watcher or Silent()
     device = task.device
+    use_precision(settings, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-        torch.set_float32_matmul_precision("highest" if settings.training.precision == "fp32" else "high")
     folder.sweep()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), listening() as stop:
         epochs = settings.training.epochs
