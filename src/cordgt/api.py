@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from cordgt.columns import as_text, can_be_read_twice, fit
-from cordgt.errors import RunError, SettingError, nearest
+from cordgt.errors import RunError, SettingError, check_choice, nearest
 from cordgt.events import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.predict import Oracle, Recommendation
@@ -22,7 +22,7 @@ from cordgt.protocol import Protocol
 from cordgt.readers import read_events
 from cordgt.run import BEFORE_CONFIG, RunFolder, fingerprint, ids_fingerprint
 from cordgt.settings import Settings, known_keys, make
-from cordgt.tasks.link import LinkTask, history_of, split_of
+from cordgt.tasks.link import PARTS, LinkTask, history_of, split_of
 from cordgt.tensorboard import curves
 from cordgt.threads import keep_threads
 from cordgt.training import (
@@ -117,13 +117,16 @@ class Run:
             found = self.oracle.nodes_of_either_side(_as_list(nodes), sides)
         return self.oracle.embed(found, self._time(at))
 
-    def evaluate(self, watcher: Watcher | None = None, **changes: Any) -> dict[str, Any]:
+    def evaluate(self, watcher: Watcher | None = None, *, part: str | None = None, **changes: Any) -> dict[str, Any]:
         """Figures on the run's own splits, with another visibility, batch size, pool or seed of negatives if given.
 
+        ``part``: of "validation" or of "test" alone.
         ``batch_size`` is that of evaluation here: of the per-batch means, and of the rules "paper" and "batch".
         """
+        if part is not None:
+            check_choice("part", part, PARTS)
         model, task = self.measured(**changes)
-        figures = all_figures(model, task, watcher or Silent())
+        figures = all_figures(model, task, watcher or Silent(), PARTS if part is None else (part,))
         about = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
         return {**about, "protocol": dict(vars(task.protocol)), **figures}
 

@@ -176,6 +176,9 @@ def evaluate(
         str | None,
         typer.Option(metavar="N|all", help="Rank each true destination among N others, or all: MRR and hits."),
     ] = None,
+    part: Annotated[
+        str | None, typer.Option(metavar="WORD", show_default="both", help="validation or test alone.")
+    ] = None,
     set_: Set = [],  # noqa: B006
     device: Device = "auto",
     json_: Json = None,
@@ -190,7 +193,7 @@ def evaluate(
     changes |= {key: value for key, value in asked.items() if value is not None}
     loaded = _run(run, device)
     with console.Bar() as bar:
-        figures = loaded.evaluate(watcher=bar, **changes)
+        figures = loaded.evaluate(watcher=bar, part=part, **changes)
     _show_figures(
         f"{figures['model']} on {figures['data']}, {figures['protocol']['negatives']} negatives, "
         f"visibility {figures['protocol']['visibility']}",

@@ -112,16 +112,17 @@ def figures_table(title: str, metrics: dict[str, Any]) -> Table:
     """
     batch = metrics["protocol"]["eval_batch"]
     shown = {"AP": "ap", "AUC": "auc", f"AP/{batch}": "ap_batch", f"AUC/{batch}": "auc_batch"}
-    shown |= {"MRR": "mrr", "hits@10": "hits@10"} if "mrr" in metrics["test"]["transductive"] else {}
+    parts = [part for part in ("validation", "test") if part in metrics]
+    shown |= {"MRR": "mrr", "hits@10": "hits@10"} if "mrr" in metrics[parts[0]]["transductive"] else {}
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("split", no_wrap=True)
     for name in (*shown, "events"):
         table.add_column(name, justify="right")
-    for part in ("validation", "test"):
+    for part in parts:
         for setting, row in metrics[part].items():
             events = " ".join(f"{n:,}" for n in _distinct(row["events"]))
             table.add_row(f"{part}, {setting}", *(_percent(row[k]) for k in shown.values()), events)
-            for name, floor in metrics.get("floors", {}).items() if part == "test" else ():
+            for name, floor in metrics.get("floors", {}).items() if part == parts[-1] else ():
                 of_floor = floor[part][setting]
                 mark = "!" if _is_below(row["ap"], of_floor["ap"]) else " "
                 table.add_row(f"{mark} {name}", *(_percent(of_floor[k]) for k in shown.values()), "", style="dim")
@@ -132,7 +133,7 @@ def below_floors(metrics: dict[str, Any]) -> list[str]:
     """One sentence where trivial predictors reach a higher test AP than the model; nothing otherwise."""
     above = [
         f"{name} ({setting})"
-        for setting, row in metrics["test"].items()
+        for setting, row in metrics.get("test", {}).items()
         for name, floor in metrics.get("floors", {}).items()
         if _is_below(row["ap"], floor["test"][setting]["ap"])
     ]
@@ -149,7 +150,7 @@ def undefined_figures(metrics: dict[str, Any]) -> list[str]:
     return [
         f"{part}, {setting}: not defined, no event of this split touches a node that training has not seen."
         for part in ("validation", "test")
-        for setting, row in metrics[part].items()
+        for setting, row in metrics.get(part, {}).items()
         if _distinct(row["events"]) == [0]
     ]
 

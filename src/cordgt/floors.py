@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cordgt import models
@@ -16,9 +17,9 @@ FLOORS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def floor_figures(task: LinkTask) -> dict[str, dict[str, dict[str, LinkMetrics]]]:
+def floor_figures(task: LinkTask, parts: Sequence[str] = PARTS) -> dict[str, dict[str, dict[str, LinkMetrics]]]:
     """``{floor: {part: {setting: figures}}}`` under the task's protocol."""
-    return {name: {part: {s: _floor(name, task, part, s) for s in SETTINGS} for part in PARTS} for name in FLOORS}
+    return {name: {part: {s: _floor(name, task, part, s) for s in SETTINGS} for part in parts} for name in FLOORS}
 
 
 def _floor(name: str, task: LinkTask, part: str, setting: str) -> LinkMetrics:

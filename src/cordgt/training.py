@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -451,18 +451,20 @@ def _figures(
     return found
 
 
-def all_figures(model: LinkModel, task: LinkTask, watcher: Watcher | None = None) -> dict[str, Any]:
-    """``{"validation": {"transductive": …, "inductive": …}, "test": …, "floors": …}``."""
+def all_figures(
+    model: LinkModel, task: LinkTask, watcher: Watcher | None = None, parts: Sequence[str] = PARTS
+) -> dict[str, Any]:
+    """``{"validation": {"transductive": …, "inductive": …}, "test": …, "floors": …}``, of the parts asked for."""
     watcher = watcher or Silent()
     found: dict[str, Any] = {}
-    for part in PARTS:
+    for part in parts:
         found[part] = {}
         for setting in SETTINGS:
             positions = getattr(task.split, part)
             n = len(positions if setting == "transductive" else task.split.inductive(positions))
             watcher.evaluating(f"{part}, {setting}", n)
             found[part][setting] = evaluate(model, task, part, setting, progress=lambda k: watcher.step(k, None))
-    found["floors"] = floor_figures(task)
+    found["floors"] = floor_figures(task, parts)
     return found
 
 

@@ -257,7 +257,7 @@ def distances(
             hop, t.contiguous(), pair_cut.contiguous(), td, sd, n_trees - 1, n_relations, size, index.n_nodes,
             steps(index.max_pairs), steps(index.max_meetings), absent, hops + 1,
             ALPHA=float(alpha), BETA=float(beta), NEVER_MET=float(never_met), CORRELATED=correlated,
-            SLOTS=triton.next_power_of_2(size), OTHERS=16,
+            SLOTS=triton.next_power_of_2(size), OTHERS=16, enable_fp_fusion=False,  # to the last bit as on the CPU
         )  # fmt: skip
     return td, sd
 
