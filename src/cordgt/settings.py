@@ -25,7 +25,7 @@ class Training:
     lr: float = 0.001
     patience: int = 3  # epochs without a better validation AP before it stops
     tolerance: float = 1e-4  # what counts as better, relative
-    precision: str = "tf32"  # of matrix products on a GPU; or "bf16" (training only), or "fp32"
+    precision: str = "bf16"  # of matrix products in training on a GPU; or "tf32", as elsewhere, or "fp32" everywhere
     checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; each epoch ends with one
 
     def __post_init__(self) -> None:
