@@ -90,6 +90,20 @@ def counts_of(work: Callable[[], Any]) -> Counts:
     return Counts(flops.get_total_flops(), sum(tally.ops.values()), tally.peak, dict(tally.ops))
 
 
+def peak_bytes(work: Callable[[], Any], device: torch.device) -> int:
+    """The most that tensors made by ``work`` take at once: from the allocator on a GPU, counted on the CPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with Tally() as tally:
+        work()
+    return tally.peak
+
+
 def free_memory(device: torch.device) -> int | None:
     """Bytes that could still be allocated: on the GPU, or for this process by all limits known; None where none is."""
     if device.type == "cuda":

@@ -13,9 +13,9 @@ from torch import Tensor
 from cordgt.bench.parts import ForwardParts, less, queries_of, step_parts, trees_of
 from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
-from cordgt.bench.timing import peak_bytes, timed
+from cordgt.bench.timing import timed
 from cordgt.context import TreeShape, sample_trees
-from cordgt.counting import batch_that_fits, counts_of, free_memory
+from cordgt.counting import batch_that_fits, counts_of, free_memory, peak_bytes
 from cordgt.errors import SettingError
 from cordgt.history import Queries
 from cordgt.index import TemporalIndex

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from cordgt.counting import Tally
-
 SHORTEST = 0.02  # seconds of a sample: quicker work is repeated within it
 
 
@@ -76,17 +74,3 @@ def _seconds(work: Callable[[], Any], device: torch.device, times: int) -> float
         work()
     watch.mark()
     return watch.gaps()[0]
-
-
-def peak_bytes(work: Callable[[], Any], device: torch.device) -> int:
-    """The most that tensors made by ``work`` take at once: from the allocator on a GPU, counted on the CPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        work()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    with Tally() as tally:
-        work()
-    return tally.peak
