@@ -39,6 +39,8 @@ class Twin:
         days: from the first event to the last, about: 2 events / (nodes * the paper's intensity).
         moments: times lie on a grid of so many steps; most of them are used.
         src_tail, dst_tail, pair_tail: sigma of the log-normal weights of sources, destinations and pairs.
+        crowded: most pairs have met, so that an active node cannot have many more partners than others: the weights of
+            the nodes then say how often a pair meets again, and pairs are drawn evenly.
         lasts: the mean delay of a further meeting, as a share of the span.
         like: the stream whose skew it was calibrated on.
     """
@@ -54,6 +56,12 @@ class Twin:
     pair_tail: float
     lasts: float
     like: str
+    crowded: bool = False
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """How many sources and destinations there may be."""
+        return (self.nodes, self.nodes) if self.sources is None else (self.sources, self.nodes - self.sources)
 
     def scaled(self, by: float) -> Twin:
         """The same kind of stream with ``by`` times the nodes, pairs and events, over the same span."""
@@ -76,7 +84,7 @@ TWINS: dict[str, Twin] = {
         moments=2_687_000,
         src_tail=1.95,
         dst_tail=0.0,
-        pair_tail=2.2,
+        pair_tail=2.1,
         lasts=0.003,
         like="wikipedia",
     ),
@@ -100,11 +108,12 @@ TWINS: dict[str, Twin] = {
         sources=980,
         days=30.0,
         moments=88_000_000,
-        src_tail=1.8,
-        dst_tail=0.8,
-        pair_tail=1.67,
+        src_tail=1.9,
+        dst_tail=0.75,
+        pair_tail=0.1,
         lasts=0.2,
         like="lastfm_prefix",
+        crowded=True,
     ),
     "social_evolution-twin": Twin(
         nodes=74,
@@ -113,11 +122,12 @@ TWINS: dict[str, Twin] = {
         sources=None,
         days=240.6,
         moments=581_500,
-        src_tail=2.0,
-        dst_tail=1.0,
-        pair_tail=1.86,
+        src_tail=1.2,
+        dst_tail=0.58,
+        pair_tail=1.61,
         lasts=0.3,
         like="socialevo_month",
+        crowded=True,
     ),
     "flights-twin": Twin(
         nodes=13_169,
@@ -126,8 +136,8 @@ TWINS: dict[str, Twin] = {
         sources=None,
         days=240.2,
         moments=122,
-        src_tail=1.73,
-        dst_tail=1.73,
+        src_tail=1.63,
+        dst_tail=1.66,
         pair_tail=1.52,
         lasts=0.3,
         like="uci",
@@ -139,9 +149,9 @@ TWINS: dict[str, Twin] = {
         sources=41_489,
         days=721.3,
         moments=62_320_000,
-        src_tail=1.67,
-        dst_tail=1.67,
-        pair_tail=2.14,
+        src_tail=1.55,
+        dst_tail=0.8,
+        pair_tail=2.12,
         lasts=0.02,
         like="gowalla_subset",
     ),
@@ -152,8 +162,8 @@ TWINS: dict[str, Twin] = {
         sources=124_935,
         days=360.6,
         moments=31_160_000,
-        src_tail=1.67,
-        dst_tail=1.67,
+        src_tail=1.55,
+        dst_tail=0.8,
         pair_tail=2.14,
         lasts=0.02,
         like="gowalla_subset",
@@ -184,8 +194,15 @@ def twin_stream(name: str, *, scale: float = 1.0, seed: int = 0) -> EventStream:
 def draw(twin: Twin, seed: int = 0) -> tuple[Ints, Ints, Floats]:
     """Sources, destinations and times in seconds, (E,) each, sorted. Sources count from 0, destinations after them."""
     rng = np.random.default_rng(seed)
-    src, dst = _pairs(rng, twin)
-    further = _drawn(rng, _weights(rng, twin.pairs, twin.pair_tail), twin.events - twin.pairs)
+    n_src, n_dst = twin.sides
+    of_src, of_dst = rng.lognormal(0.0, twin.src_tail, n_src), rng.lognormal(0.0, twin.dst_tail, n_dst)
+    of_pair = rng.lognormal(0.0, twin.pair_tail, twin.pairs)
+    if twin.crowded:
+        src, dst = _pairs(rng, twin, np.ones(n_src), np.ones(n_dst))
+        of_pair *= of_src[src] * of_dst[dst]
+    else:
+        src, dst = _pairs(rng, twin, of_src, of_dst)
+    further = _drawn(rng, np.cumsum(of_pair), twin.events - twin.pairs)
     first = rng.random(twin.pairs)
     later = first[further] + rng.exponential(twin.lasts, len(further))
     late = np.flatnonzero(later >= 1)  # past the end: some time between the first meeting and it
@@ -194,44 +211,38 @@ def draw(twin: Twin, seed: int = 0) -> tuple[Ints, Ints, Floats]:
     order = np.argsort(when, kind="stable")
     pair = np.concatenate([np.arange(twin.pairs), further])[order]
     seconds = np.floor(when[order] * twin.moments) * (twin.days * 86_400 / twin.moments)
-    return src[pair], dst[pair], seconds
+    return src[pair], dst[pair] if twin.sources is None else dst[pair] + n_src, seconds
 
 
-def _pairs(rng: np.random.Generator, twin: Twin) -> tuple[Ints, Ints]:
-    """Distinct pairs, as many as the twin has, that touch every node; no node with itself."""
-    n_src, n_dst = (twin.nodes, twin.nodes) if twin.sources is None else (twin.sources, twin.nodes - twin.sources)
-    of_src, of_dst = _weights(rng, n_src, twin.src_tail), _weights(rng, n_dst, twin.dst_tail)
+def _pairs(rng: np.random.Generator, twin: Twin, of_src: Floats, of_dst: Floats) -> tuple[Ints, Ints]:
+    """Distinct pairs, as many as the twin has, that touch every node; no node with itself. Both sides count from 0."""
+    n_src, n_dst = twin.sides
+    sums_src, sums_dst = np.cumsum(of_src), np.cumsum(of_dst)
     if twin.sources is None:
         everyone = rng.permutation(twin.nodes)
         src, dst = np.append(everyone, everyone[: twin.nodes % 2]).reshape(2, -1)
     else:
         n = max(n_src, n_dst)
-        src = np.append(rng.permutation(n_src), _drawn(rng, of_src, n - n_src))
-        dst = np.append(rng.permutation(n_dst), _drawn(rng, of_dst, n - n_dst))
+        src = np.append(rng.permutation(n_src), _drawn(rng, sums_src, n - n_src))
+        dst = np.append(rng.permutation(n_dst), _drawn(rng, sums_dst, n - n_dst))
     key = _distinct(src * n_dst + dst)
     rounds = 0
     while len(key) < twin.pairs:
         n = (twin.pairs - len(key)) * 9 // 8 + 16
         if rounds < _PATIENCE:
-            src, dst = _drawn(rng, of_src, n), _drawn(rng, of_dst, n)
+            src, dst = _drawn(rng, sums_src, n), _drawn(rng, sums_dst, n)
         else:
             src, dst = rng.integers(n_src, size=n), rng.integers(n_dst, size=n)
         apart = src != dst if twin.sources is None else slice(None)
         key = _distinct(np.append(key, (src * n_dst + dst)[apart]))
         rounds += 1
-    src, dst = key[: twin.pairs] // n_dst, key[: twin.pairs] % n_dst
-    return src, dst if twin.sources is None else dst + n_src
+    return key[: twin.pairs] // n_dst, key[: twin.pairs] % n_dst
 
 
 def _distinct(key: Ints) -> Ints:
     """Each value once, in order of first appearance."""
     first = np.unique(key, return_index=True)[1]
     return key[np.sort(first)]
-
-
-def _weights(rng: np.random.Generator, n: int, tail: float) -> Floats:
-    """Running sums of n log-normal weights."""
-    return np.cumsum(rng.lognormal(0.0, tail, n))
 
 
 def _drawn(rng: np.random.Generator, sums: Floats, n: int) -> Ints:
