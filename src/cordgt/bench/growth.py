@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cordgt.bench.place import Place
-from cordgt.bench.stages import STAGES
+from cordgt.bench.stages import evaluate, index, sample, whole_step
 from cordgt.bench.suite import about
 from cordgt.errors import SettingError
 from cordgt.events import EventStream
@@ -68,10 +68,9 @@ def _wider(settings: Settings, times: int) -> Settings:
 
 
 def _costs(place: Place, *, all_: bool) -> dict[str, Any]:
-    names = ("index", "sample", "step", "evaluate") if all_ else ("step",)
     found: dict[str, Any] = {}
-    for name in names:
-        found |= STAGES[name](place).figures
+    for stage in (index, sample, whole_step, evaluate) if all_ else (whole_step,):
+        found |= stage(place).figures
     found["epoch_seconds"] = found["step_ms"] / 1e3 * len(place.task.split.train) / place.settings.training.batch_size
     return found
 

@@ -138,7 +138,14 @@ def _forward_part(place: Place, stage: str, part: str) -> Measured:
 
 
 def step(place: Place) -> Measured:
-    """A whole training step, and its parts taken one after the other. On a GPU captured, as training runs it."""
+    """A whole training step, its parts taken one after the other, and what batches of other sizes hold."""
+    whole = whole_step(place)
+    parts = step_parts(place, whole.rows[-1].timing)
+    return Measured(whole.rows + parts, whole.figures | {"memory": memory(place)})
+
+
+def whole_step(place: Place) -> Measured:
+    """A training step as it is. On a GPU captured, as training runs it, and then not captured."""
     place.model.train()
     run = place.step()
     position, weight = place.batch()
@@ -152,14 +159,12 @@ def step(place: Place) -> Measured:
         best = timed(lambda: captured(position, weight), place.device, place.repeat)
         rows.append(Row(stage="step", part="captured", timing=best, share=1.0, **common))
     rows.append(Row(stage="step", part="eager" if rows else "whole", timing=eager, share=1.0, **common))
-    rows += step_parts(place, eager)
     figures = {
         "step_ms": 1e3 * best.median,
         "eager_step_ms": 1e3 * eager.median,
         "step_gflop": counted.flops / 1e9,
         "step_ops": counted.ops,
         "step_peak_mb": peak / 2**20,
-        "memory": memory(place),
     }
     return Measured(rows, figures)
 

@@ -14,7 +14,6 @@ from cordgt.bench import machine
 from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.stages import STAGES
-from cordgt.counting import counts_of
 from cordgt.errors import SettingError
 from cordgt.events import EventStream
 from cordgt.files import write_atomically
@@ -85,11 +84,3 @@ def trace(place: Place, path: Path) -> None:
     with profile(activities=activities, record_shapes=True) as profiler:
         run_step(position, weight)
     write_atomically(path, lambda part: profiler.export_chrome_trace(str(part)))
-
-
-def operations(place: Place) -> dict[str, int]:
-    """How often a training step calls each torch operation, most often first."""
-    place.model.train()
-    run_step, (position, weight) = place.step(), place.batch()
-    found = counts_of(lambda: run_step(position, weight)).by_name
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
