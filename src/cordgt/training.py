@@ -87,7 +87,7 @@ def memory_explained(settings: Settings, folder: RunFolder) -> Iterator[None]:
         used: dict[str, Any] = {"batch_size": settings.training.batch_size}
         used |= {k: v for k, v in vars(settings.model_settings).items() if k in ("fanout", "hidden")}
         fewer = ", ".join(f"{k} (now {','.join(map(str, v)) if isinstance(v, tuple) else v})" for k, v in used.items())
-        fits = f" {error.fits}" if isinstance(error, TooLarge) else ""
+        fits = f" {error.fits}" if isinstance(error, TooLarge) and error.fits else ""
         saved = f" What {folder.path} holds is intact: --resume goes on from it where there is more memory."
         raise RunError(
             f"Memory ran out. With another --out and a smaller {fewer} it takes less.{fits}"
@@ -209,13 +209,13 @@ class Fit:
         On the CPU tensors are counted, on a GPU the allocator is asked.
         """
         size, device = self.settings.training.batch_size, self.task.device
-        free = free_memory(device)
         few = min(4, size)
         try:
+            free = free_memory(device)
             peaks = {n: self._peak(n) for n in (few, 2 * few)}
-        except (MemoryError, RuntimeError):
-            return "" if few > 1 else "Not even one event fits."
-        n = 0 if free is None else batch_that_fits(peaks, free)
+        except (MemoryError, RuntimeError):  # not even these fit, or the device is lost
+            return ""
+        n = size if free is None else batch_that_fits(peaks, free)
         if free is None or n >= size:
             return ""
         told = f"batch_size={n}" if n else "no batch"
