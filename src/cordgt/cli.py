@@ -526,7 +526,7 @@ def bench(
 ) -> None:
     """Time each stage beside the machine's own limits, measured in the same run.
 
-    Times are medians; the share of the limit is that of the matrix rate or of the bandwidth, whichever is nearer.
+    Times are medians. The columns matrix and memory say which share of the machine's matrix rate and bandwidth that is.
     """
     from cordgt import answers
     from cordgt.bench import growth, report, suite

@@ -22,8 +22,9 @@ class Tally(TorchDispatchMode):
     """Counts what torch does while it is entered, backward passes included.
 
     ``ops`` counts operations by name (those that only look at a tensor in another shape too), ``live`` the bytes of
-    tensors made since that still exist, ``peak`` the most there were at once. What an operation uses inside, and what
-    numpy and the compiled loops allocate, is not seen.
+    tensors made since that still exist, ``peak`` the most there were at once. ``moved`` adds up what each operation is
+    given and gives back, in bytes: what memory must carry where nothing stays in a cache. What an operation uses
+    inside, and what numpy and the compiled loops do, is not seen.
     """
 
     def __init__(self) -> None:
@@ -31,12 +32,15 @@ class Tally(TorchDispatchMode):
         self.ops: Counter[str] = Counter()
         self.live = 0
         self.peak = 0
+        self.moved = 0
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         out = func(*args, **(kwargs or {}))
         self.ops[str(func.overloadpacket)] += 1
+        if not func.is_view:
+            self.moved += sum(_n_bytes(x) for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor))
         for tensor in tree_leaves(out):
             if isinstance(tensor, Tensor):
                 self._made(tensor.untyped_storage(), given)
@@ -56,6 +60,11 @@ class Tally(TorchDispatchMode):
         self.live -= n_bytes
 
 
+def _n_bytes(tensor: Tensor) -> int:
+    """Of the values a tensor shows; once for those that an expanded one shows again and again."""
+    return min(tensor.nbytes, tensor.untyped_storage().nbytes())
+
+
 @dataclass(frozen=True)
 class Counts:
     """What a piece of work costs, without a clock."""
@@ -63,6 +72,7 @@ class Counts:
     flops: int  # of matrix products, a multiply-add counting as two
     ops: int
     peak_bytes: int  # of tensors made by it, at once
+    moved_bytes: int  # given to its operations and given back by them
     by_name: dict[str, int] = field(repr=False)
 
 
@@ -87,7 +97,7 @@ def counts_of(work: Callable[[], Any]) -> Counts:
     """Run ``work`` once and count."""
     with FlopCounterMode(display=False, custom_mapping=_FUSED) as flops, Tally() as tally:
         work()
-    return Counts(flops.get_total_flops(), sum(tally.ops.values()), tally.peak, dict(tally.ops))
+    return Counts(flops.get_total_flops(), sum(tally.ops.values()), tally.peak, tally.moved, dict(tally.ops))
 
 
 def peak_bytes(work: Callable[[], Any], device: torch.device) -> int:

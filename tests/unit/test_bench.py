@@ -70,7 +70,9 @@ def test_a_table_and_sentences(found: dict[str, Any]) -> None:
     table = report.stages_table(found)
     assert table.row_count == len(found["stages"])
     assert report.machine_line(found) == "a machine, 1 threads: 1 GFLOP/s (fp32), 1.0 GB/s, 1.0 μs an operation"
-    assert any("about" in text and "fit" in text for text in report.sentences(found))
+    said = report.sentences(found)
+    assert any("about" in text and "fit" in text for text in said)
+    assert any("at the matrix rate" in text and "at the bandwidth" in text for text in said)
 
 
 def test_a_rule_has_no_step() -> None:
@@ -99,12 +101,12 @@ def test_a_trace(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
 
 
-def test_fractions_of_the_nearer_limit() -> None:
+def test_fractions_of_both_limits() -> None:
     row = Row(stage="s", timing=Timing(2.0, 1.9, 2.2, 3), flops=10**9, bytes=10**8, items=4, unit="events")
-    assert row.fraction(LIMITS) == (0.5, "matrix")
+    assert row.fractions(LIMITS) == {"matrix": 0.5, "memory": 0.05}
     assert row.rate == 2
-    assert replace(row, bytes=4 * 10**9).fraction(LIMITS) == (2.0, "memory")
-    assert replace(row, flops=None, bytes=None).fraction(LIMITS) is None
+    assert replace(row, flops=None).fractions(LIMITS) == {"memory": 0.05}
+    assert replace(row, flops=None, bytes=None).fractions(LIMITS) == {}
 
 
 def test_quick_work_is_repeated_within_a_sample() -> None:

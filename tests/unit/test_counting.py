@@ -22,6 +22,7 @@ def test_tensors_that_live_at_once() -> None:
         assert tally.live == MILLION
         two.view(-1).t()  # looks at it in another shape
         two.add_(1)
+        assert tally.moved == 2 * MILLION + 2 * MILLION + 2 * MILLION  # in and out of three; looking moves nothing
         assert tally.live == MILLION
     assert tally.peak == 2 * MILLION
     assert tally.ops["aten.add"] == 1 and tally.ops["aten.mul"] == 1 and tally.ops["aten.add_"] == 1

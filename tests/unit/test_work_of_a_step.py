@@ -109,7 +109,7 @@ def test_no_more_work_than_pinned(name: str) -> None:
 
 def test_a_rise_is_told() -> None:
     pinned = {"ops": 100, "flops": 1000, "peak_bytes": 1000, "by_name": {"aten.add": 60, "aten.mul": 40}}
-    grown = Counts(flops=1000, ops=130, peak_bytes=500, by_name={"aten.add": 90, "aten.mul": 40})
+    grown = Counts(flops=1000, ops=130, peak_bytes=500, moved_bytes=0, by_name={"aten.add": 90, "aten.mul": 40})
     assert differences("a step", grown, pinned) == [
         "a step: ops rose from 100 to 130 (aten.add +30)",
         "a step: peak_bytes fell from 1,000 to 500: pin it, so that it stays",

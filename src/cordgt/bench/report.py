@@ -24,11 +24,14 @@ def machine_line(found: dict[str, Any]) -> str:
 
 
 def stages_table(found: dict[str, Any]) -> Table:
-    """A row a stage or part: time with spread, share, work, rate, share of the machine's limit, peak memory."""
-    table = _table(title(found), ["stage"], ["time", "±", "share", "GFLOP", "rate", "of limit", "MB"])
+    """A row a stage or part: time with spread, share of the whole, arithmetic, rate, the shares of the machine's matrix
+    rate and of its bandwidth, peak memory.
+
+    Memory above 100 % says that much stayed in caches: what operations read and write is counted, not what memory did.
+    """
+    table = _table(title(found), ["stage"], ["time", "±", "share", "GFLOP", "rate", "matrix", "memory", "MB"])
     for row in found["stages"]:
         spread = (row["high_ms"] - row["low_ms"]) / 2 / row["ms"] if row["ms"] else 0.0
-        fraction = "" if row["fraction"] is None else f"{100 * row['fraction']:.0f}% {row['of']}"
         part = row["part"]
         table.add_row(
             f"  {escape(part)}" if part.startswith("·") else escape(f"{row['stage']} {part}".strip()),
@@ -37,7 +40,7 @@ def stages_table(found: dict[str, Any]) -> Table:
             "" if row["share"] is None else f"{100 * row['share']:.0f}%",
             "" if row["gflop"] is None else f"{row['gflop']:.3g}",
             "" if row["rate"] is None else f"{quantity(row['rate'])} {row['unit']}",
-            fraction,
+            *("" if row[k] is None else f"{100 * row[k]:.0f}%" for k in ("of_matrix_rate", "of_bandwidth")),
             "" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}",
         )
     return table
@@ -68,6 +71,8 @@ def growth_table(found: dict[str, Any]) -> Table:
 def sentences(found: dict[str, Any]) -> list[str]:
     """What to know beside the table: the memory of a batch, what fits, what was left out."""
     said = [f"left out: {text}" for text in found.get("left_out", [])]
+    if "step_ms" in found and "stages" in found:
+        said.append(floor(found))
     held = found.get("memory")
     if held:
         peaks = ", ".join(f"{n} events {mb:,.0f} MB" for n, mb in held["peak_mb"].items())
@@ -75,6 +80,18 @@ def sentences(found: dict[str, Any]) -> list[str]:
         if held["batch_that_fits"] is not None:
             said.append(f"In the {held['free_mb'] / 1024:,.1f} GB free now, about {held['batch_that_fits']:,} fit.")
     return said
+
+
+def floor(found: dict[str, Any]) -> str:
+    """What a step would take at the machine's limits."""
+    arithmetic = found["step_gflop"] * 1e9 / found["machine"]["matrix_flops"]
+    traffic = found["step_gbytes"] * 1e9 / found["machine"]["memory_bytes"]
+    starts = found["step_ops"] * found["machine"]["launch_seconds"]
+    return (
+        f"A step of {duration(found['step_ms'] / 1e3)}: its {found['step_gflop']:.3g} GFLOP take "
+        f"{duration(arithmetic)} at the matrix rate, the {found['step_gbytes']:.3g} GB that its operations read and "
+        f"write {duration(traffic)} at the bandwidth, starting its {found['step_ops']:,} operations {duration(starts)}."
+    )
 
 
 def duration(seconds: float) -> str:

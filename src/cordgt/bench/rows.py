@@ -33,17 +33,13 @@ class Row:
         """Items a second."""
         return None if self.items is None or not self.timing.median else self.items / self.timing.median
 
-    def fraction(self, limits: Limits) -> tuple[float, str] | None:
-        """The share of the limit that comes nearest, and which it is: the matrix rate or the memory's bandwidth."""
-        found = []
-        if self.flops and self.timing.median:
-            found.append((self.flops / self.timing.median / limits.matrix_flops, "matrix"))
-        if self.bytes and self.timing.median:
-            found.append((self.bytes / self.timing.median / limits.memory_bytes, "memory"))
-        return max(found, default=None)
+    def fractions(self, limits: Limits) -> dict[str, float]:
+        """The share of the matrix rate and of the memory's bandwidth that was used, where the work was counted."""
+        used = {"matrix": (self.flops, limits.matrix_flops), "memory": (self.bytes, limits.memory_bytes)}
+        return {k: n / self.timing.median / most for k, (n, most) in used.items() if n and self.timing.median}
 
     def as_json(self, limits: Limits) -> dict[str, Any]:
-        fraction = self.fraction(limits)
+        fractions = self.fractions(limits)
         return {
             "stage": self.stage,
             "part": self.part,
@@ -56,7 +52,7 @@ class Row:
             "mbytes": None if self.bytes is None else self.bytes / 1e6,
             "rate": self.rate,
             "unit": f"{self.unit}/s" if self.unit else "",
-            "fraction": None if fraction is None else fraction[0],
-            "of": "" if fraction is None else fraction[1],
+            "of_matrix_rate": fractions.get("matrix"),
+            "of_bandwidth": fractions.get("memory"),
             "peak_mb": None if self.peak is None else self.peak / 2**20,
         }

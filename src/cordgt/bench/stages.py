@@ -153,7 +153,8 @@ def whole_step(place: Place) -> Measured:
     eager = timed(lambda: run(position, weight), place.device, place.repeat)
     peak = peak_bytes(lambda: run(position, weight), place.device)
     best, rows = eager, []
-    common: dict[str, Any] = {"flops": counted.flops, "items": len(position), "unit": "events", "peak": peak}
+    common: dict[str, Any] = {"flops": counted.flops, "bytes": counted.moved_bytes, "peak": peak}
+    common |= {"items": len(position), "unit": "events"}
     if place.device.type == "cuda":
         captured = CapturedStep(run, len(position))
         best = timed(lambda: captured(position, weight), place.device, place.repeat)
@@ -163,6 +164,7 @@ def whole_step(place: Place) -> Measured:
         "step_ms": 1e3 * best.median,
         "eager_step_ms": 1e3 * eager.median,
         "step_gflop": counted.flops / 1e9,
+        "step_gbytes": counted.moved_bytes / 1e9,
         "step_ops": counted.ops,
         "step_peak_mb": peak / 2**20,
     }
@@ -215,7 +217,8 @@ def _scored(place: Place, stage: str, queries: Queries, items: int, unit: str) -
     counted = counts_of(score)
     peak = peak_bytes(score, place.device)
     timing = timed(score, place.device, place.repeat)
-    return Row(stage=stage, timing=timing, flops=counted.flops, items=items, unit=unit, peak=peak)
+    moved = counted.moved_bytes
+    return Row(stage=stage, timing=timing, flops=counted.flops, bytes=moved, items=items, unit=unit, peak=peak)
 
 
 STAGES: dict[str, Callable[[Place], Measured]] = {
