@@ -10,9 +10,14 @@ WORKERS ?= auto
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=2
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 --dist=loadfile --durations=10
 
+# Benchmarks: on what is generated and on real data that is found by name; at toy size to see that they run.
+FOUND = $(shell $(BIN)/python -c 'from cordgt.datasets import find; print(*filter(find, ["uci", "wikipedia"]))')
+BENCH_DATA ?= synthetic $(FOUND) food-twin
+TOY := --quick --repeat 1 --device cpu --set fanout=2,1 --set hidden=8 --set heads=2 --set batch_size=20
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check format docs clean
+.PHONY: help demo test check bench format docs clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
@@ -24,12 +29,17 @@ demo: $(VENV)/.core ## train on a generated stream, compare with an oracle, ask 
 test: $(VENV)/.dev ## run the tests; ARGS="-k name" for some of them
 	$(PYTEST) $(ARGS)
 
-check: $(VENV)/.dev ## format, lint, types, tests and docs: what a change must pass
+check: $(VENV)/.dev ## format, lint, types, tests, docs and toy benchmarks: what a change must pass
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(PYTEST) $(ARGS)
 	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/cordgt bench all $(TOY)
+	$(BIN)/cordgt bench growth $(TOY)
+
+bench: $(VENV)/.core ## time every stage beside the machine's limits; BENCH_DATA="uci" for some data, ARGS for options
+	@for data in $(BENCH_DATA); do $(BIN)/cordgt bench all --data "$$data" $(ARGS) || exit 1; done
 
 format: $(VENV)/.dev ## put the code into the house format
 	$(BIN)/ruff format .

@@ -415,7 +415,7 @@ def data_list(json_: Json = None) -> None:
 
     answers.check_json(json_)
     rows = [
-        {"name": k.name, "nodes": k.nodes, "events": k.links, "found": None if k.path is None else str(k.path)}
+        {"name": k.name, "nodes": k.nodes, "events": k.links, "found": "generated" if k.generated else _path(k.path)}
         for k in datasets.list_known()
     ]
     answers.show(rows, json_)
@@ -500,6 +500,68 @@ def demo(
         answers.write_json(found, json_)
 
 
+@app.command()
+def bench(
+    stage: Annotated[
+        str,
+        typer.Argument(
+            metavar="STAGE",
+            help="machine, index, sample, pairs, distances, encode, attention, step, evaluate, recommend; all of "
+            "these; or growth: how cost grows with events and context.",
+        ),
+    ],
+    data: Annotated[
+        str, typer.Option(metavar="DATA", help="A known dataset's or a twin's name, synthetic, or a file.")
+    ] = "synthetic",
+    model: Annotated[str, typer.Option(metavar="NAME", help="See `cordgt models`.")] = "cordgt",
+    set_: Set = [],  # noqa: B006
+    device: Device = "auto",
+    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Samples of each time, after a warm-up.")] = 7,
+    quick: Annotated[bool, flag("--quick", "Small sizes: to see that it runs.")] = False,
+    scale: Annotated[
+        float, typer.Option(min=0.001, metavar="X", help="growth: the largest stream, as a multiple of the twin.")
+    ] = 1.0,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="growth: draw it, as PNG, PDF or SVG.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a step as a Chrome trace, for Perfetto.")
+    ] = None,
+    json_: Json = None,
+) -> None:
+    """Time each stage beside the machine's own limits, measured in the same run.
+
+    Times are medians. The columns matrix and memory say which share of the machine's matrix rate and bandwidth that is.
+    """
+    from cordgt import answers
+    from cordgt.bench import growth, report, suite
+    from cordgt.errors import check_choice
+    from cordgt.training import choose_device
+
+    check_choice("STAGE", stage, (*suite.ALL, "all", "growth"))
+    answers.check_json(json_)
+    answers.check_output(plot, (".png", ".pdf", ".svg"))
+    settings = _settings(data, model, None, set_, None, None)
+    on = choose_device(device)
+    place = suite.prepare(_load(data, {}), settings, on, repeat=repeat, quick=quick)
+    if stage == "growth":
+        found = growth.grow(place, scale, _measuring)
+    else:
+        found = suite.run(place, suite.ALL if stage == "all" else (stage,), _measuring)
+    if plot is not None and stage == "growth":
+        growth.plot(found, plot)
+        console.note(f"{plot}: written")
+    if trace is not None:
+        suite.trace(place, trace)
+        console.note(f"{trace}: written")
+    if json_ is not None:
+        answers.write_json(found, json_)
+    if json_ != "-":
+        console.out.print(report.machine_line(found), markup=False)
+        if stage != "machine":
+            console.out.print(report.growth_table(found) if stage == "growth" else report.stages_table(found))
+        for text in report.sentences(found):
+            console.out.print(text, markup=False)
+
+
 @app.command("version")
 def show_version(json_: Json = None) -> None:
     """The version of cordgt, and of what it stands on."""
@@ -515,6 +577,14 @@ def show_version(json_: Json = None) -> None:
     versions |= {"numba": numba.__version__, "pyarrow": pyarrow.__version__}
     versions["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     answers.show_facts(versions, json_)
+
+
+def _measuring(what: str) -> None:
+    console.note(f"measuring {what}")
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _columns(*values: Any) -> dict[str, Any]:

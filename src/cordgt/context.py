@@ -134,35 +134,48 @@ def _sample_compiled(
     return Context(node=torch.from_numpy(node).view(size), pos=torch.from_numpy(pos).view(size))
 
 
+ROOTS_AT_ONCE = 64  # of a thread: their scratch is allocated once, and what they wait for from memory overlaps
+
+
 @njit(parallel=True, cache=True)
 def _fill_trees(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, nbr_degree, fanout, starts, root, cut, seed, epoch, recent, out_node, out_pos
 ):
-    n_nodes = len(row_start) - 1
-    size = starts[-1]
-    for i in prange(len(root)):
-        key = np.empty(size, dtype=np.uint64)
-        degree = np.zeros(size, dtype=np.int64)  # of each slot: its events before its own cut
-        u = root[i]
-        key[0] = child_u64(child_u64(child_u64(mix_u64(seed), epoch), u), cut[i])
-        if 0 <= u < n_nodes:
-            degree[0] = lower_bound_scalar(pos, row_start[u], row_start[u + 1], cut[i]) - row_start[u]
-        out_node[i, 0], out_pos[i, 0] = u, -1
-        for hop in range(len(fanout)):
-            n_children = fanout[hop]
-            slot = starts[hop + 1]
-            for parent in range(starts[hop], starts[hop + 1]):
-                d = degree[parent]
-                for j in range(n_children):
-                    key[slot] = child_u64(key[parent], j)
-                    rank = d - 1 - j if recent else below_u64(key[slot], d)
-                    if d > 0 and rank >= 0:
-                        at = row_start[out_node[i, parent]] + rank
-                        out_node[i, slot], out_pos[i, slot] = nbr[at], pos[at]
-                        degree[slot] = nbr_degree[at]
-                    else:
-                        out_node[i, slot], out_pos[i, slot] = -1, -1
-                    slot += 1
+    n_nodes, hops = len(row_start) - 1, len(fanout)
+    of_epoch = child_u64(mix_u64(seed), epoch)
+    for block in prange((len(root) + ROOTS_AT_ONCE - 1) // ROOTS_AT_ONCE):
+        first = block * ROOTS_AT_ONCE
+        n = min(ROOTS_AT_ONCE, len(root) - first)
+        # Of the slots that have children: their keys, where their rows begin, and their events before their own cut.
+        key = np.empty((n, starts[hops]), dtype=np.uint64)
+        row = np.zeros((n, starts[hops]), dtype=np.int64)
+        degree = np.zeros((n, starts[hops]), dtype=np.int64)
+        for i in range(n):
+            u, before = root[first + i], cut[first + i]
+            key[i, 0] = child_u64(child_u64(of_epoch, u), before)
+            if 0 <= u < n_nodes:
+                row[i, 0] = row_start[u]
+                degree[i, 0] = lower_bound_scalar(pos, row_start[u], row_start[u + 1], before) - row_start[u]
+            out_node[first + i, 0], out_pos[first + i, 0] = u, -1
+        for hop in range(hops):
+            has_children = hop + 1 < hops
+            for i in range(n):
+                slot = starts[hop + 1]
+                for parent in range(starts[hop], starts[hop + 1]):
+                    d = degree[i, parent]
+                    for j in range(fanout[hop]):
+                        own = child_u64(key[i, parent], j)
+                        rank = d - 1 - j if recent else below_u64(own, d)
+                        if d > 0 and rank >= 0:
+                            at = row[i, parent] + rank
+                            out_node[first + i, slot], out_pos[first + i, slot] = nbr[at], pos[at]
+                            if has_children:
+                                row[i, slot], degree[i, slot] = row_start[nbr[at]], nbr_degree[at]
+                        else:
+                            out_node[first + i, slot], out_pos[first + i, slot] = -1, -1
+                        if has_children:
+                            key[i, slot] = own
+                        slot += 1
 
 
 def _sample_plain(

@@ -11,6 +11,8 @@ from cordgt.errors import DataError, nearest
 from cordgt.events import EventStream
 from cordgt.files import names_beside
 from cordgt.readers import read_events
+from cordgt.synthetic import synthetic_stream
+from cordgt.twins import ENDING, TWINS, is_twin, twin_stream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,10 @@ KNOWN: dict[str, Dataset] = {
 }
 
 
+SYNTHETIC = "synthetic"  # the stream of the demo, by that name
+GENERATED = (SYNTHETIC, *TWINS)  # made on demand, in seconds, the same every time
+
+
 @dataclass(frozen=True)
 class Listed:
     """A row of ``list_known``: numbers are None for a folder that is not a known dataset, path if it is not here."""
@@ -57,6 +63,7 @@ class Listed:
     nodes: int | None
     links: int | None
     path: Path | None
+    generated: bool = False  # True: made on demand
 
 
 def data_folders() -> tuple[Path, ...]:
@@ -106,24 +113,38 @@ def resolve(data: str | os.PathLike[str]) -> Path:
 
 
 def paper_settings(name: str) -> dict[str, Any]:
-    """The paper's ``fanout``, ``alpha`` and ``beta`` for a dataset by its name; empty where the paper has none."""
-    known = KNOWN.get(name)
+    """The paper's ``fanout``, ``alpha`` and ``beta`` for a dataset by its name, or for its twin; empty where it has
+    none."""
+    known = KNOWN.get(name.removesuffix(ENDING))
     if known is None or not known.in_paper:
         return {}
     return {"fanout": known.fanout, "alpha": known.alpha, "beta": known.beta}
 
 
 def list_known() -> list[Listed]:
-    """Every known dataset, and every other one that is found by name, with where it is."""
+    """Every known dataset, every other one that is found by name, with where it is, and those made on demand."""
     rows = [Listed(name, known.nodes, known.links, find(name)) for name, known in KNOWN.items()]
-    return rows + [Listed(name, None, None, find(name)) for name in _found_names() if name not in KNOWN]
+    rows += [Listed(name, None, None, find(name)) for name in _found_names() if name not in KNOWN]
+    return rows + [Listed(name, twin.nodes, twin.events, None, generated=True) for name, twin in TWINS.items()]
 
 
 def load(data: str | os.PathLike[str], **options: Any) -> EventStream:
-    """``read_events`` of what DATA stands for; a known dataset that is not as published is said to differ."""
+    """``read_events`` of what DATA stands for; a known dataset that is not as published is said to differ.
+
+    A twin's name, or ``synthetic``, generates the stream; a file of that name is read when it is written as a path.
+    """
+    if os.fspath(data) in GENERATED:
+        return _generate(os.fspath(data), options)
     stream = read_events(resolve(data), **options)
     differs = difference(os.fspath(data), stream)
     return stream.with_notes(differs) if differs else stream
+
+
+def _generate(name: str, options: dict[str, Any]) -> EventStream:
+    given = [key for key, value in options.items() if value is not None and (key, value) != ("ids", "auto")]
+    if given:
+        raise DataError(f"{name} is generated: there is no file to read, so leave out --{given[0].replace('_', '-')}.")
+    return twin_stream(name) if is_twin(name) else synthetic_stream().stream
 
 
 def difference(name: str, stream: EventStream) -> str:
@@ -169,5 +190,5 @@ def _not_found(name: str, path: Path) -> str:
     if name in KNOWN:
         instead = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
         return f"The dataset {name} is not here: looked for {places}{unset}.{instead}"
-    hint = nearest(name, [*KNOWN, *_found_names(), *names_beside(path)])
+    hint = nearest(name, [*KNOWN, *GENERATED, *_found_names(), *names_beside(path)])
     return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}{unset}."

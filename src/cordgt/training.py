@@ -9,6 +9,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from cordgt import draws, models
+from cordgt.counting import batch_that_fits, free_memory, peak_bytes
 from cordgt.errors import RunError, SettingError
 from cordgt.floors import floor_figures
 from cordgt.models.base import LinkModel
@@ -85,11 +87,20 @@ def memory_explained(settings: Settings, folder: RunFolder) -> Iterator[None]:
         used: dict[str, Any] = {"batch_size": settings.training.batch_size}
         used |= {k: v for k, v in vars(settings.model_settings).items() if k in ("fanout", "hidden")}
         fewer = ", ".join(f"{k} (now {','.join(map(str, v)) if isinstance(v, tuple) else v})" for k, v in used.items())
+        fits = f" {error.fits}" if isinstance(error, TooLarge) and error.fits else ""
         saved = f" What {folder.path} holds is intact: --resume goes on from it where there is more memory."
         raise RunError(
-            f"Memory ran out. With another --out and a smaller {fewer} it takes less."
+            f"Memory ran out. With another --out and a smaller {fewer} it takes less.{fits}"
             f"{saved if folder.holds_run else ''}"
         ) from None
+
+
+class TooLarge(MemoryError):
+    """Memory ran out in a training step. ``fits`` says which batch size would fit, as far as it can be told."""
+
+    def __init__(self, fits: str) -> None:
+        super().__init__(fits)
+        self.fits = fits
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -184,14 +195,49 @@ class Fit:
         self._restore()
         step = None
         while not self.progress.finished:
-            if step is None:
-                step = self._make_step()
             try:
+                if step is None:
+                    step = self._make_step()
                 self._epoch(step)
             except Stopped as stopped:
                 self._save()
                 raise Stopped(stopped.asked, self._whereabouts()) from None
+            except (MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                traceback.clear_frames(error.__traceback__)  # which hold what the step had made so far
+                raise TooLarge(self._what_fits()) from None
         return self.best
+
+    def _what_fits(self) -> str:
+        """Which batch size the memory that is free now would hold, judged by steps of a few events; empty if unknown.
+
+        On the CPU tensors are counted, on a GPU the allocator is asked.
+        """
+        size, device = self.settings.training.batch_size, self.task.device
+        few = min(4, size)
+        try:
+            free = free_memory(device)
+            peaks = {n: self._peak(n) for n in (few, 2 * few)}
+        except (MemoryError, RuntimeError):  # not even these fit, or the device is lost
+            return ""
+        n = size if free is None else batch_that_fits(peaks, free)
+        if free is None or n >= size:
+            return ""
+        told = f"batch_size={n}" if n else "no batch"
+        return f"By a step of {2 * few} events, {told} would fit the {free / 2**30:.1f} GB that are free."
+
+    def _peak(self, size: int) -> int:
+        """Bytes that a step of so many events holds at once; it is taken back to front but not applied."""
+        positions = torch.from_numpy(self.task.split.train[-size:]).to(self.task.device)
+        seed = self.settings.seed
+
+        def back_to_front() -> None:
+            queries = self.task.queries(positions, positions[:1], self.task.pools.train, seed=seed, epoch=1)
+            self.model.losses(self.model.reader.pairs(self.task.training, queries)).sum().backward()
+            self.model.zero_grad(set_to_none=True)
+
+        return peak_bytes(back_to_front, self.task.device)
 
     def _whereabouts(self) -> str:
         p = self.progress

@@ -9,7 +9,7 @@ import pytest
 from .helpers import call, process, works
 
 DATA = ("list", "describe", "convert")
-OTHERS = ("train", "evaluate", "compare", "audit", "predict", "recommend", "embed", "data", "models", "demo", "version")
+OTHERS = "train evaluate compare audit predict recommend embed data models demo bench version".split()
 COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
 
 
@@ -70,6 +70,7 @@ def test_models_and_their_settings() -> None:
 def test_known_datasets() -> None:
     rows = {row["name"]: row for row in works("data", "list", "--json").json}
     assert rows["wikipedia"] == {"name": "wikipedia", "nodes": 9227, "events": 157474, "found": None}
+    assert rows["food-twin"] == {"name": "food-twin", "nodes": 673858, "events": 2708688, "found": "generated"}
     assert "157,474" in works("data", "list").out
 
 

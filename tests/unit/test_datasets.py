@@ -9,6 +9,7 @@ import pytest
 
 from cordgt import datasets
 from cordgt.errors import DataError
+from cordgt.twins import TWINS
 
 TINY = ",u,i,ts,label,idx\n0,1,2,0.0,0,1\n1,2,3,1.0,0,2\n"
 
@@ -69,6 +70,7 @@ def test_a_name_or_a_path(elsewhere: Path) -> None:
     [
         ("ucii", r"neither a known dataset nor a file. Did you mean 'uci'\? Looked for the file ucii, and for .*data"),
         ("my_cals", "Did you mean 'my_calls'"),
+        ("fod-twin", "Did you mean 'food-twin'"),
         ("evnts.csv", r"no file evnts.csv. Did you mean 'events.csv'"),
         ("nowhere/events.csv", "no file nowhere"),
         ("", "No data is named"),
@@ -93,7 +95,8 @@ def test_the_list(elsewhere: Path) -> None:
     path = put(elsewhere / "data", "my_calls")
     (elsewhere / "data" / "notes").mkdir()
     rows = {row.name: row for row in datasets.list_known()}
-    assert len(rows) == 11
+    assert len(rows) == 11 + len(TWINS)
+    assert rows["food-twin"] == datasets.Listed("food-twin", 673858, 2708688, None, generated=True)
     assert rows["reddit"] == datasets.Listed("reddit", 10984, 672447, None)
     assert rows["mooc"] == datasets.Listed("mooc", 7144, 411749, None)
     assert rows["my_calls"] == datasets.Listed("my_calls", None, None, path)
@@ -115,3 +118,9 @@ def test_real_data_is_as_published(data_folder: Path, monkeypatch: pytest.Monkey
     stream = datasets.load(name)
     assert stream.name == name
     assert datasets.difference(name, stream) == ""
+
+
+def test_the_synthetic_stream_by_name(elsewhere: Path) -> None:
+    Path("synthetic").write_text("1 2 3\n")
+    assert datasets.load("synthetic").n_events == 12_000
+    assert datasets.load("./synthetic", features="none").n_events == 1

@@ -15,13 +15,15 @@ ORDER = """
     errors
     files arrays ids times events
     usual_names tables opening roles node_features published convert readers
-    columns datasets describe synthetic
+    columns describe synthetic twins datasets
     kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
     draws split index negatives context distance encoding history
     models.base models.cordgt models.edgebank models.popularity models
     protocol settings metrics tasks tasks.link floors
-    threads stopping run step training predict tensorboard api audit compare
+    threads stopping run counting step training predict tensorboard api audit compare
+    bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
+    bench.suite bench.growth bench.report
     console answers demo options cli __main__
 """.split()
 

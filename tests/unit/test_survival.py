@@ -338,6 +338,21 @@ def test_memory_that_runs_out(
     assert ending(tmp_path / "run") == whole
 
 
+@pytest.mark.parametrize(
+    ("free", "said"), [(2**17, r"batch_size=\d+ would fit the 0\.0 GB"), (1, "no batch would fit")]
+)
+def test_memory_that_runs_out_says_which_batch_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, said: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(loop, "_dropout_generator", fails)
+    monkeypatch.setattr(loop, "free_memory", lambda _: free)
+    with pytest.raises(RunError, match=f"now 20.*By a step of 8 events, {said}"):
+        fit(tmp_path / "run")
+
+
 def test_other_errors_are_not_taken_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise RuntimeError("a mistake of ours")

@@ -1,0 +1,111 @@
+"""How cost grows: with the events of the stream at one context, and with the context on one stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cordgt.bench.place import Place
+from cordgt.bench.stages import evaluate, index, sample, whole_step
+from cordgt.bench.suite import about
+from cordgt.errors import SettingError
+from cordgt.events import EventStream
+from cordgt.files import write_atomically
+from cordgt.settings import Settings
+from cordgt.twins import is_twin, twin_stream
+
+EVENTS = (1, 4, 16)  # times the events
+CONTEXT = (1, 2, 4)  # times the first hop's fan-out
+
+
+def grow(place: Place, scale: float = 1.0, told: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Index, sampling, step and evaluation at 1, 4 and 16 times the events, and at 1, 2 and 4 times the context.
+
+    Of a twin the largest stream is ``scale`` times its published size, generated at each size; of other data it is the
+    whole stream, and the smaller ones are its first events. SettingError for a model without a fan-out.
+    """
+    if not hasattr(place.settings.model_settings, "fanout"):
+        raise SettingError(f"growth needs a model with a fan-out; {place.settings.model} has none.")
+    tell = told or (lambda _: None)
+    events, context = [], []
+    for times, stream in _streams(place.stream, scale):
+        tell(f"{times} × events: {stream.n_events:,}")
+        at = replace(place, stream=stream)
+        events.append({"times": times, "events": stream.n_events, "nodes": stream.n_nodes} | _costs(at, all_=True))
+    for times in CONTEXT:
+        settings = _wider(place.settings, times)
+        tell(f"{times} × context: fan-out {settings.model_settings.fanout}")
+        at = replace(place, settings=settings)
+        context.append({"times": times, "fanout": list(settings.model_settings.fanout)} | _costs(at, all_=False))
+    return about(place) | {"events": events, "context": context}
+
+
+def _streams(stream: EventStream, scale: float) -> Iterator[tuple[int, EventStream]]:
+    for times in EVENTS:
+        if is_twin(stream.name):
+            yield times, twin_stream(stream.name, scale=scale * times / EVENTS[-1])
+        else:
+            yield times, first_events(stream, stream.n_events * times // EVENTS[-1])
+
+
+def first_events(stream: EventStream, n: int) -> EventStream:
+    """A stream's first n events, under a name that says so; the stream itself where that is all."""
+    if n >= stream.n_events:
+        return stream
+    src, dst = (stream.ids.take(x[:n]) for x in (stream.src, stream.dst))
+    edge_x = None if stream.edge_x is None else stream.edge_x[:n]
+    shared = stream.ids.shared
+    name = f"{stream.name}, first {n} events"
+    return EventStream.from_columns(src, dst, stream.t[:n], edge_x, shared_ids=shared, time=stream.time, name=name)
+
+
+def _wider(settings: Settings, times: int) -> Settings:
+    fanout = settings.model_settings.fanout
+    return replace(settings, model_settings=replace(settings.model_settings, fanout=(fanout[0] * times, *fanout[1:])))
+
+
+def _costs(place: Place, *, all_: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for stage in (index, sample, whole_step, evaluate) if all_ else (whole_step,):
+        found |= stage(place).figures
+    found["epoch_seconds"] = found["step_ms"] / 1e3 * len(place.task.split.train) / place.settings.training.batch_size
+    return found
+
+
+def plot(found: dict[str, Any], path: Path) -> None:
+    """Two panels, logarithmic: cost by events, and cost by context; written whole or not at all."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    events = [k["events"] for k in found["events"]]
+    for label, values in (
+        ("index, s", [k["index_seconds"] for k in found["events"]]),
+        ("index, GB", [k["index_mb"] / 1024 for k in found["events"]]),
+        ("epoch, s", [k["epoch_seconds"] for k in found["events"]]),
+        ("step, ms", [k["step_ms"] for k in found["events"]]),
+        ("sampling, μs a root", [1e6 / k["sample_roots_per_second"] for k in found["events"]]),
+    ):
+        left.loglog(events, values, marker="o", label=label)
+    left.set(xlabel="events", title=f"{found['data']['name']}: 1, 4, 16 times the events")
+    times = [k["times"] for k in found["context"]]
+    for label, values in (
+        ("step, ms", [k["step_ms"] for k in found["context"]]),
+        ("peak, MB", [k["step_peak_mb"] for k in found["context"]]),
+        ("GFLOP", [k["step_gflop"] for k in found["context"]]),
+    ):
+        right.loglog(times, values, marker="o", label=label)
+    right.set(xlabel="context, times", title=f"{found['model']}, batch of {found['batch_size']}, {found['device']}")
+    right.set_xticks(times, [str(k) for k in times])
+    right.minorticks_off()
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    ending = path.suffix.removeprefix(".") or "png"
+    write_atomically(path, partial(figure.savefig, dpi=120, format=ending))
+    pyplot.close(figure)

@@ -1,0 +1,68 @@
+"""What is measured on: a stream laid out on a device, a model with fresh weights, and a batch to try."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from cordgt.bench.machine import Limits
+from cordgt.context import TreeShape
+from cordgt.errors import SettingError
+from cordgt.events import EventStream
+from cordgt.models.base import LinkModel
+from cordgt.settings import Settings
+from cordgt.step import Step
+from cordgt.tasks.link import LinkTask
+from cordgt.training import make_network
+
+
+@dataclass(frozen=True)
+class Place:
+    """Everything a stage needs. ``quick``: small sizes, to see that it runs."""
+
+    stream: EventStream
+    settings: Settings
+    device: torch.device
+    limits: Limits
+    repeat: int
+    quick: bool = False
+
+    @cached_property
+    def task(self) -> LinkTask:
+        return LinkTask.prepare(self.stream, self.settings.protocol, seed=self.settings.seed, device=self.device)
+
+    @cached_property
+    def model(self) -> LinkModel:
+        made = make_network(self.settings, edge_dim=self.stream.edge_dim, node_dim=self.stream.node_dim)
+        return made.to(self.device)
+
+    @property
+    def trees(self) -> TreeShape | None:
+        """The shape of the model's trees, where it reads trees."""
+        shape = getattr(self.model, "shape", None)
+        return shape if isinstance(shape, TreeShape) else None
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """As training makes it; SettingError where there is nothing to train."""
+        if not self.model.trains:
+            raise SettingError(f"{self.settings.model} has nothing to train: no step to measure.")
+        cuda = self.device.type == "cuda"
+        return torch.optim.Adam(
+            self.model.parameters(), lr=self.settings.training.lr, capturable=cuda, fused=True if cuda else None
+        )
+
+    def step(self) -> Step:
+        """One training step as the loop takes it; on a GPU before it is captured."""
+        epoch = torch.ones((), dtype=torch.int64, device=self.device) if self.device.type == "cuda" else 1
+        return Step(self.model, self.task, self.optimizer, self.settings.seed, epoch)
+
+    def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:
+        """Positions and weights of the last training events: those with the longest history."""
+        size = size or self.settings.training.batch_size
+        last = torch.from_numpy(self.task.split.train[-size:]).to(self.device)
+        position = last[torch.arange(size, device=self.device) % len(last)]  # a batch larger than the stream repeats
+        return position, torch.ones(size, device=self.device)

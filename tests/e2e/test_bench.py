@@ -1,0 +1,32 @@
+"""The bench command: the words of the issue, and a person's mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .helpers import fails, works
+
+SMALL = ["--quick", "--repeat", "1", "--device", "cpu"]
+MODEL = [
+    f"--set={k}" for k in ("fanout=2,1", "hidden=8", "heads=2", "layers=1", "td_dim=8", "sd_dim=8", "batch_size=9")
+]
+
+
+def test_a_step_as_json(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    said = works("bench", "step", *SMALL, *MODEL, "--json", file)
+    assert json.loads(file.read_text())["step_ms"] > 0
+    assert "GFLOP/s" in said.out and "backward" in said.out
+    table = said.out.partition("A step of")[0].splitlines()[1:]
+    assert len(table) > 10 and max(map(len, table)) <= 80
+
+
+def test_the_machine_alone() -> None:
+    assert works("bench", "machine", *SMALL, "--json").json["machine"]["matrix_flops"] > 0
+
+
+def test_mistakes() -> None:
+    fails("bench", "stpe", saying=["step"])
+    fails("bench", "step", "--data", "nowhere.csv", saying=["nowhere.csv"])
+    fails("bench", "step", "--model", "edgebank", *SMALL, saying=["nothing to train"])

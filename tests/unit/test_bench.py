@@ -1,0 +1,133 @@
+"""The benchmark suite at toy size: it runs, its figures are there and hang together. How large they are is no test."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cordgt.bench import growth, report, suite
+from cordgt.bench.machine import Limits
+from cordgt.bench.place import Place
+from cordgt.bench.rows import Row
+from cordgt.bench.timing import Timing, timed
+from cordgt.errors import SettingError
+from cordgt.settings import make
+from cordgt.synthetic import synthetic_stream
+
+CPU = torch.device("cpu")
+SMALL = {"hidden": 8, "heads": 2, "layers": 1, "fanout": (2, 1), "td_dim": 8, "sd_dim": 8, "batch_size": 20}
+LIMITS = Limits(1e9, 1e9, 1e-6, 1, "a machine", "fp32")
+
+
+def place(model: str = "cordgt") -> Place:
+    keys = SMALL if model == "cordgt" else {}
+    return Place(
+        synthetic_stream(nodes=30, events=400, seed=2).stream, make(model, keys), CPU, LIMITS, repeat=1, quick=True
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    return suite.run(place(), suite.ALL)
+
+
+def test_every_stage_has_its_row_and_its_figure(found: dict[str, Any]) -> None:
+    assert {row["stage"] for row in found["stages"]} == set(suite.ALL) - {"machine"}
+    assert found["left_out"] == []
+    for key in (
+        "step_ms index_seconds sample_roots_per_second pairs_per_second read_ms encode_ms attention_ms step_gflop "
+        "step_peak_mb evaluate_events_per_second recommend_partners_per_second"
+    ).split():
+        assert found[key] > 0, key
+    assert found["data"]["name"] == "synthetic"
+    json.dumps(found)
+
+
+def test_the_parts_of_a_step(found: dict[str, Any]) -> None:
+    parts = {row["part"]: row for row in found["stages"] if row["stage"] == "step"}
+    assert " ".join(parts).replace("· ", "") == (
+        "whole queries read trees distances forward tokens layers head backward adam"
+    )
+    assert parts["whole"]["share"] == 1
+    assert (
+        parts["· layers"]["gflop"] + parts["· tokens"]["gflop"] < found["step_gflop"] / 2
+    )  # backward is twice forward
+
+
+def test_memory_grows_with_the_batch(found: dict[str, Any]) -> None:
+    peaks = found["memory"]["peak_mb"]
+    assert list(peaks) == ["5", "10", "20"]
+    assert peaks["5"] < peaks["10"] < peaks["20"]
+    assert found["memory"]["batch_that_fits"] > 20
+
+
+def test_a_table_and_sentences(found: dict[str, Any]) -> None:
+    table = report.stages_table(found)
+    assert table.row_count == len(found["stages"])
+    assert report.machine_line(found) == "a machine, 1 threads: 1 GFLOP/s (fp32), 1.0 GB/s, 1.0 μs an operation"
+    said = report.sentences(found)
+    assert any("about" in text and "fit" in text for text in said)
+    assert any("at the matrix rate" in text and "at the bandwidth" in text for text in said)
+
+
+def test_a_rule_has_no_step() -> None:
+    with pytest.raises(SettingError, match="edgebank has nothing to train"):
+        suite.run(place("edgebank"), ["step"])
+    found = suite.run(place("edgebank"), ["index", "step", "attention", "evaluate"])
+    assert [row["stage"] for row in found["stages"]] == ["index", "evaluate"]
+    assert len(found["left_out"]) == 2
+
+
+def test_growth_and_its_plot(tmp_path: Path) -> None:
+    found = growth.grow(place())
+    assert [k["events"] for k in found["events"]] == [25, 100, 400]
+    assert [k["fanout"] for k in found["context"]] == [[2, 1], [4, 1], [8, 1]]
+    gflop = [k["step_gflop"] for k in found["context"]]
+    assert gflop[0] < gflop[1] < gflop[2]
+    assert report.growth_table(found).row_count == 6
+    growth.plot(found, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(SettingError, match="popularity has none"):
+        growth.grow(place("popularity"))
+
+
+def test_a_trace(tmp_path: Path) -> None:
+    suite.trace(place(), tmp_path / "step.json")
+    assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
+
+
+def test_fractions_of_both_limits() -> None:
+    row = Row(stage="s", timing=Timing(2.0, 1.9, 2.2, 3), flops=10**9, bytes=10**8, items=4, unit="events")
+    assert row.fractions(LIMITS) == {"matrix": 0.5, "memory": 0.05}
+    assert row.rate == 2
+    assert replace(row, flops=None).fractions(LIMITS) == {"memory": 0.05}
+    assert replace(row, flops=None, bytes=None).fractions(LIMITS) == {}
+
+
+def test_quick_work_is_repeated_within_a_sample() -> None:
+    calls = 0
+
+    def work() -> None:
+        nonlocal calls
+        calls += 1
+
+    timing = timed(work, CPU, repeat=3)
+    assert timing.samples == 3 and timing.low <= timing.median <= timing.high
+    assert calls > 100
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.5, "2.5 s"), (0.0123, "12.3 ms"), (45e-6, "45 μs"), (1234.0, "1,234 s"), (0.0, "0 μs")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert report.duration(seconds) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(1.5e6, "1.5M"), (2e9, "2G"), (1500, "1.5k"), (12.34, "12.3")])
+def test_quantities(value: float, text: str) -> None:
+    assert report.quantity(value) == text

@@ -1,0 +1,84 @@
+"""Twins: exactly as many nodes, events and pairs as published, about as skewed as what they stand for, and named so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cordgt import datasets
+from cordgt.errors import DataError
+from cordgt.events import EventStream
+from cordgt.twins import TWINS, draw, is_twin, twin_stream
+
+# What the nearest real stream has: the Gini coefficients of sources' and destinations' events, and of events a pair.
+SKEW = {
+    "wikipedia-twin": (0.822, 0.293, 0.788),
+    "social_evolution-twin": (0.583, 0.410, 0.837),
+    "outdoors-twin": (0.709, 0.507, 0.354),
+}
+
+
+def gini(counts: np.ndarray) -> float:
+    """0 where all are equal, near 1 where one has all; of those above 0."""
+    x = np.sort(counts[counts > 0]).astype(float)
+    n = len(x)
+    return float((2 * np.arange(1, n + 1) - n - 1) @ x / (n * x.sum()))
+
+
+def n_pairs(stream: EventStream) -> int:
+    return len(np.unique(stream.src * stream.n_nodes + stream.dst))
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_sizes_are_the_published_ones(name: str) -> None:
+    twin, known = TWINS[name], datasets.KNOWN[name.removesuffix("-twin")]
+    assert (twin.nodes, twin.events) == (known.nodes, known.links)
+    assert (twin.sources is not None) == known.bipartite
+    assert known.intensity is not None
+    assert 2 * twin.events / (twin.nodes * twin.days * 86_400) == pytest.approx(known.intensity, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["wikipedia-twin", "reddit-twin"])
+def test_a_twin_is_exactly_as_large(name: str) -> None:
+    twin, stream = TWINS[name], twin_stream(name)
+    assert (stream.n_nodes, stream.n_events, n_pairs(stream)) == (twin.nodes, twin.events, twin.pairs)
+    assert stream.name == name
+    assert f"a twin of {name.removesuffix('-twin')}: generated" in stream.notes[0]
+    assert not np.intersect1d(stream.src, stream.dst).size
+    assert (np.diff(stream.t) >= 0).all()
+    assert len(np.unique(stream.src)) == twin.sources
+    assert stream.elapsed[-1] / 86_400 == pytest.approx(twin.days, rel=0.01)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_small_versions(name: str) -> None:
+    twin = TWINS[name].scaled(0.02)
+    src, dst, t = draw(twin, seed=3)
+    assert len(src) == len(dst) == len(t) == twin.events
+    assert len(np.unique(np.concatenate([src, dst]))) == twin.nodes
+    assert len(np.unique(src * twin.nodes + dst)) == twin.pairs
+    assert not (src == dst).any()
+    again = draw(twin, seed=3)
+    assert all((a == b).all() for a, b in zip((src, dst, t), again, strict=True))
+    assert (draw(twin, seed=4)[0] != src).any()
+
+
+@pytest.mark.parametrize("name", SKEW)
+def test_skew_is_like_that_of_the_nearest_real_stream(name: str) -> None:
+    twin = TWINS[name].scaled(0.1) if name == "outdoors-twin" else TWINS[name]
+    src, dst, _ = draw(twin)
+    of_pair = np.unique(src * twin.nodes + dst, return_counts=True)[1]
+    found = gini(np.bincount(src)), gini(np.bincount(dst)), gini(of_pair)
+    # a page of Wikipedia was chosen for its many edits, which makes its destinations more alike than a twin's
+    off = 0.2 if name == "wikipedia-twin" else 0.06
+    assert found == pytest.approx(SKEW[name], abs=off)
+
+
+def test_by_name_and_nothing_else() -> None:
+    assert is_twin("food-twin") and not is_twin("food") and not is_twin("uci-twin")
+    with pytest.raises(DataError, match=r"no twin 'fod-twin'\. Did you mean 'food-twin'"):
+        twin_stream("fod-twin")
+    with pytest.raises(DataError, match=r"wikipedia-twin is generated.*leave out --src"):
+        datasets.load("wikipedia-twin", src="a")
+    assert datasets.paper_settings("lastfm-twin") == datasets.paper_settings("lastfm")
+    assert twin_stream("wikipedia-twin", scale=0.01).name == "wikipedia-twin, 0.01 times its size"
