@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,15 +37,18 @@ class Step:
         self.optimizer.step()
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
+    def losses(self, batch: Any) -> Tensor:
+        """(B,) what the model makes small, with products as precise as was asked for."""
+        with torch.autocast(self.task.device.type, torch.bfloat16, enabled=self.half):
+            return self.model.losses(batch).float()
+
     def _backward(self, position: Tensor, batch_start: Tensor, share: Tensor) -> Tensor:
         """Add the gradients of some events of a batch; their part of its loss comes back."""
         queries = self.task.queries(
             position, batch_start.expand_as(position), self.task.pools.train, seed=self.seed, epoch=self.epoch
         )
         batch = self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
-        with torch.autocast(position.device.type, torch.bfloat16, enabled=self.half):
-            losses = self.model.losses(batch).float()
-        loss = (losses * share).sum()
+        loss = (self.losses(batch) * share).sum()
         loss.backward()
         return loss.detach()
 

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from cordgt import kernels
 from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.timing import Stopwatch, Timing, summary, timed
 from cordgt.context import sample_trees
 from cordgt.counting import counts_of
 from cordgt.history import Queries
+from cordgt.models.cordgt import Cordgt
 
 
 def queries_of(place: Place) -> Queries:
@@ -55,12 +57,24 @@ class ForwardParts:
             return None
         place.model.train()
         batch = place.model.reader.pairs(replace(place.task.training, epoch=1), queries_of(place))
+        if kernels.serve(place.device) and isinstance(place.model, Cordgt):
+            return cls._of_fused(place, place.model, batch)
         samples: list[dict[str, float]] = []
         for _ in range(place.repeat + 1):  # the first one warms up
             samples.append(_cut_at_layers(place, layers, batch))
         timings = {part: summary([s[part] for s in samples[1:]]) for part in samples[0]}
         whole = summary([sum(s.values()) for s in samples[1:]])
         return cls(timings, _flops_at_layers(place, layers, batch), whole)
+
+    @classmethod
+    def _of_fused(cls, place: Place, model: Cordgt, batch: Any) -> ForwardParts:
+        """Where the layers run as one, there is nothing between them to hook into: tokens alone, and what is left."""
+        run = place.step()
+        tokens = timed(lambda: model.sequences(batch), place.device, place.repeat)
+        whole = timed(lambda: run.losses(batch), place.device, place.repeat)
+        timings = {"tokens": tokens, "layers": less(whole, tokens)}
+        with kernels.plainly():  # operations are counted where they are torch's
+            return cls(timings, _flops_at_layers(place, model.layers, batch), whole)
 
 
 def _cut_at_layers(place: Place, layers: nn.ModuleList, batch: Any) -> dict[str, float]:
@@ -76,8 +90,9 @@ def _cut_at_layers(place: Place, layers: nn.ModuleList, batch: Any) -> dict[str,
         watch.mark()
 
     hooks = [h for k in layers for h in (k.register_forward_pre_hook(entering), k.register_forward_hook(leaving))]
+    run = place.step()
     watch.mark()
-    place.model.losses(batch)
+    run.losses(batch)
     watch.mark()
     names.append("head")
     for hook in hooks:
@@ -124,13 +139,13 @@ def _part(name: str, timing: Timing, whole: Timing, flops: int | None = None) ->
 
 def _one_step_apart(place: Place) -> list[float]:
     """Seconds of queries, read, forward, backward and Adam."""
-    watch, optimizer = Stopwatch(place.device), place.optimizer
+    watch, optimizer, run = Stopwatch(place.device), place.optimizer, place.step()
     watch.mark()
     queries = queries_of(place)
     watch.mark()
     batch = place.model.reader.pairs(replace(place.task.training, epoch=1), queries)
     watch.mark()
-    loss = place.model.losses(batch).mean()
+    loss = run.losses(batch).mean()
     watch.mark()
     optimizer.zero_grad(set_to_none=True)
     loss.backward()

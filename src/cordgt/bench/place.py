@@ -16,7 +16,7 @@ from cordgt.models.base import LinkModel
 from cordgt.settings import Settings
 from cordgt.step import Step
 from cordgt.tasks.link import LinkTask
-from cordgt.training import make_network
+from cordgt.training import make_network, use_precision
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,11 @@ class Place:
 
     def step(self) -> Step:
         """One training step as the loop takes it; on a GPU before it is captured."""
-        epoch = torch.ones((), dtype=torch.int64, device=self.device) if self.device.type == "cuda" else 1
-        return Step(self.model, self.task, self.optimizer, self.settings.seed, epoch)
+        use_precision(self.settings, self.device)
+        cuda = self.device.type == "cuda"
+        epoch = torch.ones((), dtype=torch.int64, device=self.device) if cuda else 1
+        half = cuda and self.settings.training.precision == "bf16"
+        return Step(self.model, self.task, self.optimizer, self.settings.seed, epoch, half)
 
     def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:
         """Positions and weights of the last training events: those with the longest history."""

@@ -7,12 +7,16 @@ to the plain twins on a GPU too: to compare the two, or to look for a mistake.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import torch
+
+PLAIN = "CORDGT_PLAIN"
 
 
 @cache
@@ -27,7 +31,21 @@ def serve(device: torch.device) -> bool:
 
 def plain_asked() -> bool:
     """True where ``CORDGT_PLAIN`` asks for plain torch operations."""
-    return os.environ.get("CORDGT_PLAIN", "0") not in ("", "0")
+    return os.environ.get(PLAIN, "0") not in ("", "0")
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Plain torch operations within."""
+    before = os.environ.get(PLAIN)
+    os.environ[PLAIN] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PLAIN]
+        else:
+            os.environ[PLAIN] = before
 
 
 def fused(name: str, device: torch.device) -> Any:

@@ -292,17 +292,17 @@ class Cordgt(LinkModel):
             states = self._encode(batch)
             return (weight.unsqueeze(-2).to(states.dtype) @ states).squeeze(-2).float()
         drop = self.settings.dropout if self.training else 0.0
-        pooled = fused.encode(self.layers, *self._sequences(batch), weight.flatten(0, 1), drop)
+        pooled = fused.encode(self.layers, *self.sequences(batch), weight.flatten(0, 1), drop)
         return pooled.unflatten(0, weight.shape[:2])
 
     def _encode(self, batch: Trees) -> Tensor:
         """Every slot's state after the last layer, (B, 2M, C, D); (B, 1, C, D) for nodes alone."""
-        states, hears, edge_x = self._sequences(batch)
+        states, hears, edge_x = self.sequences(batch)
         for layer in self.layers:
             states = layer(states, hears, edge_x)
         return states.unflatten(0, (len(batch.valid), -1))
 
-    def _sequences(self, batch: Trees) -> tuple[Tensor, Tensor, Tensor | None]:
+    def sequences(self, batch: Trees) -> tuple[Tensor, Tensor, Tensor | None]:
         """What the layers take: tokens (S, C, D), who hears whom (S, C or 1, C), and features (S, C, De) if any."""
         edge_x = None if batch.edge_x is None else in_pairs(batch.edge_x).flatten(0, 1)
         with in_full(batch.valid):
