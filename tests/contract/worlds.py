@@ -32,7 +32,16 @@ EDGE_DIM, NODE_DIM = 3, 2
 NAMES = tuple("abcdefghijkl")  # of the stream
 STRANGERS = ("x", "y", "z")  # not in it, but perhaps in a changed future
 NOBODY = "nobody"  # in none
-SMALL = {"hidden": 8, "heads": 2, "layers": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 10}
+SMALL = {
+    "hidden": 8,
+    "heads": 2,
+    "layers": 2,
+    "fanout": (3, 2),
+    "td_dim": 8,
+    "sd_dim": 10,
+    "neighbours": 3,
+    "time_dim": 6,
+}
 # Settings that change what is read or heard. A model takes part in those whose keys it has.
 TWISTS: tuple[dict[str, Any], ...] = (
     {},
@@ -68,7 +77,7 @@ class Case:
     @property
     def samples(self) -> bool:
         """Whether what the model reads depends on a seed."""
-        return getattr(self.settings.model_settings, "sampling", None) == "uniform"
+        return getattr(self.settings.model_settings, "sampling", "recent") != "recent"
 
 
 def _cases() -> Iterator[Case]:

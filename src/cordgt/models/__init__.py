@@ -10,6 +10,7 @@ from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt, CordgtSettings
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
+from cordgt.models.tgat import Tgat, TgatSettings
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Kind:
 
 MODELS: dict[str, Kind] = {
     "cordgt": Kind(CordgtSettings, Cordgt, "transformer over sampled trees with correlated spatial-temporal encodings"),
+    "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages"),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }
