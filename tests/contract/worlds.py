@@ -41,6 +41,7 @@ SMALL = {
     "sd_dim": 10,
     "neighbours": 3,
     "time_dim": 6,
+    "time_gap": 5,
 }
 # Settings that change what is read or heard. A model takes part in those whose keys it has.
 TWISTS: tuple[dict[str, Any], ...] = (
