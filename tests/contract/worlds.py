@@ -42,12 +42,15 @@ SMALL = {
     "neighbours": 3,
     "time_dim": 6,
     "time_gap": 5,
+    "length": 6,
+    "channel_dim": 4,
 }
 # Settings that change what is read or heard. A model takes part in those whose keys it has.
 TWISTS: tuple[dict[str, Any], ...] = (
     {},
     {"mask": True, "sampling": "recent"},
     {"stpe": "u", "head": "linear", "mask": True},
+    {"patch": 3},
 )
 
 

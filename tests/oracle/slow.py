@@ -155,6 +155,11 @@ def recent_mean(history: History, table: Sequence[Sequence[float]], node: int, c
     return [sum(table[w][k] for w in met) / max(len(met), 1) for k in range(len(table[0]))]
 
 
+def appearances(nodes: Sequence[int], among: Sequence[int]) -> list[int]:
+    """How often each node stands among the others; padding nowhere."""
+    return [0 if node == PADDING else sum(other == node for other in among) for node in nodes]
+
+
 # Distance ------------------------------------------------------------------------------------------------------------
 
 

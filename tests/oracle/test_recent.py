@@ -1,4 +1,4 @@
-"""A node's latest events: place by place as the definition reads them, whatever the device and the batch."""
+"""A node's latest events, and who stands among them: place by place as the definition says, on every device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cordgt.cooccurrence import appearances
 from cordgt.index import TemporalIndex
 from cordgt.recent import recent_events, recent_mean
 
@@ -63,3 +64,11 @@ def test_means_over_whom_was_met(place: Any, stream: Stream, n: int, data: st.Da
     got = recent_mean(place.index(build(stream)), rows, node, cut, n)
     expected = [slow.recent_mean(stream.history, rows.double().tolist(), u, c, n) for u, c in asked]
     assert got.dtype == torch.float32 and got.tolist() == torch.tensor(expected).tolist()
+
+
+@given(node=st.lists(st.integers(-1, 4), min_size=1, max_size=6), among=st.lists(st.integers(-1, 4), max_size=6))
+def test_appearances(place: Any, node: list[int], among: list[int]) -> None:
+    compiled = place.name == "cpu"
+    got = appearances(place.ints([[node], [node[::-1]]]), place.ints([among, among]), compiled=compiled)
+    rows = [slow.appearances(nodes, among) for nodes in (node, node[::-1])]
+    assert shape_of(got, torch.int64, (2, 2, len(node)), place.device) == [[row, row] for row in rows]

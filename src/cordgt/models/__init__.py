@@ -8,6 +8,7 @@ from typing import Any
 from cordgt.errors import SettingError, nearest
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt, CordgtSettings
+from cordgt.models.dygformer import Dygformer, DygformerSettings
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.graphmixer import Graphmixer, GraphmixerSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
@@ -27,6 +28,7 @@ MODELS: dict[str, Kind] = {
     "cordgt": Kind(CordgtSettings, Cordgt, "transformer over sampled trees with correlated spatial-temporal encodings"),
     "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages"),
     "graphmixer": Kind(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
+    "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }

@@ -118,6 +118,51 @@ def _products(x: Tensor, asked: Tensor) -> Tensor:
     return x @ asked[0].T if len(asked) == 1 else x @ asked.transpose(1, 2)
 
 
+class TransformerLayer(nn.Module):
+    """Attention and a feed-forward net four times as wide, each with its residual.
+
+    ``pre_norm``: norms come before (with GELU, as in DyGFormer) and not after (with ReLU, as in TCL and CAWN).
+    """
+
+    def __init__(self, *, dim: int, heads: int, dropout: float, pre_norm: bool) -> None:
+        super().__init__()
+        self.heads, self.dropout, self.pre_norm = heads, dropout, pre_norm
+        self.qkv = nn.Linear(dim, 3 * dim)
+        self.out = nn.Linear(dim, dim)
+        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+        nn.init.xavier_uniform_(self.qkv.weight)
+        for bias in (self.qkv.bias, self.out.bias):
+            nn.init.zeros_(bias)
+
+    def forward(self, x: Tensor, other: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
+        """States (S, L, D) after hearing themselves or, where given, ``other`` (S, K, D).
+
+        valid: (S, L or K), True: is heard; None: all are. At least one is.
+        """
+        if self.pre_norm:
+            x = x + self._drop(self._attend(self.norm1(x), None if other is None else self.norm1(other), valid))
+            return x + self._drop(self.fc2(self._drop(F.gelu(self.fc1(self.norm2(x))))))
+        x = self.norm1(x + self._drop(self._attend(x, other, valid)))
+        return self.norm2(x + self._drop(self.fc2(self._drop(F.relu(self.fc1(x))))))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+    def _attend(self, x: Tensor, other: Tensor | None, valid: Tensor | None) -> Tensor:
+        dim = x.shape[-1]
+        if other is None:
+            q, k, v = self.qkv(x).split(dim, dim=-1)
+        else:
+            q = F.linear(x, self.qkv.weight[:dim], self.qkv.bias[:dim])
+            k, v = F.linear(other, self.qkv.weight[dim:], self.qkv.bias[dim:]).split(dim, dim=-1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (q, k, v))  # (S, H, L or K, d)
+        hears = None if valid is None else valid[:, None, None, :]
+        drop = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=hears, dropout_p=drop)
+        return self.out(y.transpose(1, 2).flatten(-2))
+
+
 class MergeHead(nn.Module):
     """The score of a pair from both embeddings: an MLP on the two, side by side."""
 
