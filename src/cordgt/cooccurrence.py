@@ -25,7 +25,7 @@ def appearances(node: Tensor, among: Tensor, *, compiled: bool) -> Tensor:
 
 
 def _rows(x: Tensor) -> np.ndarray:
-    return x.reshape(-1, x.shape[-1]).contiguous().numpy()
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1]).contiguous().numpy()
 
 
 @njit(parallel=True, cache=True)

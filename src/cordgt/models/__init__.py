@@ -12,6 +12,7 @@ from cordgt.models.dygformer import Dygformer, DygformerSettings
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.graphmixer import Graphmixer, GraphmixerSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
+from cordgt.models.tcl import Tcl, TclSettings
 from cordgt.models.tgat import Tgat, TgatSettings
 
 
@@ -29,6 +30,7 @@ MODELS: dict[str, Kind] = {
     "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages"),
     "graphmixer": Kind(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
     "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
+    "tcl": Kind(TclSettings, Tcl, "two streams of latest events with cross attention, trained by contrast"),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }
