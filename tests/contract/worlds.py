@@ -44,6 +44,10 @@ SMALL = {
     "time_gap": 5,
     "length": 6,
     "channel_dim": 4,
+    "walks": 4,
+    "walk_length": 3,
+    "position_dim": 6,
+    "time_scale": 0.1,
 }
 # Settings that change what is read or heard. A model takes part in those whose keys it has.
 TWISTS: tuple[dict[str, Any], ...] = (
@@ -81,7 +85,8 @@ class Case:
     @property
     def samples(self) -> bool:
         """Whether what the model reads depends on a seed."""
-        return getattr(self.settings.model_settings, "sampling", "recent") != "recent"
+        own = vars(self.settings.model_settings)
+        return own.get("sampling") == "uniform" or "walks" in own
 
 
 def _cases() -> Iterator[Case]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cordgt.errors import SettingError, nearest
 from cordgt.models.base import LinkModel
+from cordgt.models.cawn import Cawn, CawnSettings
 from cordgt.models.cordgt import Cordgt, CordgtSettings
 from cordgt.models.dygformer import Dygformer, DygformerSettings
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
@@ -31,6 +32,9 @@ MODELS: dict[str, Kind] = {
     "graphmixer": Kind(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
     "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
     "tcl": Kind(TclSettings, Tcl, "two streams of latest events with cross attention, trained by contrast"),
+    "cawn": Kind(
+        CawnSettings, Cawn, "walks into the past, their nodes known by how often either end's walks meet them"
+    ),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }
