@@ -48,6 +48,7 @@ SMALL = {
     "walk_length": 3,
     "position_dim": 6,
     "time_scale": 0.1,
+    "rows": 9,
 }
 # Settings that change what is read or heard. A model takes part in those whose keys it has.
 TWISTS: tuple[dict[str, Any], ...] = (

@@ -15,6 +15,7 @@ from cordgt.models.graphmixer import Graphmixer, GraphmixerSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
 from cordgt.models.tcl import Tcl, TclSettings
 from cordgt.models.tgat import Tgat, TgatSettings
+from cordgt.models.tgsrec import Tgsrec, TgsrecSettings
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ MODELS: dict[str, Kind] = {
     "cawn": Kind(
         CawnSettings, Cawn, "walks into the past, their nodes known by how often either end's walks meet them"
     ),
+    "tgsrec": Kind(TgsrecSettings, Tgsrec, "attention over sampled events, on an embedding that each node learns"),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }
