@@ -131,6 +131,24 @@ def tree(
     return slots
 
 
+# Recent --------------------------------------------------------------------------------------------------------------
+
+
+def recent(
+    history: History, node: int, t: float, cut: int, n: int, oldest_first: bool
+) -> tuple[list[int], list[int], list[float]]:
+    """Whom the node met in its latest ``n`` visible events, at which positions, how long before ``t``; then padding."""
+    positions = history.events_of(node, cut)[::-1][:n]
+    if oldest_first:
+        positions = positions[::-1]
+    missing = n - len(positions)
+    return (
+        [history.partner(node, p) for p in positions] + [PADDING] * missing,
+        positions + [PADDING] * missing,
+        [t - history.elapsed[p] for p in positions] + [0.0] * missing,
+    )
+
+
 # Distance ------------------------------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from cordgt.encoding import DistanceEncoding
 from cordgt.errors import SettingError, check_choice
 from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
+from cordgt.models.parts import MergeHead
 
 
 @dataclass(frozen=True)
@@ -215,21 +216,6 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, hears: Tensor, edge_x: Tensor | None) -> Tensor:
         x = x + self.dropout(self.attention(self.norm1(x), hears, edge_x))
         return x + self.fc2(F.relu(self.fc1(self.norm2(x))))
-
-
-class MergeHead(nn.Module):
-    """The score of a pair from both embeddings: an MLP on the two, side by side."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(2 * dim, dim)
-        self.fc2 = nn.Linear(dim, 1)
-        for layer in (self.fc1, self.fc2):
-            nn.init.xavier_normal_(layer.weight)
-
-    def forward(self, src: Tensor, dst: Tensor) -> Tensor:
-        """Logits (...,) of embeddings (..., D)."""
-        return self.fc2(F.relu(self.fc1(torch.cat([src, dst], dim=-1)))).squeeze(-1)
 
 
 class Cordgt(LinkModel):
