@@ -33,6 +33,7 @@ NAMES = tuple("abcdefghijkl")  # of the stream
 STRANGERS = ("x", "y", "z")  # not in it, but perhaps in a changed future
 NOBODY = "nobody"  # in none
 SMALL = {"hidden": 8, "heads": 2, "layers": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 10}
+SMALL |= {"memory_dim": 8, "time_dim": 6, "neighbours": 3, "block": 5}
 # Settings that change what is read or heard. A model takes part in those whose keys it has.
 TWISTS: tuple[dict[str, Any], ...] = (
     {},

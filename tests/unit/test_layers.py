@@ -17,7 +17,8 @@ ORDER = """
     usual_names tables opening roles node_features published convert readers
     columns datasets describe synthetic
     draws split index negatives context recent distance encoding history
-    models.base models.parts models.cordgt models.edgebank models.popularity models
+    models.base models.parts models.memory
+    models.cordgt models.tgn models.dyrep models.jodie models.edgebank models.popularity models
     protocol settings metrics tasks tasks.link floors
     threads stopping run step training predict tensorboard api audit compare
     console answers demo options cli __main__

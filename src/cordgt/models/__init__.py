@@ -8,8 +8,11 @@ from typing import Any
 from cordgt.errors import SettingError, nearest
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt, CordgtSettings
+from cordgt.models.dyrep import Dyrep, DyrepSettings
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
+from cordgt.models.jodie import Jodie, JodieSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
+from cordgt.models.tgn import Tgn, TgnSettings
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,11 @@ class Kind:
 
 MODELS: dict[str, Kind] = {
     "cordgt": Kind(CordgtSettings, Cordgt, "transformer over sampled trees with correlated spatial-temporal encodings"),
+    "tgn": Kind(
+        TgnSettings, Tgn, "gated memory, and attention to what recent partners remember; trains in one process"
+    ),
+    "dyrep": Kind(DyrepSettings, Dyrep, "recurrent memory, told by attention; trains in one process"),
+    "jodie": Kind(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process"),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }
