@@ -27,7 +27,16 @@ class Dataset:
     fanout: tuple[int, ...] = (20, 1)
     alpha: float = 1.0
     beta: float = 10.0
+    memory_dim: int = 172
 
+
+# Which of these settings a model takes.
+PAPER_SETTINGS: dict[str, tuple[str, ...]] = {
+    "cordgt": ("fanout", "alpha", "beta"),
+    "tgn": ("memory_dim",),
+    "dyrep": ("memory_dim",),
+    "jodie": ("memory_dim",),
+}
 
 KNOWN: dict[str, Dataset] = {
     "reddit": Dataset(
@@ -39,7 +48,7 @@ KNOWN: dict[str, Dataset] = {
     "lastfm": Dataset(
         nodes=1980, links=1293103, intensity=5.04e-4, bipartite=True, fanout=(32, 1), alpha=1.0, beta=0.1
     ),
-    "uci": Dataset(nodes=1899, links=59835, intensity=3.79e-6, fanout=(32, 1), alpha=0.1, beta=1.0),
+    "uci": Dataset(nodes=1899, links=59835, intensity=3.79e-6, fanout=(32, 1), alpha=0.1, beta=1.0, memory_dim=32),
     "enron": Dataset(nodes=184, links=125235, intensity=1.2e-5),
     "social_evolution": Dataset(nodes=74, links=2099519, link_attributes=2, intensity=2.73e-3),
     "flights": Dataset(nodes=13169, links=1927145, link_attributes=1, intensity=1.41e-5),
@@ -105,12 +114,12 @@ def resolve(data: str | os.PathLike[str]) -> Path:
     raise DataError(_not_found(text, path))
 
 
-def paper_settings(name: str) -> dict[str, Any]:
-    """The paper's ``fanout``, ``alpha`` and ``beta`` for a dataset by its name; empty where the paper has none."""
+def paper_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
+    """The paper's settings of a model for a dataset by its name; empty where the paper has none."""
     known = KNOWN.get(name)
     if known is None or not known.in_paper:
         return {}
-    return {"fanout": known.fanout, "alpha": known.alpha, "beta": known.beta}
+    return {key: getattr(known, key) for key in PAPER_SETTINGS.get(model, ())}
 
 
 def list_known() -> list[Listed]:

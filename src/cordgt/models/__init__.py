@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cordgt.errors import SettingError, nearest
@@ -17,11 +17,19 @@ from cordgt.models.tgn import Tgn, TgnSettings
 
 @dataclass(frozen=True)
 class Kind:
-    """How a model is made: its settings (a frozen dataclass) and its network, and what it is in a line."""
+    """How a model is made: its settings (a frozen dataclass) and its network, and what it is in a line.
+
+    ``training`` holds the loop's settings that are other for it by default.
+    """
 
     settings: type[Any]
     network: type[LinkModel]
     about: str
+    training: dict[str, Any] = field(default_factory=dict)
+
+
+# Memory is made by weights that change: the original's learning rate, at which a replay finds what training left.
+SLOWLY = {"lr": 0.0001}
 
 
 MODELS: dict[str, Kind] = {
@@ -29,8 +37,8 @@ MODELS: dict[str, Kind] = {
     "tgn": Kind(
         TgnSettings, Tgn, "gated memory, and attention to what recent partners remember; trains in one process"
     ),
-    "dyrep": Kind(DyrepSettings, Dyrep, "recurrent memory, told by attention; trains in one process"),
-    "jodie": Kind(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process"),
+    "dyrep": Kind(DyrepSettings, Dyrep, "recurrent memory, told by attention; trains in one process", SLOWLY),
+    "jodie": Kind(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", SLOWLY),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }

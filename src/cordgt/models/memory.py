@@ -20,6 +20,7 @@ features, Dt width of the time encoding.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, fields
 from typing import Any
@@ -30,11 +31,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.context import Context, TreeShape, sample_trees
-from cordgt.errors import SettingError
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import MergeHead, TimeEncoding
+from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,7 @@ class MemorySettings:
     block: int = 100  # events that are taken up at once outside training; in training it is batch_size
 
     def __post_init__(self) -> None:
-        for name in ("memory_dim", "time_dim", "block"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}={getattr(self, name)}: it is at least 1.")
+        check_sizes(self, "memory_dim", "time_dim", "block")
 
 
 @dataclass(frozen=True)
@@ -62,15 +60,9 @@ class AttentionSettings(MemorySettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("neighbours", "layers", "heads"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}={getattr(self, name)}: it is at least 1.")
-        if (self.memory_dim + self.time_dim) % self.heads:
-            raise SettingError(
-                f"heads={self.heads}: it divides memory_dim + time_dim, which is {self.memory_dim + self.time_dim}."
-            )
-        if not 0 <= self.dropout < 1:
-            raise SettingError(f"dropout={self.dropout}: it is from 0 to below 1.")
+        check_sizes(self, "neighbours", "layers", "heads")
+        check_heads(self.memory_dim + self.time_dim, self.heads, "memory_dim + time_dim")
+        check_dropout(self)
 
     @property
     def shape(self) -> TreeShape:
@@ -260,6 +252,12 @@ class MemoryModel(LinkModel):
         else:
             states, last = self._recall_each(history, node, batch.memory_cut // self.block)
         return self.embedding(batch, states, last[..., 0])
+
+    def in_blocks(self, block: int) -> MemoryModel:
+        """The same model, weights and all, taking up so many events at once."""
+        other = copy.copy(self)
+        other.block, other._trained, other._replayed, other._carried = block, None, None, {}
+        return other
 
     # --- which state is read
 
