@@ -92,3 +92,51 @@ def _read_plain(index: TemporalIndex, node: Tensor, t: Tensor, cut: Tensor, n: i
     pos = index.pos[at].long()
     elapsed = torch.where(exists, t.unsqueeze(-1) - index.elapsed[pos], 0.0)
     return Recent(torch.where(exists, index.nbr[at].long(), -1), torch.where(exists, pos, -1), elapsed)
+
+
+def recent_mean(index: TemporalIndex, table: Tensor, node: Tensor, cut: Tensor, n: int) -> Tensor:
+    """The mean of the rows of those whom each node met in its latest ``n`` events among the first ``cut``.
+
+    Zero where it met nobody. Summed in float64, where values of like size add up exactly: every order, so every device,
+    gives the same.
+
+    Shapes: table (N, D) float32, a row a node; node and cut broadcast; (..., D) float32 comes back.
+    """
+    node, cut = torch.broadcast_tensors(node, cut)
+    if index.runs_compiled:
+        out = np.empty((node.numel(), table.shape[1]), dtype=np.float32)
+        _fill_means(
+            index.row_start.numpy(),
+            index.nbr.numpy(),
+            index.pos.numpy(),
+            table.numpy(),
+            node.reshape(-1).numpy(),
+            cut.reshape(-1).numpy(),
+            n,
+            out,
+        )
+        return torch.from_numpy(out).view(*node.shape, -1)
+    total = torch.zeros(*node.shape, table.shape[1], dtype=torch.float64, device=node.device)
+    degree = index.degree(node, cut).unsqueeze(-1)
+    for start in range(0, min(n, index.max_degree), 100):  # in pieces: all at once would be n times the answer
+        j = torch.arange(start, min(start + 100, n), device=node.device)
+        nbr = index.nbr[index.entry(node.unsqueeze(-1), degree - 1 - j)].long()
+        total += torch.where((j < degree).unsqueeze(-1), table[nbr].double(), 0.0).sum(-2)
+    return (total / degree.clamp(1, n)).float()
+
+
+@njit(parallel=True, cache=True)
+def _fill_means(row_start, nbr, pos, table, node, cut, n, out):  # type: ignore[no-untyped-def]
+    n_nodes, width = len(row_start) - 1, table.shape[1]
+    for i in prange(len(node)):
+        u = node[i]
+        total = np.zeros(width, dtype=np.float64)
+        found = 0
+        if 0 <= u < n_nodes:
+            end = lower_bound_scalar(pos, row_start[u], row_start[u + 1], cut[i])
+            found = min(n, end - row_start[u])
+            for at in range(end - found, end):
+                for k in range(width):
+                    total[k] += table[nbr[at], k]
+        for k in range(width):
+            out[i, k] = total[k] / max(found, 1)

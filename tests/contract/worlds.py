@@ -32,13 +32,27 @@ EDGE_DIM, NODE_DIM = 3, 2
 NAMES = tuple("abcdefghijkl")  # of the stream
 STRANGERS = ("x", "y", "z")  # not in it, but perhaps in a changed future
 NOBODY = "nobody"  # in none
-SMALL = {"hidden": 8, "heads": 2, "layers": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 10}
-SMALL |= {"memory_dim": 8, "time_dim": 6, "neighbours": 3, "block": 5}
+SMALL = {
+    "hidden": 8,
+    "heads": 2,
+    "layers": 2,
+    "fanout": (3, 2),
+    "td_dim": 8,
+    "sd_dim": 10,
+    "neighbours": 3,
+    "time_dim": 6,
+    "time_gap": 5,
+    "length": 6,
+    "channel_dim": 4,
+    "memory_dim": 8,
+    "block": 5,
+}
 # Settings that change what is read or heard. A model takes part in those whose keys it has.
 TWISTS: tuple[dict[str, Any], ...] = (
     {},
     {"mask": True, "sampling": "recent"},
     {"stpe": "u", "head": "linear", "mask": True},
+    {"patch": 3},
 )
 
 
@@ -69,7 +83,7 @@ class Case:
     @property
     def samples(self) -> bool:
         """Whether what the model reads depends on a seed."""
-        return getattr(self.settings.model_settings, "sampling", None) == "uniform"
+        return getattr(self.settings.model_settings, "sampling", "recent") != "recent"
 
 
 def _cases() -> Iterator[Case]:

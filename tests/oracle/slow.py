@@ -149,6 +149,17 @@ def recent(
     )
 
 
+def recent_mean(history: History, table: Sequence[Sequence[float]], node: int, cut: int, n: int) -> list[float]:
+    """Column by column, the mean over those whom the node met in its latest ``n`` visible events; 0 for nobody."""
+    met = [history.partner(node, p) for p in history.events_of(node, cut)[::-1][:n]]
+    return [sum(table[w][k] for w in met) / max(len(met), 1) for k in range(len(table[0]))]
+
+
+def appearances(nodes: Sequence[int], among: Sequence[int]) -> list[int]:
+    """How often each node stands among the others; padding nowhere."""
+    return [0 if node == PADDING else sum(other == node for other in among) for node in nodes]
+
+
 # Distance ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""A node's latest events: place by place as the definition reads them, whatever the device and the batch."""
+"""A node's latest events, and who stands among them: place by place as the definition says, on every device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cordgt.cooccurrence import appearances
 from cordgt.index import TemporalIndex
-from cordgt.recent import recent_events
+from cordgt.recent import recent_events, recent_mean
 
 from . import slow
 from . import strategies as some
@@ -51,3 +52,23 @@ def test_shapes_broadcast_and_nothing_is_enough(place: Any) -> None:
     got = recent_events(empty, place.ints([[0, 1, -1]]), place.floats([[1.0], [2.0]]), place.ints(0), 4)
     assert got.node.shape == got.pos.shape == got.elapsed.shape == (2, 3, 4)
     assert not got.valid.any() and (got.node == -1).all() and (got.elapsed == 0).all()
+
+
+@settings(max_examples=30)
+@given(stream=streams(), n=st.sampled_from((1, 3, 250)), data=st.data())
+def test_means_over_whom_was_met(place: Any, stream: Stream, n: int, data: st.DataObject) -> None:
+    asked = data.draw(st.lists(st.tuples(some.nodes(stream), some.cuts(stream)), min_size=1, max_size=5))
+    table = [[0.1 * w, 7.0 - w] for w in range(stream.n_nodes)]
+    rows = torch.tensor(table, device=place.device)
+    node, cut = place.ints([u for u, _ in asked]), place.ints([c for _, c in asked])
+    got = recent_mean(place.index(build(stream)), rows, node, cut, n)
+    expected = [slow.recent_mean(stream.history, rows.double().tolist(), u, c, n) for u, c in asked]
+    assert got.dtype == torch.float32 and got.tolist() == torch.tensor(expected).tolist()
+
+
+@given(node=st.lists(st.integers(-1, 4), min_size=1, max_size=6), among=st.lists(st.integers(-1, 4), max_size=6))
+def test_appearances(place: Any, node: list[int], among: list[int]) -> None:
+    compiled = place.name == "cpu"
+    got = appearances(place.ints([[node], [node[::-1]]]), place.ints([among, among]), compiled=compiled)
+    rows = [slow.appearances(nodes, among) for nodes in (node, node[::-1])]
+    assert shape_of(got, torch.int64, (2, 2, len(node)), place.device) == [[row, row] for row in rows]

@@ -16,9 +16,10 @@ ORDER = """
     files arrays ids times events
     usual_names tables opening roles node_features published convert readers
     columns datasets describe synthetic
-    draws split index negatives context recent distance encoding history
-    models.base models.parts models.memory
-    models.cordgt models.tgn models.dyrep models.jodie models.edgebank models.popularity models
+    draws split index negatives context recent cooccurrence distance encoding history
+    models.base models.parts models.cordgt models.edgebank models.popularity
+    models.dygformer models.graphmixer models.tgat
+    models.memory models.tgn models.dyrep models.jodie models
     protocol settings metrics tasks tasks.link floors
     threads stopping run step training predict tensorboard api audit compare
     console answers demo options cli __main__

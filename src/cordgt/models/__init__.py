@@ -8,10 +8,13 @@ from typing import Any
 from cordgt.errors import SettingError, nearest
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt, CordgtSettings
+from cordgt.models.dygformer import Dygformer, DygformerSettings
 from cordgt.models.dyrep import Dyrep, DyrepSettings
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
+from cordgt.models.graphmixer import Graphmixer, GraphmixerSettings
 from cordgt.models.jodie import Jodie, JodieSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
+from cordgt.models.tgat import Tgat, TgatSettings
 from cordgt.models.tgn import Tgn, TgnSettings
 
 
@@ -34,11 +37,12 @@ SLOWLY = {"lr": 0.0001}
 
 MODELS: dict[str, Kind] = {
     "cordgt": Kind(CordgtSettings, Cordgt, "transformer over sampled trees with correlated spatial-temporal encodings"),
-    "tgn": Kind(
-        TgnSettings, Tgn, "gated memory, and attention to what recent partners remember; trains in one process"
-    ),
+    "tgn": Kind(TgnSettings, Tgn, "gated memory, attention to what others remember; trains in one process", SLOWLY),
     "dyrep": Kind(DyrepSettings, Dyrep, "recurrent memory, told by attention; trains in one process", SLOWLY),
     "jodie": Kind(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", SLOWLY),
+    "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages"),
+    "graphmixer": Kind(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
+    "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }
