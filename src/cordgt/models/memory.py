@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
+
+KEPT_BYTES = 2**28  # of states kept on the way of a replay, so that going back is not going back to the start
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,14 @@ class MemoryState:
     def n_nodes(self) -> int:
         return len(self.last) - 1
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(x.element_size() * x.numel() for x in vars(self).values())
+
+    def copy(self) -> MemoryState:
+        return MemoryState(**{name: x.clone() for name, x in vars(self).items()})
+
     def place(self, node: Tensor) -> Tensor:
         """The row of each node; the last one for padding and newcomers."""
         return torch.where((node >= 0) & (node < self.n_nodes), node, self.n_nodes)
@@ -184,12 +194,26 @@ class Remembered:
     messages: Messages
     made_by: tuple[int, ...]  # how often each weight had been changed; nothing in training, where they change all along
     told: tuple[Tensor, Tensor] | None = None  # of the last block in training: who was told, ascending, and what
+    kept: dict[int, MemoryState] = field(default_factory=dict)  # states on the way, by position
 
     def is_of(self, history: History, made_by: tuple[int, ...]) -> bool:
         same = all(
             getattr(self.history, name) is getattr(history, name) for name in ("index", "edge_x", "node_x")
         )  # the very same arrays: comparing them would cost as much as replaying
         return same and self.made_by == made_by
+
+    def keep(self) -> None:
+        """Keep a copy of the state, if it is about a sixteenth of the stream beyond the last one and not too large."""
+        apart = max(1, len(self.history.index.elapsed) * max(self.state.size, KEPT_BYTES // 16) // KEPT_BYTES)
+        if int(self.state.position) >= max(self.kept, default=0) + apart:
+            self.kept[int(self.state.position)] = self.state.copy()
+
+    def go_back(self, position: int) -> bool:
+        """To the last state kept at or before ``position``; False where none is."""
+        before = [at for at in self.kept if at <= position]
+        if before:
+            self.state = self.kept[max(before)].copy()
+        return bool(before)
 
 
 # -------------------- the network
@@ -296,17 +320,20 @@ class MemoryModel(LinkModel):
     def _after_blocks(self, history: History, number: int) -> Remembered:
         """The state after so many whole blocks, from the last one replayed if it is on the way, or from the start."""
         made_by = tuple(parameter._version for parameter in self.parameters())
-        now = self._replayed
-        if now is None or not now.is_of(history, made_by) or int(now.state.position) > number * self.block:
-            messages = now.messages if now is not None and now.history.index is history.index else None
-            now = self._remember(history, messages=messages, made_by=made_by)
-        self._replayed = now
+        now, stop = self._replayed, number * self.block
         with torch.inference_mode(False), torch.no_grad():
-            while (event := now.messages.next_event(int(now.state.position))) < number * self.block:
+            if now is None or not now.is_of(history, made_by):
+                messages = now.messages if now is not None and now.history.index is history.index else None
+                now = self._remember(history, messages=messages, made_by=made_by)
+            elif int(now.state.position) > stop and not now.go_back(stop):
+                now.state = self._empty(history)
+            self._replayed = now
+            while (event := now.messages.next_event(int(now.state.position))) < stop:
                 start = event // self.block * self.block  # blocks without events change nothing
                 now.state.position.fill_(start)
                 self._advance(now, start + self.block)
-        now.state.position.fill_(number * self.block)
+                now.keep()
+        now.state.position.fill_(stop)
         return now
 
     def _remember(
@@ -318,10 +345,11 @@ class MemoryModel(LinkModel):
         made_by: tuple[int, ...] = (),
     ) -> Remembered:
         """A state over a history, by default that of the beginning."""
-        index = history.index
         with torch.inference_mode(False):
-            state = state or MemoryState.empty(index.n_nodes, self.dim, index.device)
-            return Remembered(state, history, messages or Messages(index), made_by)
+            return Remembered(state or self._empty(history), history, messages or Messages(history.index), made_by)
+
+    def _empty(self, history: History) -> MemoryState:
+        return MemoryState.empty(history.index.n_nodes, self.dim, history.index.device)
 
     # --- how it changes
 
@@ -377,10 +405,10 @@ class MemoryModel(LinkModel):
         if self._trained is None:
             return dict(self._carried)
         state = self._trained.state
-        return {field.name: getattr(state, field.name).detach() for field in fields(state)}
+        return {name: x.detach() for name, x in vars(state).items()}
 
     def carry_on(self, tensors: dict[str, Tensor]) -> None:
-        wanted = {field.name for field in fields(MemoryState)}
+        wanted = {f.name for f in fields(MemoryState)}
         if tensors and tensors.keys() != wanted:
             raise KeyError(f"a state of memory holds {', '.join(sorted(wanted))}")
         self._trained, self._carried = None, dict(tensors)
