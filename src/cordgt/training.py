@@ -21,6 +21,7 @@ from torch import Tensor
 
 from cordgt import draws, models
 from cordgt.errors import RunError, SettingError
+from cordgt.events import EventStream
 from cordgt.floors import floor_figures
 from cordgt.models.base import LinkModel
 from cordgt.run import STATES, RunFolder
@@ -114,10 +115,17 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def make_network(settings: Settings, *, edge_dim: int, node_dim: int) -> LinkModel:
-    """The model of the settings with fresh weights, drawn from the run's seed."""
+def make_network(settings: Settings, *, edge_dim: int, node_dim: int, n_nodes: int = 0) -> LinkModel:
+    """The model of the settings with fresh weights, drawn from the run's seed; some hold a row for each node."""
     torch.manual_seed(settings.seed)
-    return models.find(settings.model).network(settings.model_settings, edge_dim=edge_dim, node_dim=node_dim)
+    network: Any = models.find(settings.model).network
+    rows = {"n_nodes": n_nodes} if network.transductive else {}
+    return network(settings.model_settings, edge_dim=edge_dim, node_dim=node_dim, **rows)
+
+
+def network_for(settings: Settings, stream: EventStream) -> LinkModel:
+    """`make_network` for a stream."""
+    return make_network(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim, n_nodes=stream.n_nodes)
 
 
 @dataclass
@@ -156,7 +164,7 @@ class Fit:
         self.progress = Progress(phase=phase)
         self.best: dict[str, Tensor] = {}
         device = task.device
-        model = make_network(settings, edge_dim=task.stream.edge_dim, node_dim=task.stream.node_dim)
+        model = network_for(settings, task.stream)
         if start is not None:
             load_weights(model, start, "the run given to --init")
         self.model = model.to(device)

@@ -8,6 +8,7 @@ from typing import Any
 from cordgt.errors import SettingError, nearest
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt, CordgtSettings
+from cordgt.models.ctdne import Ctdne, CtdneSettings
 from cordgt.models.dygformer import Dygformer, DygformerSettings
 from cordgt.models.dyrep import Dyrep, DyrepSettings
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
@@ -43,6 +44,9 @@ MODELS: dict[str, Kind] = {
     "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages"),
     "graphmixer": Kind(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
     "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
+    "ctdne": Kind(
+        CtdneSettings, Ctdne, "skip-gram on walks forward in time; knows the nodes of its training", {"lr": 0.01}
+    ),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }

@@ -36,6 +36,7 @@ class LinkModel(nn.Module):
     remembers = (
         False  # True: a state goes from batch to batch in training, which then runs in one process, see `carried`
     )
+    transductive = False  # True: it knows nodes by number. Made with n_nodes=, and new nodes' figures are not defined
 
     def prepare(self, history: History, cut: int) -> None:
         """What is learnt before the first epoch, from the first ``cut`` events of what training may see. Nothing."""
@@ -54,6 +55,10 @@ class LinkModel(nn.Module):
     def embed(self, batch: Any) -> Tensor:
         """Embeddings (B, D) for what ``reader.nodes`` read."""
         raise TypeError(f"{type(self).__name__} does not embed nodes")
+
+    def lacks(self, node: Tensor) -> Tensor:
+        """(...,) True where a transductive model has nothing to say of a node, whatever its history. Never."""
+        return torch.zeros_like(node, dtype=torch.bool)
 
     def carried(self) -> dict[str, Tensor]:
         """What training carries from batch to batch besides weights: it belongs in every checkpoint. Nothing."""
