@@ -546,7 +546,7 @@ def _settings(
     model = model or of_file.model or ("cordgt" if of_init is None else of_init.model)
     seed = seed if seed is not None else of_file.seed or 0
     chosen = of_file.keys | parse_assignments(assignments)
-    before: dict[str, Any] = datasets.paper_settings(data) if model == "cordgt" else {}
+    before: dict[str, Any] = datasets.paper_settings(data, model)
     told = f"{data} is known; the paper's settings for it"
     if of_init is not None and of_init.model == model:
         before, told = vars(of_init.model_settings), f"settings of {init}, where the training starts from"

@@ -49,6 +49,8 @@ SMALL = {
     "position_dim": 6,
     "time_scale": 0.1,
     "rows": 9,
+    "memory_dim": 8,
+    "block": 5,
 }
 # Settings that change what is read or heard. A model takes part in those whose keys it has.
 TWISTS: tuple[dict[str, Any], ...] = (
@@ -87,7 +89,7 @@ class Case:
     def samples(self) -> bool:
         """Whether what the model reads depends on a seed."""
         own = vars(self.settings.model_settings)
-        return own.get("sampling") == "uniform" or "walks" in own
+        return own.get("sampling") == "uniform" or "time_scale" in own
 
 
 def _cases() -> Iterator[Case]:
