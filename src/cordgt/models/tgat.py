@@ -129,6 +129,7 @@ class Tgat(LinkModel):
         self.n = settings.neighbours
         self.reader = AgedTreeReader(TreeShape((self.n,) * settings.layers), settings.sampling)
         dim = max(settings.hidden, node_dim)
+        dim += -(dim + settings.time_dim) % settings.heads  # where node features are many: still for all heads alike
         self.time = TimeEncoding(settings.time_dim)
         self.layers = nn.ModuleList(
             TgatLayer(
