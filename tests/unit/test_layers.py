@@ -21,7 +21,7 @@ ORDER = """
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.memory models.tgn models.dyrep models.jodie models.ctdne models
     protocol settings metrics tasks tasks.link floors
-    threads stopping run step training predict tensorboard api audit compare
+    threads stopping run step training predict tensorboard api search audit compare
     console answers demo options cli __main__
 """.split()
 

@@ -26,13 +26,14 @@ from cordgt.models.tgsrec import Tgsrec, TgsrecSettings
 class Kind:
     """How a model is made: its settings (a frozen dataclass) and its network, and what it is in a line.
 
-    ``training`` holds the loop's settings that are other for it by default.
+    ``training`` holds the loop's settings that are other for it by default, ``grid`` what the paper searched.
     """
 
     settings: type[Any]
     network: type[LinkModel]
     about: str
     training: dict[str, Any] = field(default_factory=dict)
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 # Memory is made by weights that change: the original's learning rate, at which a replay finds what training left.
@@ -49,7 +50,10 @@ MODELS: dict[str, Kind] = {
     "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
     "tcl": Kind(TclSettings, Tcl, "two streams of latest events with cross attention, trained by contrast"),
     "cawn": Kind(
-        CawnSettings, Cawn, "walks into the past, their nodes known by how often either end's walks meet them"
+        CawnSettings,
+        Cawn,
+        "walks into the past, their nodes known by how often either end's walks meet them",
+        grid={"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "walks": (16, 32, 64, 128)},
     ),
     "tgsrec": Kind(TgsrecSettings, Tgsrec, "attention over sampled events, on an embedding that each node learns"),
     "ctdne": Kind(
