@@ -222,7 +222,8 @@ def search(
     rows = [{**trial.settings, **{k: v for k, v in vars(trial).items() if k != "settings"}} for trial in found]
     answers.show(rows if json_ is not None else [_short(row) for row in rows], json_)
     best = [word for k, v in found[0].settings.items() for word in ("--set", f"{k}={v}")]
-    command = ["cordgt", "train", data, "--model", settings.model, *best]
+    same = [word for assignment in set_ for word in ("--set", assignment)]
+    command = ["cordgt", "train", data, "--model", settings.model, *same, *best]
     console.note(f"Train and measure the best: {shlex.join(command)}")
 
 
