@@ -19,6 +19,7 @@ from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
+from cordgt.models.graph_attention import hear
 from cordgt.models.jodie import gaps
 from cordgt.models.memory import MemoryModel
 from cordgt.protocol import Protocol
@@ -216,6 +217,25 @@ def test_against_a_slow_version(kind: str, features: bool) -> None:
                     ends = [slow.embedding(node, float(t[start + 4]), cut) for node in (u, v)]
                     np.testing.assert_allclose(got[i, j], model.head(*ends).item(), rtol=0, atol=1e-5)
     assert cut > 20
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_hearing_against_torch(dropped: bool) -> None:
+    """The compiled loop and its derivative; a node without events hears zeros and teaches nothing."""
+    generator = torch.Generator().manual_seed(0)
+    asked, x, grad = (torch.randn(size, generator=generator) for size in ((5, 2, 7), (5, 3, 7), (5, 2, 7)))
+    valid = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 0]], dtype=torch.bool)
+    stays = torch.tensor([0.0, 1.25, 1.25]).expand(5, 2, 3).contiguous() if dropped else None
+    asked.requires_grad_()
+    x.requires_grad_()
+    weight = (asked @ x.transpose(1, 2)).masked_fill(~valid[:, None], -1e10).softmax(-1) * valid[:, None]
+    expected = (weight if stays is None else weight * stays) @ x
+    got = hear(asked, x, valid, stays)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+    pairs = zip(*(torch.autograd.grad(y, (asked, x), grad) for y in (got, expected)), strict=True)
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    assert got[2].abs().sum() == 0
 
 
 def test_gaps_between_events() -> None:

@@ -21,7 +21,6 @@ features, Dt width of the time encoding.
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -34,6 +33,7 @@ from cordgt.context import Context, TreeShape, sample_trees
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel
+from cordgt.models.graph_attention import GraphAttention
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
 
 KEPT_BYTES = 2**28  # of states kept on the way of a replay, so that going back is not going back to the start
@@ -421,44 +421,6 @@ def _with_latest(other: Tensor, at: Tensor, told: tuple[Tensor, Tensor] | None) 
     node, said = told
     place = torch.searchsorted(node, at).clamp_max(len(node) - 1)
     return torch.where((node[place] == at).unsqueeze(-1), said[place], other)
-
-
-class GraphAttention(nn.Module):
-    """TGN's attention of a node to its most recent events: what the others remember, the features, and how long ago.
-
-    One query attends to many keys, so keys and values are never projected: the query goes through the keys' weights,
-    and the average of what is attended to through the values'. Nodes without events hear nothing.
-    """
-
-    def __init__(self, *, dim: int, time_dim: int, edge_dim: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout, self.head_dim = heads, dropout, (dim + time_dim) // heads
-        inner, key_dim = dim + time_dim, dim + edge_dim + time_dim
-        self.query = nn.Linear(inner, inner)
-        self.key = nn.Parameter(torch.empty(inner, key_dim))
-        self.value = nn.Parameter(torch.empty(inner, key_dim))
-        self.value_bias = nn.Parameter(torch.zeros(inner))
-        self.out = nn.Linear(inner, inner)
-        self.fc1 = nn.Linear(inner + dim, dim)
-        self.fc2 = nn.Linear(dim, dim)
-        for weight in (self.query.weight, self.key, self.value):
-            nn.init.xavier_uniform_(weight)
-        for bias in (self.query.bias, self.out.bias):
-            nn.init.zeros_(bias)
-        for layer in (self.fc1, self.fc2):
-            nn.init.xavier_normal_(layer.weight)
-
-    def forward(self, own: Tensor, own_time: Tensor, nbr: Tensor, valid: Tensor) -> Tensor:
-        """(S, D) from own (S, D), own_time (Dt,), nbr (S, n, D+De+Dt) and valid (S, n), False for padding."""
-        query = self.query(torch.cat([own, own_time.expand(len(own), -1)], dim=-1)).unflatten(-1, (self.heads, -1))
-        through = torch.einsum("shd,hdk->shk", query, self.key.unflatten(0, (self.heads, -1)))  # (S, H, K)
-        logits = through @ nbr.transpose(1, 2) / math.sqrt(self.head_dim)  # (S, H, n)
-        weight = logits.masked_fill(~valid.unsqueeze(1), -1e10).softmax(dim=-1)
-        weight = F.dropout(weight, self.dropout, self.training)
-        heard = weight @ nbr  # (S, H, K)
-        heard = torch.einsum("shk,hdk->shd", heard, self.value.unflatten(0, (self.heads, -1))).flatten(1)
-        heard = self.out(heard + self.value_bias) * valid.any(dim=1, keepdim=True)
-        return self.fc2(F.relu(self.fc1(torch.cat([heard, own], dim=-1))))
 
 
 class AttentionModel(MemoryModel):
