@@ -19,7 +19,7 @@ ORDER = """
     draws split index negatives context recent cooccurrence distance encoding history
     models.base models.parts models.cordgt models.edgebank models.popularity
     models.dygformer models.graphmixer models.tgat
-    models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
+    models.cosines models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     protocol settings metrics tasks tasks.link floors
     threads stopping run step training predict tensorboard api audit compare
     console answers demo options cli __main__

@@ -33,6 +33,7 @@ from cordgt.context import Context, TreeShape, sample_trees
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel
+from cordgt.models.cosines import cosines
 from cordgt.models.graph_attention import GraphAttention
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
 
@@ -283,6 +284,10 @@ class MemoryModel(LinkModel):
         other.block, other._trained, other._replayed, other._carried = block, None, None, {}
         return other
 
+    def encoded(self, elapsed: Tensor) -> Tensor:
+        """(..., Dt) the encoding of elapsed times (...,)."""
+        return cosines(elapsed, self.time.frequency, self.time.phase)
+
     # --- which state is read
 
     def _before_batch(self, history: History, stop: int) -> Remembered:
@@ -377,7 +382,7 @@ class MemoryModel(LinkModel):
         t = history.index.elapsed[pending.clamp_min(0)]
         edge_x = history.edge_features(pending)
         other = _with_latest(state.other[at], at, now.told)
-        message = [memory, other, *([] if edge_x is None else [edge_x]), self.time(t - last)]
+        message = [memory, other, *([] if edge_x is None else [edge_x]), self.encoded(t - last)]
         updated = self.updater(torch.cat(message, dim=-1), memory)
         return torch.where(waits.unsqueeze(-1), updated, memory), torch.where(waits, t, last)
 
@@ -458,8 +463,8 @@ class AttentionModel(MemoryModel):
         else:
             moment = torch.where(tree.pos >= 0, elapsed[tree.pos.clamp_min(0)], t[:, None])  # (S, C)
         edge_x = history.edge_features(tree.pos)
-        now = self.time(torch.zeros((), dtype=torch.float64, device=t.device))
-        age = self.time(moment[:, self._parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
+        now = self.encoded(torch.zeros((), dtype=torch.float64, device=t.device))
+        age = self.encoded(moment[:, self._parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
         for layer, module in enumerate(self.layers):
             hops = shape.hops - layer
             parents, children = shape.starts[hops], slice(1, shape.starts[hops + 1])
