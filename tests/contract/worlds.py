@@ -106,6 +106,8 @@ def _each(cases: Iterable[Case]) -> pytest.MarkDecorator:
 
 
 every_model = _each(_cases())
+# one that knows nodes by number reads nothing once it is trained
+every_reading_model = _each(case for case in _cases() if not MODELS[case.model].network.transductive)
 every_sampling_model = _each(case for case in _cases() if case.samples)
 every_embedding_model = _each(case for case in _cases() if MODELS[case.model].network.embeds)
 

@@ -19,8 +19,11 @@ from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
+from cordgt.models.cosines import cosines
+from cordgt.models.graph_attention import hear
 from cordgt.models.jodie import gaps
 from cordgt.models.memory import MemoryModel
+from cordgt.models.parts import TimeEncoding
 from cordgt.protocol import Protocol
 from cordgt.run import RunFolder
 from cordgt.settings import make
@@ -216,6 +219,39 @@ def test_against_a_slow_version(kind: str, features: bool) -> None:
                     ends = [slow.embedding(node, float(t[start + 4]), cut) for node in (u, v)]
                     np.testing.assert_allclose(got[i, j], model.head(*ends).item(), rtol=0, atol=1e-5)
     assert cut > 20
+
+
+def test_cosines_against_torch() -> None:
+    """Seconds of thirty years at every frequency, and no time at all; the derivative too."""
+    elapsed = torch.tensor([[0.0, 1e9, 0.5], [123456.0, 3.0, 7e7]], dtype=torch.float64)
+    time = TimeEncoding(40)
+    with torch.no_grad():
+        time.phase += torch.linspace(-4, 4, 40)
+    got, expected = cosines(elapsed, time.frequency, time.phase), time(elapsed)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
+    grad = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0))
+    pairs = (torch.autograd.grad(y, (time.frequency, time.phase), grad) for y in (got, expected))
+    for a, b in zip(*pairs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_hearing_against_torch(dropped: bool) -> None:
+    """The compiled loop and its derivative; a node without events hears zeros and teaches nothing."""
+    generator = torch.Generator().manual_seed(0)
+    asked, x, grad = (torch.randn(size, generator=generator) for size in ((5, 2, 7), (5, 3, 7), (5, 2, 7)))
+    valid = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 0]], dtype=torch.bool)
+    stays = torch.tensor([0.0, 1.25, 1.25]).expand(5, 2, 3).contiguous() if dropped else None
+    asked.requires_grad_()
+    x.requires_grad_()
+    weight = (asked @ x.transpose(1, 2)).masked_fill(~valid[:, None], -1e10).softmax(-1) * valid[:, None]
+    expected = (weight if stays is None else weight * stays) @ x
+    got = hear(asked, x, valid, stays)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+    pairs = zip(*(torch.autograd.grad(y, (asked, x), grad) for y in (got, expected)), strict=True)
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    assert got[2].abs().sum() == 0
 
 
 def test_gaps_between_events() -> None:

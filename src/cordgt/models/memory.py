@@ -21,7 +21,6 @@ features, Dt width of the time encoding.
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -34,6 +33,8 @@ from cordgt.context import Context, TreeShape, sample_trees
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel
+from cordgt.models.cosines import cosines
+from cordgt.models.graph_attention import GraphAttention
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
 
 KEPT_BYTES = 2**28  # of states kept on the way of a replay, so that going back is not going back to the start
@@ -283,6 +284,10 @@ class MemoryModel(LinkModel):
         other.block, other._trained, other._replayed, other._carried = block, None, None, {}
         return other
 
+    def encoded(self, elapsed: Tensor) -> Tensor:
+        """(..., Dt) the encoding of elapsed times (...,)."""
+        return cosines(elapsed, self.time.frequency, self.time.phase)
+
     # --- which state is read
 
     def _before_batch(self, history: History, stop: int) -> Remembered:
@@ -377,7 +382,7 @@ class MemoryModel(LinkModel):
         t = history.index.elapsed[pending.clamp_min(0)]
         edge_x = history.edge_features(pending)
         other = _with_latest(state.other[at], at, now.told)
-        message = [memory, other, *([] if edge_x is None else [edge_x]), self.time(t - last)]
+        message = [memory, other, *([] if edge_x is None else [edge_x]), self.encoded(t - last)]
         updated = self.updater(torch.cat(message, dim=-1), memory)
         return torch.where(waits.unsqueeze(-1), updated, memory), torch.where(waits, t, last)
 
@@ -423,44 +428,6 @@ def _with_latest(other: Tensor, at: Tensor, told: tuple[Tensor, Tensor] | None) 
     return torch.where((node[place] == at).unsqueeze(-1), said[place], other)
 
 
-class GraphAttention(nn.Module):
-    """TGN's attention of a node to its most recent events: what the others remember, the features, and how long ago.
-
-    One query attends to many keys, so keys and values are never projected: the query goes through the keys' weights,
-    and the average of what is attended to through the values'. Nodes without events hear nothing.
-    """
-
-    def __init__(self, *, dim: int, time_dim: int, edge_dim: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout, self.head_dim = heads, dropout, (dim + time_dim) // heads
-        inner, key_dim = dim + time_dim, dim + edge_dim + time_dim
-        self.query = nn.Linear(inner, inner)
-        self.key = nn.Parameter(torch.empty(inner, key_dim))
-        self.value = nn.Parameter(torch.empty(inner, key_dim))
-        self.value_bias = nn.Parameter(torch.zeros(inner))
-        self.out = nn.Linear(inner, inner)
-        self.fc1 = nn.Linear(inner + dim, dim)
-        self.fc2 = nn.Linear(dim, dim)
-        for weight in (self.query.weight, self.key, self.value):
-            nn.init.xavier_uniform_(weight)
-        for bias in (self.query.bias, self.out.bias):
-            nn.init.zeros_(bias)
-        for layer in (self.fc1, self.fc2):
-            nn.init.xavier_normal_(layer.weight)
-
-    def forward(self, own: Tensor, own_time: Tensor, nbr: Tensor, valid: Tensor) -> Tensor:
-        """(S, D) from own (S, D), own_time (Dt,), nbr (S, n, D+De+Dt) and valid (S, n), False for padding."""
-        query = self.query(torch.cat([own, own_time.expand(len(own), -1)], dim=-1)).unflatten(-1, (self.heads, -1))
-        through = torch.einsum("shd,hdk->shk", query, self.key.unflatten(0, (self.heads, -1)))  # (S, H, K)
-        logits = through @ nbr.transpose(1, 2) / math.sqrt(self.head_dim)  # (S, H, n)
-        weight = logits.masked_fill(~valid.unsqueeze(1), -1e10).softmax(dim=-1)
-        weight = F.dropout(weight, self.dropout, self.training)
-        heard = weight @ nbr  # (S, H, K)
-        heard = torch.einsum("shk,hdk->shd", heard, self.value.unflatten(0, (self.heads, -1))).flatten(1)
-        heard = self.out(heard + self.value_bias) * valid.any(dim=1, keepdim=True)
-        return self.fc2(F.relu(self.fc1(torch.cat([heard, own], dim=-1))))
-
-
 class AttentionModel(MemoryModel):
     """A memory model that has layers of attention, for its embeddings or for its messages."""
 
@@ -496,8 +463,8 @@ class AttentionModel(MemoryModel):
         else:
             moment = torch.where(tree.pos >= 0, elapsed[tree.pos.clamp_min(0)], t[:, None])  # (S, C)
         edge_x = history.edge_features(tree.pos)
-        now = self.time(torch.zeros((), dtype=torch.float64, device=t.device))
-        age = self.time(moment[:, self._parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
+        now = self.encoded(torch.zeros((), dtype=torch.float64, device=t.device))
+        age = self.encoded(moment[:, self._parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
         for layer, module in enumerate(self.layers):
             hops = shape.hops - layer
             parents, children = shape.starts[hops], slice(1, shape.starts[hops + 1])

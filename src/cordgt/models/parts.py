@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import SettingError
+from cordgt.models.cosines import cosines
 
 
 def check_sizes(settings: Any, *names: str) -> None:
@@ -55,7 +56,7 @@ class TimeEncoding(nn.Module):
 
         The product and the sum are rounded one after the other, so that every device turns by the same angle.
         """
-        return torch.cos(elapsed.to(self.frequency.dtype).unsqueeze(-1) * self.frequency + self.phase)
+        return cosines(elapsed, self.frequency, self.phase)
 
 
 class TemporalAttention(nn.Module):
