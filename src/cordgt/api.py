@@ -31,8 +31,8 @@ from cordgt.training import (
     all_figures,
     choose_device,
     load_weights,
-    make_network,
     memory_explained,
+    network_for,
     train_in,
     use_precision,
 )
@@ -156,7 +156,7 @@ class Run:
     def _network(self, name: str) -> Any:
         tensors, _ = self.folder.read_tensors(name)
         with torch.random.fork_rng(devices=[]):
-            model = make_network(self.settings, edge_dim=self.stream.edge_dim, node_dim=self.stream.node_dim)
+            model = network_for(self.settings, self._own_stream())
         try:
             load_weights(model, tensors, str(self.path / name))
         except SettingError as error:
@@ -400,7 +400,7 @@ def _check_weights(start: dict[str, torch.Tensor] | None, settings: Settings, st
     if start is None:
         return
     with torch.random.fork_rng(devices=[]):
-        model = make_network(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim)
+        model = network_for(settings, stream)
     load_weights(model, start, "the run given to --init")
 
 

@@ -2,7 +2,7 @@
 
 Every check of a model changes something that must not matter and asks the same queries again. The boundary is taken
 from the stream's times, never from the queries alone, so that a task that shows too much is found like a reader that
-takes too much. Nothing here knows which model it is: whatever answers like a `LinkModel` can be audited.
+takes too much. Whatever answers like a `LinkModel` can be audited.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cordgt.events import EventStream
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel
+from cordgt.models.memory import MemoryModel
 from cordgt.protocol import Protocol, cuts
 from cordgt.tasks.link import LinkTask, score_queries, split_of
 
@@ -60,7 +61,7 @@ def audit_model(model: LinkModel, task: LinkTask, *, queries: int = 200) -> list
         whole_records(task, sample),
         new_like_known(model, task),
     ]
-    return checks
+    return [*checks, memory_blocks(model, task, sample)] if isinstance(model, MemoryModel) else checks
 
 
 @dataclass(frozen=True)
@@ -162,16 +163,23 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
             moved.add(f"batches of {name}", score_queries(model, task.whole, asked), expected[part])
             misread += _misread(_tensors(_read(model, task.whole, asked)), whole, part, len(expected))
     told = f"{moved}; readings differ in {misread} batches" if misread else str(moved)
-    remembers = callable(getattr(model, "advance", None))
-    if (moved.any or misread) and not remembers:
+    if moved.any or misread:
         return Check("batch size", what, FAIL, told)
     seen = f"{differing.sum()} of {len(differing):,} queries see other events"
-    if remembers:
-        return Check("batch size", what, DESIGN, "the model remembers batch by batch")
     if task.protocol.visibility != "event":
         rule = f"rule {task.protocol.visibility} shows what lay before the batch: {seen}; given these, {told}"
         return Check("batch size", what, DESIGN, rule)
     return Check("batch size", what, FAIL if differing.any() else OK, f"{seen}; {told}" if differing.any() else told)
+
+
+def memory_blocks(model: MemoryModel, task: LinkTask, sample: Sample) -> Check:
+    """What a memory holds depends on how many events it takes up at once: that is its setting, not the evaluation's."""
+    half = max(1, model.block // 2)
+    moved = _Moved(TOLERANCE.get(task.device.type, 1e-4))
+    expected = score_queries(model, task.whole, sample.queries)
+    moved.add(f"blocks of {half}", score_queries(model.in_blocks(half), task.whole, sample.queries), expected)
+    told = f"{moved}; batches of evaluation do not matter, those of training (batch_size) do"
+    return Check("memory blocks", f"blocks of {half} events, not {model.block}", DESIGN, told)
 
 
 def time_shift(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
@@ -258,6 +266,9 @@ def new_like_known(model: LinkModel, task: LinkTask) -> Check:
     they are could tell one such world from another. Records kept from training, or that hide masked nodes, do.
     """
     what = "the same past told of new and of known nodes"
+    if model.transductive:
+        told = "the model knows nodes by number: it has no answer for new ones, whatever their past"
+        return Check("new like known", what, DESIGN, told)
     cut = int(task.split.test[0])
     known, new = _pairs_met(task, cut)
     if not len(new) or not len(known):

@@ -147,12 +147,18 @@ def _is_below(figure: Any, floor: Any) -> bool:
 
 def undefined_figures(metrics: dict[str, Any]) -> list[str]:
     """A sentence for each split without figures."""
+    empty = "no event of this split touches a node that training has not seen"
+    silent = "this model has no answer for nodes that training has not seen"
     return [
-        f"{part}, {setting}: not defined, no event of this split touches a node that training has not seen."
+        f"{part}, {setting}: not defined, {empty if _distinct(row['events']) == [0] else silent}."
         for part in ("validation", "test")
         for setting, row in metrics.get(part, {}).items()
-        if _distinct(row["events"]) == [0]
+        if _distinct(row["events"]) == [0] or _is_undefined(row["ap"])
     ]
+
+
+def _is_undefined(figure: Any) -> bool:
+    return all(value is None for value in figure["values"]) if isinstance(figure, dict) else figure is None
 
 
 def _distinct(figure: Any) -> list[Any]:

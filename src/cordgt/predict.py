@@ -18,7 +18,7 @@ from cordgt.models.base import LinkModel
 from cordgt.tasks.link import score_queries
 
 SIDES: tuple[Side, Side] = ("src", "dst")
-KNOWN, UNTRAINED, NEWCOMER = "", "not in training", "no history"  # how an answer marks a node
+KNOWN, UNTRAINED, NEWCOMER, UNKNOWN = "", "not in training", "no history", "no embedding"  # how an answer marks a node
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,17 @@ class Oracle:
         return found
 
     def notes(self, node: np.ndarray, cut: np.ndarray) -> np.ndarray:
-        """How each node is marked: by default not at all, "not in training", or "no history" before its time."""
-        degree = self.history.index.degree(*(torch.from_numpy(x).to(self.device) for x in (node, cut))).cpu().numpy()
+        """How each node is marked: by default not at all, "not in training", or "no history" before its time.
+
+        "no embedding": the model has nothing to say of it, and pairs with it get a score of one half.
+        """
+        ids = torch.from_numpy(node).to(self.device)
+        degree = self.history.index.degree(ids, torch.from_numpy(cut).to(self.device)).cpu().numpy()
         trained = np.zeros(len(node), dtype=bool)
         inside = node < len(self.trained)
         trained[inside] = self.trained[node[inside]]
-        return np.where(degree == 0, NEWCOMER, np.where(trained, KNOWN, UNTRAINED))
+        found = np.where(degree == 0, NEWCOMER, np.where(trained, KNOWN, UNTRAINED))
+        return np.where(self.model.lacks(ids).cpu().numpy(), UNKNOWN, found)
 
     def score(
         self, src: Any, dst: Any, at: np.ndarray | None = None, progress: Callable[[int], None] | None = None

@@ -126,6 +126,7 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
             raise SettingError(f"{where}: '{key}' is not set like the others; give it with --{key}.")
         else:
             raise SettingError(f"{where}: there is no setting '{key}'.{nearest(key, known_keys())}")
+    chosen["training"] = kind.training | chosen["training"]
     made = {name: table(**chosen[name]) for name, table in tables.items()}
     return Settings(model=model, seed=seed, unused=tuple(unused), **made)
 

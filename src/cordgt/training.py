@@ -1,7 +1,8 @@
 """The one loop: chronological batches, validation each epoch, early stopping, best weights kept, every epoch resumable.
 
-Nothing in it is remembered between batches but weights and the optimiser's state: trees and negatives are hashes, and
-dropout is seeded anew from (seed, epoch, batch). So these and the position are all a resume needs, wherever it was.
+Nothing in it is remembered between batches but weights, the optimiser's state and what a model says it carries: trees
+and negatives are hashes, and dropout is seeded anew from (seed, epoch, batch). So these and the position are all a
+resume needs, wherever it was.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 from cordgt import draws, models
 from cordgt.counting import batch_that_fits, free_memory, peak_bytes
 from cordgt.errors import RunError, SettingError
+from cordgt.events import EventStream
 from cordgt.floors import floor_figures
 from cordgt.models.base import LinkModel
 from cordgt.run import STATES, RunFolder
@@ -130,10 +132,17 @@ def use_precision(settings: Settings, device: torch.device) -> None:
         torch.set_float32_matmul_precision("highest" if settings.training.precision == "fp32" else "high")
 
 
-def make_network(settings: Settings, *, edge_dim: int, node_dim: int) -> LinkModel:
-    """The model of the settings with fresh weights, drawn from the run's seed."""
+def make_network(settings: Settings, *, edge_dim: int, node_dim: int, n_nodes: int = 0) -> LinkModel:
+    """The model of the settings with fresh weights, drawn from the run's seed; some hold a row for each node."""
     torch.manual_seed(settings.seed)
-    return models.find(settings.model).network(settings.model_settings, edge_dim=edge_dim, node_dim=node_dim)
+    network: Any = models.find(settings.model).network
+    rows = {"n_nodes": n_nodes} if network.transductive else {}
+    return network(settings.model_settings, edge_dim=edge_dim, node_dim=node_dim, **rows)
+
+
+def network_for(settings: Settings, stream: EventStream) -> LinkModel:
+    """`make_network` for a stream."""
+    return make_network(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim, n_nodes=stream.n_nodes)
 
 
 @dataclass
@@ -172,7 +181,7 @@ class Fit:
         self.progress = Progress(phase=phase)
         self.best: dict[str, Tensor] = {}
         device = task.device
-        model = make_network(settings, edge_dim=task.stream.edge_dim, node_dim=task.stream.node_dim)
+        model = network_for(settings, task.stream)
         if start is not None:
             load_weights(model, start, "the run given to --init")
         self.model = model.to(device)
@@ -192,7 +201,8 @@ class Fit:
         """Train to the end and return the weights to keep: the best ones, or the last where nothing validates."""
         if self.optimizer is None:
             return dict(self.model.state_dict())
-        self._restore()
+        if not self._restore():
+            self.model.prepare(self.task.training, int(self.task.split.train[-1]) + 1)
         step = None
         while not self.progress.finished:
             try:
@@ -246,7 +256,7 @@ class Fit:
 
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
-        if self.task.device.type == "cpu":
+        if self.task.device.type == "cpu" or self.model.remembers:  # memory reaches as far as it must: no fixed shapes
             return Step(self.model, self.task, self.optimizer, self.settings.seed, 0)
         self.model.train()
         half = self.settings.training.precision == "bf16"
@@ -348,9 +358,10 @@ class Fit:
         return {"validation": {"ap": ap, "auc": figures["auc"]}, "validation_seconds": seconds}
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Everything a resume needs, by name: weights, best weights, the optimiser's state."""
+        """Everything a resume needs, by name: weights, best weights, what the model carries, the optimiser's state."""
         assert self.optimizer is not None
         found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        found |= {f"carried.{k}": v for k, v in self.model.carried().items()}
         found |= {f"best.{k}": v for k, v in self.best.items()}
         for i, (_, state) in enumerate(sorted(self.optimizer.state_dict()["state"].items())):
             found |= {f"adam.{i}.{k}": v for k, v in state.items()}
@@ -360,6 +371,7 @@ class Fit:
         """The inverse of `_tensors`, in place, so that a captured step keeps its addresses."""
         assert self.optimizer is not None
         self.model.load_state_dict(_below(tensors, "model."))
+        self.model.carry_on(_below(tensors, "carried."))
         device = self.task.device
         self.best = {k: v.to(device) for k, v in _below(tensors, "best.").items()}
         parameters = [q for group in self.optimizer.param_groups for q in group["params"]]
@@ -383,18 +395,19 @@ class Fit:
         self.folder.write_state(self._tensors(), vars(self.progress))
         self.saved = time.perf_counter()
 
-    def _restore(self) -> None:
-        """Go on from where the folder says: after a finished phase, after a batch, or at the start."""
+    def _restore(self) -> bool:
+        """Go on from where the folder says: after a finished phase, after a batch, or (False) at the start."""
         kept = "model.safetensors" if self.validates else "refit.safetensors"
         if self.folder.has(kept):
             weights, about = self.folder.read_tensors(kept)
             if about.get("finished"):
                 self.best, self.progress = weights, self._read_progress(kept, about)
-                return
-        state = self.folder.latest_state()
+                return True
+        state, found = self.folder.latest_state(), False
         if state is not None:
             tensors, about = self.folder.read_tensors(state)
-            if about.get("phase") == self.progress.phase:
+            found = about.get("phase") == self.progress.phase
+            if found:
                 self.progress = self._read_progress(state, about)
                 self.loss.fill_(self.progress.loss)
                 try:
@@ -402,6 +415,7 @@ class Fit:
                 except (RuntimeError, KeyError):
                     raise self.folder.damaged(state, "it does not fit this run's model.") from None
         self.folder.keep_history(self.progress.phase, self.progress.epoch, self.progress.events)
+        return found
 
     def _read_progress(self, name: str, about: dict[str, Any]) -> Progress:
         try:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cordgt.protocol import VISIBILITIES
 
-from .worlds import Case, World, answers, ask, every_model, other_futures, random_world, worlds
+from .worlds import Case, World, answers, ask, every_model, every_reading_model, other_futures, random_world, worlds
 
 every_rule = pytest.mark.parametrize("rule", VISIBILITIES)
 
@@ -97,7 +97,7 @@ def test_events_of_the_same_moment_are_never_seen(case: Case, features: bool) ->
     assert_same(answers(network, tied.first(start), asked), expected, "removed")
 
 
-@every_model
+@every_reading_model
 def test_what_is_seen_does_matter(case: Case) -> None:
     """A model that reads nothing would pass all this: the last visible event, changed, must move some score."""
     world = random_world(4, 60, features=True)

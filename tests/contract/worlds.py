@@ -32,12 +32,32 @@ EDGE_DIM, NODE_DIM = 3, 2
 NAMES = tuple("abcdefghijkl")  # of the stream
 STRANGERS = ("x", "y", "z")  # not in it, but perhaps in a changed future
 NOBODY = "nobody"  # in none
-SMALL = {"hidden": 8, "heads": 2, "layers": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 10}
+SMALL = {
+    "hidden": 8,
+    "heads": 2,
+    "layers": 2,
+    "fanout": (3, 2),
+    "td_dim": 8,
+    "sd_dim": 10,
+    "neighbours": 3,
+    "time_dim": 6,
+    "time_gap": 5,
+    "length": 6,
+    "channel_dim": 4,
+    "walks": 4,
+    "walk_length": 3,
+    "position_dim": 6,
+    "time_scale": 0.1,
+    "rows": 9,
+    "memory_dim": 8,
+    "block": 5,
+}
 # Settings that change what is read or heard. A model takes part in those whose keys it has.
 TWISTS: tuple[dict[str, Any], ...] = (
     {},
     {"mask": True, "sampling": "recent"},
     {"stpe": "u", "head": "linear", "mask": True},
+    {"patch": 3},
 )
 
 
@@ -68,7 +88,8 @@ class Case:
     @property
     def samples(self) -> bool:
         """Whether what the model reads depends on a seed."""
-        return getattr(self.settings.model_settings, "sampling", None) == "uniform"
+        own = vars(self.settings.model_settings)
+        return own.get("sampling") == "uniform" or "time_scale" in own
 
 
 def _cases() -> Iterator[Case]:
@@ -85,6 +106,8 @@ def _each(cases: Iterable[Case]) -> pytest.MarkDecorator:
 
 
 every_model = _each(_cases())
+# one that knows nodes by number reads nothing once it is trained
+every_reading_model = _each(case for case in _cases() if not MODELS[case.model].network.transductive)
 every_sampling_model = _each(case for case in _cases() if case.samples)
 every_embedding_model = _each(case for case in _cases() if MODELS[case.model].network.embeds)
 

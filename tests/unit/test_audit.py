@@ -23,6 +23,7 @@ from cordgt.training import make_network
 
 CPU = torch.device("cpu")
 SMALL = {"fanout": "4,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 6, "sd_dim": 4}
+FORGETFUL = {"memory_dim": 4, "time_dim": 4, "block": 20}
 
 
 def columns(n: int = 320, nodes: int = 23, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -47,7 +48,8 @@ def task_of(rule: str = "event", kind: type[LinkTask] = LinkTask, **options: boo
 
 
 def network(model: str, task: LinkTask, **twist: Any) -> LinkModel:
-    settings = make(model, (SMALL if model == "cordgt" else {}) | twist, seed=3)
+    small = SMALL if model == "cordgt" else FORGETFUL if MODELS[model].network.remembers else {}
+    settings = make(model, small | twist, seed=3)
     return make_network(settings, edge_dim=task.stream.edge_dim, node_dim=task.stream.node_dim)
 
 
@@ -68,6 +70,7 @@ def test_every_shipped_model_passes(model: str, rule: str) -> None:
     task = task_of(rule)
     found = results(audit_model(network(model, task), task, queries=40))
     assert found.pop("batch size") == (OK if rule == "event" else DESIGN)
+    assert found.pop("memory blocks", None) == (DESIGN if MODELS[model].network.remembers else None)
     assert set(found.values()) == {OK}
 
 
@@ -253,7 +256,7 @@ class BatchTask(LinkTask):
         return positions, replace(queries, cut=queries.cut[last], pair_cut=queries.pair_cut[last])
 
 
-@every_model
+@pytest.mark.parametrize("model", [m for m in MODELS if not MODELS[m].network.remembers] + ["tgn"])
 @pytest.mark.parametrize(
     ("kind", "caught_by"),
     [(TieTask, {"visible events", "future", "same moment"}), (BatchTask, {"visible events", "future", "batch size"})],
@@ -262,6 +265,13 @@ def test_a_task_that_shows_too_much_is_caught(kind: type[LinkTask], caught_by: s
     task = task_of(kind=kind)
     found = results(audit_model(network(model, task), task, queries=60))
     assert {found[name] for name in caught_by} == {FAIL}
+
+
+def test_a_task_that_shows_memory_too_much_is_caught() -> None:
+    """Memory alone sees whole blocks: only in small ones can it see too much."""
+    task = task_of(kind=TieTask)
+    found = results(audit_model(network("jodie", task, block=2), task, queries=20))
+    assert {found[name] for name in ("visible events", "future", "same moment")} == {FAIL}
 
 
 def test_a_task_whose_records_hide_masked_nodes_is_caught() -> None:

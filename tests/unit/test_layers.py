@@ -18,10 +18,12 @@ ORDER = """
     columns describe synthetic twins datasets
     kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
-    draws split index negatives context distance encoding history
-    models.base models.cordgt models.edgebank models.popularity models
+    draws split index negatives context recent walks cooccurrence distance encoding history
+    models.base models.cosines models.parts models.cordgt models.edgebank models.popularity
+    models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
+    models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     protocol settings metrics tasks tasks.link floors
-    threads stopping run counting step training predict tensorboard api audit compare
+    threads stopping run counting step training predict tensorboard api search audit compare
     bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.report
     console answers demo options cli __main__

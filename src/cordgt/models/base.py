@@ -34,6 +34,13 @@ class LinkModel(nn.Module):
     queries_at_once: int | None = None  # of a training batch on a CPU, if it may be worked off in parts
     pairs_at_once = 2000  # how many pairs are scored in one piece outside training: bounds the memory
     embeds = True  # False where the model has no embedding of a single node
+    remembers = (
+        False  # True: a state goes from batch to batch in training, which then runs in one process, see `carried`
+    )
+    transductive = False  # True: it knows nodes by number. Made with n_nodes=, and new nodes' figures are not defined
+
+    def prepare(self, history: History, cut: int) -> None:
+        """What is learnt before the first epoch, from the first ``cut`` events of what training may see. Nothing."""
 
     def forward(self, batch: Any) -> Tensor:
         """Logits (B, M) for what ``reader.pairs`` read."""
@@ -49,3 +56,16 @@ class LinkModel(nn.Module):
     def embed(self, batch: Any) -> Tensor:
         """Embeddings (B, D) for what ``reader.nodes`` read."""
         raise TypeError(f"{type(self).__name__} does not embed nodes")
+
+    def lacks(self, node: Tensor) -> Tensor:
+        """(...,) True where a transductive model has nothing to say of a node, whatever its history. Never."""
+        return torch.zeros_like(node, dtype=torch.bool)
+
+    def carried(self) -> dict[str, Tensor]:
+        """What training carries from batch to batch besides weights: it belongs in every checkpoint. Nothing."""
+        return {}
+
+    def carry_on(self, tensors: dict[str, Tensor]) -> None:
+        """Go on training from what `carried` gave. KeyError where that was another model's."""
+        if tensors:
+            raise KeyError(f"{type(self).__name__} carries nothing")

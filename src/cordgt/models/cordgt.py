@@ -24,6 +24,7 @@ from cordgt.errors import SettingError, check_choice
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel
+from cordgt.models.parts import MergeHead
 
 
 @dataclass(frozen=True)
@@ -217,21 +218,6 @@ class Layer(nn.Module):
         """(S, C, D) to (S, C, D)."""
         x = x + dropout(self.attention(self.norm1(x), hears, edge_x), self.dropout if self.training else 0.0)
         return x + self.fc2(F.relu(self.fc1(self.norm2(x))))
-
-
-class MergeHead(nn.Module):
-    """The score of a pair from both embeddings: an MLP on the two, side by side."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(2 * dim, dim)
-        self.fc2 = nn.Linear(dim, 1)
-        for layer in (self.fc1, self.fc2):
-            nn.init.xavier_normal_(layer.weight)
-
-    def forward(self, src: Tensor, dst: Tensor) -> Tensor:
-        """Logits (...,) of embeddings (..., D)."""
-        return self.fc2(F.relu(self.fc1(torch.cat([src, dst], dim=-1)))).squeeze(-1)
 
 
 class Cordgt(LinkModel):

@@ -239,16 +239,27 @@ def evaluate(
     *,
     progress: Callable[[int], None] | None = None,
 ) -> LinkMetrics:
-    """Figures of a split under the task's protocol; all None where it has no event.
+    """Figures of a split under the task's protocol; all None where it has no event, or the model no answer.
 
     Where negatives of the kind asked for do not exist, random ones stand in; ``random_negatives`` says how many.
     """
+    if model.transductive and setting == "inductive":
+        return _undefined(len(task.asked(part, setting)[0]), task.protocol)
     positive, negative, at_random = split_scores(model, task, part, setting, progress)
     found = link_metrics(positive, negative, task.protocol.eval_batch)
     if task.protocol.negatives != "random":
         found["random_negatives"] = at_random
     if task.protocol.ranking != "none":
         found |= ranking_metrics(rank(model, task, part, setting, progress=progress))  # type: ignore[typeddict-item]
+    return found
+
+
+def _undefined(events: int, protocol: Protocol) -> LinkMetrics:
+    """The figures of a model that has no answer: None, of so many events."""
+    found = link_metrics(np.empty(0), np.empty(0), protocol.eval_batch)
+    if protocol.ranking != "none":
+        found |= ranking_metrics(np.empty(0))  # type: ignore[typeddict-item]
+    found["events"] = events
     return found
 
 

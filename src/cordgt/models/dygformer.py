@@ -1,0 +1,178 @@
+"""DyGFormer: a transformer over the latest events of both ends, cut into patches and told who stands in both.
+
+Yu, Sun, Du, Lv: Towards Better Dynamic Graph Learning: New Architecture and Unified Library, NeurIPS 2023.
+
+Axes: B queries, M candidates, R nodes of a query (the source, then its candidates), L places of a sequence, P patches,
+D width of a token, De event features, Dn node features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cordgt.cooccurrence import appearances
+from cordgt.errors import SettingError
+from cordgt.history import History, Queries
+from cordgt.models.base import LinkModel
+from cordgt.models.parts import (
+    MergeHead,
+    TimeEncoding,
+    TransformerLayer,
+    check_dropout,
+    check_heads,
+    check_sizes,
+    features,
+)
+from cordgt.recent import recent_events
+
+CHANNELS = 4  # node, event, time, co-occurrence
+
+
+@dataclass(frozen=True)
+class DygformerSettings:
+    """Settings of DyGFormer."""
+
+    length: int = 32  # L: the node itself and its latest events
+    patch: int = 1  # places that make a token together
+    channel_dim: int = 50  # of each of the four channels; a token is four times as wide
+    layers: int = 2
+    heads: int = 2
+    hidden: int = 172  # of an embedding
+    time_dim: int = 100
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "patch", "channel_dim", "layers", "heads", "hidden", "time_dim")
+        check_dropout(self)
+        check_heads(CHANNELS * self.channel_dim, self.heads, f"{CHANNELS} * channel_dim")
+        if self.length < 2 or self.length % self.patch:
+            raise SettingError(f"length={self.length}: it is at least 2, and a multiple of patch ({self.patch}).")
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Both ends' sequences: the node itself, its latest events from the oldest on, padding."""
+
+    node_x: Tensor  # (B, R, L, Dn)
+    edge_x: Tensor  # (B, R, L, De)
+    age: Tensor  # (B, R, L) float64
+    valid: Tensor  # (B, R, L) True: a node stands there
+    in_own: Tensor  # (B, R, L) int64, how often the place's node stands in the sequence
+    in_other: tuple[Tensor, ...]  # (B, M, L) int64: the source's nodes in the candidates' and theirs in the source's
+
+
+@dataclass(frozen=True)
+class SequenceReader:
+    """Reads the sequences and counts who stands in both."""
+
+    length: int
+
+    def pairs(self, history: History, queries: Queries) -> Sequences:
+        """R = 1 + M: the source's sequence is read once for all its candidates."""
+        node = torch.cat([queries.src[:, None], queries.dst], dim=1)
+        return self._read(history, node, queries.t, queries.cut, paired=True)
+
+    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Sequences:
+        """R = 1, and nobody to stand beside."""
+        return self._read(history, node[:, None], t, cut, paired=False)
+
+    def _read(self, history: History, node: Tensor, t: Tensor, cut: Tensor, *, paired: bool) -> Sequences:
+        compiled = history.index.runs_compiled
+        events = recent_events(history.index, node, t[:, None], cut[:, None], self.length - 1, oldest_first=True)
+        who = torch.cat([node.unsqueeze(-1), events.node], dim=-1)  # (B, R, L)
+        pos = F.pad(events.pos, (1, 0), value=-1)
+        in_other: tuple[Tensor, ...] = ()
+        if paired:
+            src, dst = who[:, :1], who[:, 1:]
+            in_other = (appearances(src, dst, compiled=compiled), appearances(dst, src, compiled=compiled))
+        return Sequences(
+            node_x=features(history.node_features(who), who),
+            edge_x=features(history.edge_features(pos), pos),
+            age=F.pad(events.elapsed, (1, 0)),
+            valid=who >= 0,
+            in_own=appearances(who, who, compiled=compiled),
+            in_other=in_other,
+        )
+
+
+class Channel(nn.Module):
+    """A linear map of what a patch holds of one kind; of nothing, where there is no such thing, just its bias."""
+
+    def __init__(self, in_dim: int, dim: int, patch: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.map = nn.Linear(patch * in_dim, dim, bias=False) if in_dim else None
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., L, in_dim) to (..., P, dim)."""
+        x = x.unflatten(-2, (-1, self.patch)).flatten(-2)
+        if self.map is None:
+            return self.bias.expand(*x.shape[:-1], -1)
+        return F.linear(x, self.map.weight, self.bias)
+
+
+class Dygformer(LinkModel):
+    """Four channels a patch, layers of attention over the patches of both ends together, the mean of each end.
+
+    Padding takes part as places that hold nothing, as in the released code. Differs: a sequence is always filled up to
+    ``length``, where the released code stops at the longest of its batch, so that scores depend on the batch.
+    """
+
+    reader: SequenceReader
+    pairs_at_once = 400
+
+    def __init__(self, settings: DygformerSettings, *, edge_dim: int, node_dim: int) -> None:
+        super().__init__()
+        dim, patch = settings.channel_dim, settings.patch
+        self.reader = SequenceReader(settings.length)
+        self.time = TimeEncoding(settings.time_dim)
+        self.count1, self.count2 = nn.Linear(1, dim), nn.Linear(dim, dim)
+        self.node_channel = Channel(node_dim, dim, patch)
+        self.edge_channel = Channel(edge_dim, dim, patch)
+        self.time_channel = Channel(settings.time_dim, dim, patch)
+        self.count_channel = Channel(dim, dim, patch)
+        self.layers = nn.ModuleList(
+            TransformerLayer(dim=CHANNELS * dim, heads=settings.heads, dropout=settings.dropout, pre_norm=True)
+            for _ in range(settings.layers)
+        )
+        self.out = nn.Linear(CHANNELS * dim, settings.hidden)
+        self.head = MergeHead(settings.hidden)
+
+    def forward(self, batch: Sequences) -> Tensor:
+        """Logits (B, M)."""
+        alone = self._alone(batch)  # (B, R, P, 3 dim)
+        n = batch.valid.shape[1] - 1
+        src_in_dst, dst_in_src = batch.in_other
+        src = self._tokens(alone[:, :1].expand(-1, n, -1, -1), batch.in_own[:, :1], src_in_dst)  # (B, M, P, D)
+        dst = self._tokens(alone[:, 1:], batch.in_own[:, 1:], dst_in_src)
+        states = self._encode(torch.cat([src, dst], dim=2))  # (B, M, 2P, D)
+        src, dst = (self.out(part.mean(dim=2)) for part in states.chunk(2, dim=2))
+        return self.head(src, dst)
+
+    def embed(self, batch: Sequences) -> Tensor:
+        """Embeddings (B, hidden) of nodes that stand beside nobody."""
+        tokens = self._tokens(self._alone(batch), batch.in_own, torch.zeros_like(batch.in_own))
+        return self.out(self._encode(tokens).mean(dim=2)).squeeze(1)
+
+    def _alone(self, batch: Sequences) -> Tensor:
+        """The three channels that do not depend on the other end, (B, R, P, 3 dim)."""
+        age = self.time(batch.age) * batch.valid.unsqueeze(-1)
+        parts = (self.node_channel(batch.node_x), self.edge_channel(batch.edge_x), self.time_channel(age))
+        return torch.cat(parts, dim=-1)
+
+    def _tokens(self, alone: Tensor, in_own: Tensor, in_other: Tensor) -> Tensor:
+        """(B, M, P, D): the channels of each patch side by side. The counts' last map is linear: applied to the sum."""
+        own, other = (F.relu(self.count1(x.unsqueeze(-1).to(alone.dtype))) for x in (in_own, in_other))
+        both = F.linear(own + other, self.count2.weight, 2 * self.count2.bias)  # (B, M, L, dim)
+        return torch.cat([alone, self.count_channel(both)], dim=-1)
+
+    def _encode(self, tokens: Tensor) -> Tensor:
+        states = tokens.flatten(0, 1)
+        for layer in self.layers:
+            states = layer(states)
+        return states.unflatten(0, tokens.shape[:2])

@@ -1,0 +1,35 @@
+"""DyRep: memory alone speaks for a node, and its messages tell what the other end attends to.
+
+Trivedi et al., DyRep: Learning Representations over Dynamic Graphs, 2019, in the form that TGN's authors measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from cordgt.context import TreeShape
+from cordgt.models.memory import AttentionModel, AttentionSettings, Remembered, recent_trees
+
+
+@dataclass(frozen=True)
+class DyrepSettings(AttentionSettings):
+    """Settings of DyRep."""
+
+
+class Dyrep(AttentionModel):
+    """Messages from graph attention, an RNN as updater, embeddings that are memory itself.
+
+    Differs: the attention learns from the batch after that of its message. In the released code of TGN, messages are
+    cut off from it before anything is learnt, so that it stays as it was drawn.
+    """
+
+    def __init__(self, settings: DyrepSettings, *, edge_dim: int, node_dim: int) -> None:
+        nothing = TreeShape(())
+        super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim, updater=nn.RNNCell, reads=nothing)
+
+    def tell(self, now: Remembered, node: Tensor, pos: Tensor) -> Tensor:
+        index, shape = now.history.index, self.settings.shape
+        tree = recent_trees(index, shape, node, index.tie_start[pos].long())
+        return self.attend(now.history, shape, tree, index.elapsed[pos], self.recall(now, tree.node)[0])

@@ -1,0 +1,131 @@
+"""GraphMixer: an MLP-Mixer over a node's latest events, and the mean of whom it met. No attention, nothing sampled.
+
+Cong, Zhang, Kang, Yuan, Wu, Zhou, Tong, Mahdavi: Do We Really Need Complicated Model Architectures For Temporal
+Networks?, ICLR 2023.
+
+Axes: B queries, R nodes of a query (the source, then its candidates), n events a node, D width, De event features,
+Dn node features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cordgt.history import History, Queries
+from cordgt.models.base import LinkModel
+from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_sizes, features
+from cordgt.recent import recent_events, recent_mean
+
+
+@dataclass(frozen=True)
+class GraphmixerSettings:
+    """Settings of GraphMixer."""
+
+    neighbours: int = 20  # n, latest events for the link encoder
+    time_gap: int = 2000  # latest events whose nodes the node encoder averages; events, not seconds
+    layers: int = 2
+    hidden: int = 172  # D; at least as many as there are node features
+    time_dim: int = 100
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "neighbours", "time_gap", "layers", "hidden", "time_dim")
+        check_dropout(self)
+
+
+@dataclass(frozen=True)
+class Links:
+    """A node's latest events, latest first, and its own features with the mean of those it met."""
+
+    edge_x: Tensor  # (B, R, n, De)
+    age: Tensor  # (B, R, n) float64
+    valid: Tensor  # (B, R, n) True: an event stands there
+    node_x: Tensor  # (B, R, Dn)
+
+
+@dataclass(frozen=True)
+class LinkReader:
+    """Reads the latest events, and of the node features a mean over more of them."""
+
+    n: int
+    time_gap: int
+
+    def pairs(self, history: History, queries: Queries) -> Links:
+        """Those of the source and of its candidates: R = 1 + M."""
+        return self._read(history, torch.cat([queries.src[:, None], queries.dst], dim=1), queries.t, queries.cut)
+
+    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Links:
+        """The nodes' own: R = 1."""
+        return self._read(history, node[:, None], t, cut)
+
+    def _read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Links:
+        events = recent_events(history.index, node, t[:, None], cut[:, None], self.n)
+        node_x = features(history.node_features(node), node)
+        if history.node_x is not None:
+            node_x = node_x + recent_mean(history.index, history.node_x, node, cut[:, None], self.time_gap)
+        edge_x = features(history.edge_features(events.pos), events.pos)
+        return Links(edge_x, events.elapsed, events.valid, node_x)
+
+
+class Mixer(nn.Module):
+    """A mixer layer: an MLP across the events of each channel, then one across the channels of each event."""
+
+    def __init__(self, *, n: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.norm1, self.norm2 = nn.LayerNorm(n), nn.LayerNorm(dim)
+        self.events1, self.events2 = nn.Linear(n, max(n // 2, 1)), nn.Linear(max(n // 2, 1), n)
+        self.channels1, self.channels2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(S, n, D) to (S, n, D)."""
+        x = x + self._mlp(self.norm1(x.transpose(1, 2)), self.events1, self.events2).transpose(1, 2)
+        return x + self._mlp(self.norm2(x), self.channels1, self.channels2)
+
+    def _mlp(self, x: Tensor, first: nn.Module, second: nn.Module) -> Tensor:
+        x = F.dropout(F.gelu(first(x)), self.dropout, self.training)
+        return F.dropout(second(x), self.dropout, self.training)
+
+
+class Graphmixer(LinkModel):
+    """The link encoder's mean over events beside the node encoder's features, through one linear map.
+
+    Padding counts as events without features and takes part in mixing and mean, as in the released code: so the mean
+    also tells how many events there are. No one-hot ids, as the CorDGT paper says.
+    """
+
+    reader: LinkReader
+
+    def __init__(self, settings: GraphmixerSettings, *, edge_dim: int, node_dim: int) -> None:
+        super().__init__()
+        dim = max(settings.hidden, node_dim)
+        self.reader = LinkReader(settings.neighbours, settings.time_gap)
+        self.time = TimeEncoding(settings.time_dim, learnt=False)
+        self.project = nn.Linear(edge_dim + settings.time_dim, dim)
+        self.layers = nn.ModuleList(
+            Mixer(n=settings.neighbours, dim=dim, dropout=settings.dropout) for _ in range(settings.layers)
+        )
+        self.out = nn.Linear(dim + node_dim, dim)
+        self.head = MergeHead(dim)
+
+    def forward(self, batch: Links) -> Tensor:
+        """Logits (B, M)."""
+        state = self._embed(batch)  # (B, R, D)
+        return self.head(state[:, :1], state[:, 1:])
+
+    def embed(self, batch: Links) -> Tensor:
+        """Embeddings (B, D)."""
+        return self._embed(batch).squeeze(1)
+
+    def _embed(self, links: Links) -> Tensor:
+        """(B, R, D)."""
+        age = self.time(links.age) * links.valid.unsqueeze(-1)  # (B, R, n, T), 0 for padding
+        x = self.project(torch.cat([links.edge_x, age], dim=-1)).flatten(0, 1)  # (B*R, n, D)
+        for layer in self.layers:
+            x = layer(x)
+        x = x.mean(dim=1).unflatten(0, links.valid.shape[:2])
+        return self.out(torch.cat([x, links.node_x], dim=-1))

@@ -1,0 +1,471 @@
+"""Memory: ten events by hand, a slow version that keeps a dictionary a node, and what training carries along."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cordgt import models
+from cordgt.api import Run, train
+from cordgt.errors import RunError, SettingError
+from cordgt.events import EventStream, TimeAxis
+from cordgt.history import History, Queries
+from cordgt.index import TemporalIndex
+from cordgt.models.cosines import cosines
+from cordgt.models.graph_attention import hear
+from cordgt.models.jodie import gaps
+from cordgt.models.memory import MemoryModel
+from cordgt.models.parts import TimeEncoding
+from cordgt.protocol import Protocol
+from cordgt.run import RunFolder
+from cordgt.settings import make
+from cordgt.step import Step
+from cordgt.stopping import Stopped
+from cordgt.tasks.link import LinkTask, score_queries
+from cordgt.training import Silent, make_network
+
+CPU = torch.device("cpu")
+KINDS = ("tgn", "dyrep", "jodie")
+SMALL: dict[str, Any] = {"memory_dim": 4, "time_dim": 6, "neighbours": 2, "heads": 2, "block": 3}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def network(kind: str, edge_dim: int = 0, node_dim: int = 0, **changes: Any) -> MemoryModel:
+    made = make_network(make(kind, SMALL | changes, seed=3), edge_dim=edge_dim, node_dim=node_dim)
+    assert isinstance(made, MemoryModel)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    return made.eval()
+
+
+def history(src: Any, dst: Any, t: Any, edge_x: Tensor | None = None, n_nodes: int | None = None) -> History:
+    src, dst = np.array(src, np.int64), np.array(dst, np.int64)
+    n = n_nodes or int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
+    return History(TemporalIndex.build(src, dst, np.array(t, np.float64), n), edge_x, None, seed=0)
+
+
+def queries(src: list[int], dst: list[list[int]], t: list[float], cut: list[int]) -> Queries:
+    at = torch.tensor(cut)
+    return Queries(torch.tensor(src), torch.tensor(dst), torch.tensor(t, dtype=torch.float64), at, at)
+
+
+# --- ten events by hand ---
+
+#       position:  0  1  2 | 3  4  5 | 6  7  8 | 9
+TEN = {
+    "src": [0, 2, 0, 3, 0, 4, 2, 2, 1, 3],
+    "dst": [1, 1, 3, 3, 1, 0, 4, 1, 0, 4],
+    "t": [0, 1, 1, 2, 5, 5, 6, 8, 8, 9],
+}
+
+
+class Counts(nn.Module):
+    """An updater whose memory says how many messages went in, and the sum of what they said of the others."""
+
+    def forward(self, message: Tensor, memory: Tensor) -> Tensor:
+        dim = memory.shape[-1]
+        other = message[:, dim : dim + 1]
+        return torch.cat([memory[:, :1] + 1, memory[:, 1:2] + other, memory[:, 2:]], dim=-1)
+
+
+def test_ten_events() -> None:
+    """Blocks of three: the last message of a block waits; it goes in when the next block tells its node something."""
+    model = network("tgn")
+    model.updater = Counts()
+    past = history(**TEN)
+
+    def state(blocks: int) -> dict[str, list[Any]]:
+        now = model._after_blocks(past, blocks).state
+        assert int(now.position) == 3 * blocks
+        return {
+            "pending": now.pending.tolist(),
+            "last": now.last.tolist(),
+            "went in": now.memory[:, 0].tolist(),
+            "said": now.memory[:, 1].tolist(),
+            "other": now.other[:, 0].tolist(),
+        }
+
+    nothing = [0.0] * 6
+    assert state(0) == {
+        "pending": [-1] * 6, "last": nothing, "went in": nothing, "said": nothing, "other": nothing
+    }  # fmt: skip
+    # 0-1, 2-1, 0-3: node 0 is told of 3, node 1 of 2; nobody knew anything before
+    assert state(1) == {
+        "pending": [2, 1, 1, 2, -1, -1], "last": nothing, "went in": nothing, "said": nothing, "other": nothing
+    }  # fmt: skip
+    # 3-3, 0-1, 4-0: what waited went in at 0, 1 and 3; 4 is new, and hears that 0 has had one message
+    assert state(2) == {
+        "pending": [5, 4, 1, 3, 5, -1],
+        "last": [1.0, 1.0, 0.0, 1.0, 0.0, 0.0],
+        "went in": [1.0, 1.0, 0.0, 1.0, 0.0, 0.0],
+        "said": nothing,
+        "other": [0.0, 1.0, 0.0, 1.0, 1.0, 0.0],
+    }
+    # 2-4, 2-1, 1-0: 2's first message goes in only now, and 4's, which told of one message that 0 had had
+    assert state(3) == {
+        "pending": [8, 8, 7, 3, 6, -1],
+        "last": [5.0, 5.0, 1.0, 1.0, 5.0, 0.0],
+        "went in": [2.0, 2.0, 1.0, 1.0, 1.0, 0.0],
+        "said": [0.0, 1.0, 0.0, 0.0, 1.0, 0.0],
+        "other": [2.0, 2.0, 2.0, 1.0, 1.0, 0.0],
+    }
+    # the tenth event fills no block, so nobody sees it
+    asked = queries([3], [[4]], [9.0], [10])
+    shorter = history(*(column[:9] for column in TEN.values()))
+    model_without_it = network("tgn")
+    model_without_it.updater = Counts()
+    now = model._after_blocks(past, int(asked.pair_cut[0]) // 3)
+    assert torch.equal(model_without_it._after_blocks(shorter, 3).state.memory, now.state.memory)
+
+
+# --- a slow version ---
+
+
+class Slow:
+    """Memory as a dictionary, one event at a time, one node at a time, with the model's own updater and encodings."""
+
+    def __init__(self, model: MemoryModel, past: History, src: list[int], dst: list[int]) -> None:
+        self.model, self.past, self.src, self.dst = model, past, src, dst
+        self.memory: dict[int, Tensor] = {}
+        self.last: dict[int, float] = {}
+        self.waits: dict[int, tuple[Tensor, int]] = {}
+
+    def updated(self, node: int) -> tuple[Tensor, float]:
+        memory, last = self.memory.get(node, torch.zeros(4)), self.last.get(node, 0.0)
+        if node not in self.waits:
+            return memory, last
+        other, pos = self.waits[node]
+        t = float(self.past.index.elapsed[pos])
+        edge_x = [] if self.past.edge_x is None else [self.past.edge_x[pos]]
+        time = self.model.time(torch.tensor(t - last, dtype=torch.float64))
+        return self.model.updater(torch.cat([memory, other, *edge_x, time])[None], memory[None])[0], t
+
+    def block(self, start: int, stop: int) -> None:
+        told: dict[int, tuple[Tensor, int]] = {}
+        for pos in range(start, stop):
+            for node, other in ((self.src[pos], self.dst[pos]), (self.dst[pos], self.src[pos])):
+                told[node] = self.says(other, pos), pos
+        for node in told:
+            self.memory[node], self.last[node] = self.updated(node)
+        self.waits |= told
+
+    def says(self, node: int, pos: int) -> Tensor:
+        if models.MODELS["dyrep"].network is type(self.model):
+            t = float(self.past.index.elapsed[pos])
+            return self.attended(node, t, int(self.past.index.tie_start[pos]))
+        return self.updated(node)[0]
+
+    def attended(self, node: int, t: float, cut: int) -> Tensor:
+        """One layer of attention, keys and values projected one by one."""
+        module, own = self.model.layers[0], self.updated(node)[0]  # type: ignore[index]
+        events = [p for p in range(cut) if node in (self.src[p], self.dst[p])][-2:]
+        now = self.model.time(torch.zeros((), dtype=torch.float64))
+        heard = torch.zeros(10)
+        if events:
+            keys = []
+            for p in events:
+                other = self.dst[p] if self.src[p] == node else self.src[p]
+                age = self.model.time(torch.tensor(t - float(self.past.index.elapsed[p]), dtype=torch.float64))
+                edge_x = [] if self.past.edge_x is None else [self.past.edge_x[p]]
+                keys.append(torch.cat([self.updated(other)[0], *edge_x, age]))
+            key, value = (torch.stack(keys) @ w.T for w in (module.key, module.value))
+            query = module.query(torch.cat([own, now]))
+            parts = []
+            for h in (slice(0, 5), slice(5, 10)):
+                weight = (key[:, h] @ query[h] / 5**0.5).softmax(dim=0)
+                parts.append(weight @ (value[:, h] + module.value_bias[h]))
+            heard = module.out(torch.cat(parts))
+        return module.fc2(torch.relu(module.fc1(torch.cat([heard, own]))))
+
+    def embedding(self, node: int, t: float, cut: int) -> Tensor:
+        if type(self.model).__name__ == "Tgn":
+            return self.attended(node, t, cut)
+        memory, last = self.updated(node)
+        if type(self.model).__name__ == "Dyrep":
+            return memory
+        gap = (t - last - float(self.model.gap_mean)) / float(self.model.gap_deviation)
+        return memory * (1 + self.model.project(torch.tensor([gap], dtype=torch.float32)))
+
+
+@every_kind
+@pytest.mark.parametrize("features", [False, True])
+def test_against_a_slow_version(kind: str, features: bool) -> None:
+    rng = np.random.default_rng(2)
+    src, dst = (rng.integers(0, 7, 40).tolist() for _ in range(2))
+    t = rng.choice([0, 0, 1, 3], 40).cumsum()
+    edge_x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)) if features else None
+    past = history(src, dst, t, edge_x)
+    model = network(kind, edge_dim=3 if features else 0)
+    slow, cut = Slow(model, past, src, dst), 0
+    with torch.no_grad():
+        for start in range(0, 36, 3):
+            slow.block(start, start + 3)
+            cut = int(past.index.tie_start[min(start + 4, 39)])
+            if cut // 3 * 3 != start + 3:
+                continue  # a tie reaches back over the block
+            asked = queries([src[start], 9], [[dst[start], 6], [1, 2]], [float(t[start + 4])] * 2, [cut, cut])
+            got = score_queries(model, past, asked)
+            for i, (u, candidates) in enumerate(zip([src[start], 9], asked.dst.tolist(), strict=True)):
+                for j, v in enumerate(candidates):
+                    ends = [slow.embedding(node, float(t[start + 4]), cut) for node in (u, v)]
+                    np.testing.assert_allclose(got[i, j], model.head(*ends).item(), rtol=0, atol=1e-5)
+    assert cut > 20
+
+
+def test_cosines_against_torch() -> None:
+    """Seconds of thirty years at every frequency, and no time at all; the derivative too."""
+    elapsed = torch.tensor([[0.0, 1e9, 0.5], [123456.0, 3.0, 7e7]], dtype=torch.float64)
+    time = TimeEncoding(40)
+    with torch.no_grad():
+        time.phase += torch.linspace(-4, 4, 40)
+    got, expected = cosines(elapsed, time.frequency, time.phase), time(elapsed)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
+    grad = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0))
+    pairs = (torch.autograd.grad(y, (time.frequency, time.phase), grad) for y in (got, expected))
+    for a, b in zip(*pairs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_hearing_against_torch(dropped: bool) -> None:
+    """The compiled loop and its derivative; a node without events hears zeros and teaches nothing."""
+    generator = torch.Generator().manual_seed(0)
+    asked, x, grad = (torch.randn(size, generator=generator) for size in ((5, 2, 7), (5, 3, 7), (5, 2, 7)))
+    valid = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 0]], dtype=torch.bool)
+    stays = torch.tensor([0.0, 1.25, 1.25]).expand(5, 2, 3).contiguous() if dropped else None
+    asked.requires_grad_()
+    x.requires_grad_()
+    weight = (asked @ x.transpose(1, 2)).masked_fill(~valid[:, None], -1e10).softmax(-1) * valid[:, None]
+    expected = (weight if stays is None else weight * stays) @ x
+    got = hear(asked, x, valid, stays)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+    pairs = zip(*(torch.autograd.grad(y, (asked, x), grad) for y in (got, expected)), strict=True)
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    assert got[2].abs().sum() == 0
+
+
+def test_gaps_between_events() -> None:
+    past = history([0, 0, 1, 0], [1, 2, 1, 2], [0, 2, 5, 9])
+    # node 0: 0, 2, then 7; node 1: 0, 5; node 2: 2, then 7 — the last two events lie after the cut
+    mean, deviation = gaps(past, 3)
+    assert mean == np.mean([0, 2, 0, 5, 2]) and deviation == np.std([0, 2, 0, 5, 2])
+    assert gaps(past, 0) == (0.0, 1.0) and gaps(history([0], [1], [0]), 1) == (0.0, 1.0)
+
+
+# --- what is replayed ---
+
+
+@every_kind
+def test_any_order_of_questions(kind: str) -> None:
+    """Late, early, late again, all at once: a state that has gone too far is replayed."""
+    model, past = network(kind), history(**TEN)
+    asked = queries([0, 2, 1], [[1], [4], [3]], [9.0, 1.0, 6.0], [9, 3, 6])
+    together = score_queries(model, past, asked)
+    for i in (0, 1, 2, 0):
+        one = Queries(**{name: value[i : i + 1] for name, value in vars(asked).items()})
+        np.testing.assert_allclose(score_queries(model, past, one), together[i : i + 1], rtol=0, atol=1e-6)
+
+
+@every_kind
+def test_other_weights_and_other_events_are_noticed(kind: str) -> None:
+    model, past, asked = network(kind), history(**TEN), queries([0], [[1]], [9.0], [9])
+    before = score_queries(model, past, asked)
+    weights = {k: v.clone() for k, v in model.state_dict().items()}
+    with torch.no_grad():
+        model.updater.weight_hh += 1.0
+    assert score_queries(model, past, asked) != before
+    model.load_state_dict(weights)
+    assert score_queries(model, past, asked) == before
+    other = history(**(TEN | {"dst": [4, *TEN["dst"][1:]]}))
+    assert score_queries(model, other, asked) != before
+    assert score_queries(model, past, asked) == before
+    swapped = dataclasses.replace(past, edge_x=torch.ones(10, 0))
+    assert score_queries(model, swapped, asked) == before
+
+
+@every_kind
+def test_nodes_without_a_past_and_a_single_hop(kind: str) -> None:
+    """A stream in which nobody met anybody twice, asked about strangers: all scores are numbers, strangers alike."""
+    model = network(kind, layers=2) if kind != "jodie" else network(kind)
+    past = history(range(0, 12, 2), range(1, 12, 2), range(6))
+    found = score_queries(model, past, queries([0, 40, 0], [[40, 41], [1, 12], [1, 3]], [6.0] * 3, [6, 6, 0]))
+    assert np.isfinite(found).all() and found[0, 0] == found[0, 1]
+    with torch.inference_mode():
+        embedded = model.embed(
+            model.reader.nodes(past, torch.tensor([0, 50, 51]), torch.full((3,), 6.0), torch.tensor([6, 6, 6]))
+        )
+    assert torch.equal(embedded[1], embedded[2]) and embedded.isfinite().all()
+
+
+def test_blocks_are_the_models_own() -> None:
+    model, past, asked = network("tgn"), history(**TEN), queries([0], [[1]], [9.0], [9])
+    other = model.in_blocks(1)
+    assert other.block == 1 and model.block == 3
+    assert score_queries(other, past, asked) != score_queries(model, past, asked)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"memory_dim": 0}, "memory_dim=0"),
+        ({"block": 0}, "block=0"),
+        ({"heads": 3}, "heads=3"),
+        ({"neighbours": 0}, "neighbours=0"),
+        ({"dropout": 1.0}, r"dropout=1\.0"),
+    ],
+)
+def test_settings_that_cannot_be(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        make("tgn", SMALL | changes)
+
+
+def test_learning_rate_is_the_originals_unless_asked() -> None:
+    assert make("tgn", {}).training.lr == 0.0001 and make("cordgt", {}).training.lr == 0.001
+    assert make("tgn", {"lr": 0.01}).training.lr == 0.01
+
+
+# --- training ---
+
+
+def tied_stream(n: int = 130) -> EventStream:
+    """Thirty events at one moment, across batches of ten, in the midst of training."""
+    rng = np.random.default_rng(0)
+    src = rng.integers(0, 8, n)
+    dst = 10 + (src + rng.integers(0, 2, n)) % 8
+    t = rng.choice([0, 1, 2], n).cumsum()
+    t[25:55] = t[25]
+    return EventStream.from_columns(src, dst, t, time=TimeAxis("number"), name="tied")
+
+
+def steps(kind: str, stream: EventStream, batches: int) -> tuple[list[float], MemoryModel, LinkTask]:
+    task = LinkTask.prepare(stream, Protocol(), seed=3, device=CPU)
+    model = network(kind).train()
+    step = Step(model, task, torch.optim.Adam(model.parameters(), lr=0.01), 3, 1)
+    torch.manual_seed(0)
+    found = []
+    for batch in torch.from_numpy(task.split.train).split(10)[:batches]:
+        found.append(float(step(batch, torch.ones(len(batch)))))
+        first = int(stream.tie_start[int(batch[0])])
+        pending = model.carried()["pending"]
+        kept = np.isin(np.arange(first), task.split.train)
+        for node in range(stream.n_nodes):
+            of_node = np.flatnonzero(kept & ((stream.src[:first] == node) | (stream.dst[:first] == node)))
+            assert pending[node] == (of_node[-1] if len(of_node) else -1), "each event once, once it is earlier"
+    return found, model, task
+
+
+@every_kind
+def test_a_batch_sees_what_lies_strictly_before_it(kind: str) -> None:
+    """Also where one moment spans three batches; and masked nodes' events are never taken up."""
+    stream = tied_stream()
+    losses, model, task = steps(kind, stream, 99)
+    assert task.split.masked.any() and np.isfinite(losses).all()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, f"{name} learns nothing"
+
+
+@every_kind
+def test_training_knows_nothing_later(kind: str) -> None:
+    """Other events after the fourth batch: its loss and all before keep every bit."""
+    stream = tied_stream()
+    task = LinkTask.prepare(stream, Protocol(), seed=3, device=CPU)
+    from_here = int(task.split.train[40])
+    dst = stream.dst.copy()
+    dst[from_here : int(task.split.train[-1])] = dst[from_here : int(task.split.train[-1])][::-1]
+    other = dataclasses.replace(stream, dst=dst)
+    again = LinkTask.prepare(other, Protocol(), seed=3, device=CPU)
+    if not np.array_equal(again.split.train, task.split.train):
+        pytest.skip("the split hides other events")
+    assert steps(kind, stream, 4)[0] == steps(kind, other, 4)[0]
+
+
+@every_kind
+def test_another_epoch_begins_with_nothing(kind: str) -> None:
+    _, model, task = steps(kind, tied_stream(), 99)
+    step = Step(model, task, torch.optim.Adam(model.parameters(), lr=0.0), 3, 2)
+    first = torch.from_numpy(task.split.train[:10])
+    step(first, torch.ones(10))
+    assert (model.carried()["pending"] == -1).all() and (model.carried()["memory"] == 0).all()
+
+
+TINY: dict[str, Any] = SMALL | {"epochs": 2, "batch_size": 20, "lr": 0.01, "tolerance": 0}
+
+
+class StopAfter(Silent):
+    """Asks for an end after so many batches."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def step(self, events: int, loss: float | None) -> None:
+        self.left -= loss is not None
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def fit(kind: str, out: Path, **options: Any) -> Run:
+    known = {k: v for k, v in TINY.items() if kind != "jodie" or k not in ("neighbours", "heads")}
+    return train(tied_stream(), kind, out=out, device="cpu", **(known | options))
+
+
+@every_kind
+def test_stopped_after_every_batch(kind: str, tmp_path: Path) -> None:
+    """What was remembered goes on where it was: the same weights to the bit, the same figures."""
+    whole = fit(kind, tmp_path / "whole", refit=True)
+    for turn in range(40):
+        try:
+            found = fit(kind, tmp_path / "run", refit=True, resume=turn > 0, watcher=StopAfter(2))
+            break
+        except Stopped:
+            continue
+    assert turn > 4
+    for name in ("model.safetensors", "refit.safetensors"):
+        a, b = (run.folder.read_tensors(name)[0] for run in (whole, found))
+        assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+        assert not [k for k in a if "memory" in k or "pending" in k], "states are no weights"
+    for part in ("validation", "test"):
+        assert whole.metrics[part] == found.metrics[part]
+
+
+def test_checkpoint_without_its_memory(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        fit("tgn", tmp_path / "run", watcher=StopAfter(2))
+    folder = RunFolder(tmp_path / "run")
+    tensors, about = folder.read_tensors("state.safetensors")
+    assert {k for k in tensors if k.startswith("carried.")} == {
+        f"carried.{name}" for name in ("position", "memory", "last", "pending", "other")
+    }
+    del tensors["carried.memory"]
+    folder.write_tensors("state.safetensors", tensors, about)
+    with pytest.raises(RunError, match=r"state\.safetensors is damaged"):
+        fit("tgn", tmp_path / "run", resume=True)
+
+
+@every_kind
+def test_answers_are_those_of_the_evaluation(kind: str, tmp_path: Path) -> None:
+    """The same pairs at the same times, asked one by one and out of order; later events join the history."""
+    run = fit(kind, tmp_path / "run", epochs=1)
+    model, task = run.measured()
+    positions, asked = task.evaluation_queries("test", "transductive")
+    expected = 1 / (1 + np.exp(-score_queries(model, task.whole, asked)[:, 0]))
+    stream, names = run.stream, run.stream.ids.names.to_pylist()
+    some = np.random.default_rng(0).permutation(len(positions))[:6]
+    for i in some:
+        p = positions[i]
+        got = run.score(names[stream.src[p]], names[stream.dst[p]], at=stream.t[p])
+        np.testing.assert_allclose(got, expected[i], rtol=0, atol=1e-6)
+    later = EventStream.from_columns([0, 99], [11, 12], [10**4, 10**4 + 1], time=TimeAxis("number"))
+    longer = run.with_events(later)
+    assert np.isfinite(longer.score([99, 0], [12, 11])).all()
+    assert longer.stream.n_nodes == run.stream.n_nodes + 1 and longer.embed([99, 0]).shape == (2, 4)
+    assert len(longer.recommend(0, top=3)) == 3
