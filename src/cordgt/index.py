@@ -66,7 +66,7 @@ class TemporalIndex:
         src = np.ascontiguousarray(src, dtype=narrow)
         dst = np.ascontiguousarray(dst, dtype=narrow)
         elapsed = np.ascontiguousarray(elapsed, dtype=np.float64)
-        tie_start = np.searchsorted(elapsed, elapsed, side="left").astype(narrow)
+        tie_start = _tie_starts(elapsed, np.empty(n_events, dtype=narrow))
         row_start = _row_starts(src, dst, kept, n_nodes)
         nbr, pos, nbr_degree = _fill_rows(src, dst, kept, tie_start, row_start)
         pair_start, pair_nbr, pair_pos_start, pair_pos = _fill_pairs(row_start, nbr, pos)
@@ -202,6 +202,14 @@ def lower_bound(values: Tensor, start: Tensor, stop: Tensor, target: Tensor, lon
         place = torch.where(ahead, probe, place)
         step >>= 1
     return place
+
+
+@njit(cache=True)
+def _tie_starts(elapsed, out):  # type: ignore[no-untyped-def]
+    """The position of the first event with the same time: one pass, as times never decrease."""
+    for e in range(len(elapsed)):
+        out[e] = out[e - 1] if e > 0 and elapsed[e] == elapsed[e - 1] else e
+    return out
 
 
 @njit(cache=True)

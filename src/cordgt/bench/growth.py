@@ -101,9 +101,10 @@ def plot(found: dict[str, Any], path: Path) -> None:
     ):
         right.loglog(times, values, marker="o", label=label)
     right.set(xlabel="context, times", title=f"{found['model']}, batch of {found['batch_size']}, {found['device']}")
+    left.set_xticks(events, [f"{k:,}" for k in events])
     right.set_xticks(times, [str(k) for k in times])
-    right.minorticks_off()
     for axes in (left, right):
+        axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     ending = path.suffix.removeprefix(".") or "png"

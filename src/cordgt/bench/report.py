@@ -47,13 +47,11 @@ def stages_table(found: dict[str, Any]) -> Table:
 
 
 def growth_table(found: dict[str, Any]) -> Table:
-    columns = ["events", "index", "roots/s", "step", "epoch", "evaluation/s", "index MB", "step MB"]
-    table = _table(f"{title(found)}: how cost grows", ["", "fan-out"], columns)
+    columns = ["index", "roots/s", "step", "epoch", "eval/s", "index MB", "step MB"]
+    table = _table(f"{title(found)}: how cost grows", [f"fan-out {_fanout(found['settings']['fanout'])}"], columns)
     for k in found["events"]:
         table.add_row(
-            f"{k['times']} × events",
-            _fanout(found["settings"]["fanout"]),
-            f"{k['events']:,}",
+            f"{k['events']:,} events",
             duration(k["index_seconds"]),
             quantity(k["sample_roots_per_second"]),
             duration(k["step_ms"] / 1e3),
@@ -63,8 +61,8 @@ def growth_table(found: dict[str, Any]) -> Table:
             f"{k['step_peak_mb']:,.0f}",
         )
     for k in found["context"]:
-        cells = ("", "", "", duration(k["step_ms"] / 1e3), duration(k["epoch_seconds"]), "", "")
-        table.add_row(f"{k['times']} × context", _fanout(k["fanout"]), *cells, f"{k['step_peak_mb']:,.0f}")
+        cells = ("", "", duration(k["step_ms"] / 1e3), duration(k["epoch_seconds"]), "", "")
+        table.add_row(f"fan-out {_fanout(k['fanout'])}", *cells, f"{k['step_peak_mb']:,.0f}")
     return table
 
 
