@@ -122,7 +122,7 @@ def test_batch_size_changes_nothing_under_the_event_rule(case: Case, features: b
         read = [tensors(network.reader.pairs(history, rows(queries, part))) for part in parts]
         assert_all_equal([torch.cat(pieces) for pieces in zip(*read, strict=True)], whole)
         chunked = score_queries(network, history, queries, pairs_at_once=2 * size)
-        np.testing.assert_allclose(chunked, scores, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(chunked, scores, rtol=1e-6, atol=1e-5)  # untrained logits may be large
         again = link_metrics(chunked[:, 0], chunked[:, 1])["ap"]
         assert again is not None and abs(again - ap) < 1e-4
 
