@@ -208,8 +208,8 @@ def test_tgsrec_knows_nobody_without_history() -> None:
 def test_losses_by_hand() -> None:
     asked = queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
     for kind, changes, expected in (
-        ("tcl", {}, lambda z: -F.log_softmax(z, dim=1)[:, 0]),
-        ("tcl", {"loss": "binary"}, lambda z: (F.softplus(-z[:, 0]) + F.softplus(z[:, 1])) / 2),
+        ("tcl", {"loss": "contrastive"}, lambda z: -F.log_softmax(z, dim=1)[:, 0]),
+        ("tcl", {}, lambda z: (F.softplus(-z[:, 0]) + F.softplus(z[:, 1])) / 2),
         ("tgsrec", {"decay": 0.0}, lambda z: F.softplus(z[:, 1] - z[:, 0])),
     ):
         model = network(kind, **changes)
