@@ -27,7 +27,7 @@ from cordgt.models.parts import TemporalAttention, TimeEncoding, TransformerLaye
 from cordgt.protocol import Protocol
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
-from cordgt.training import make_network
+from cordgt.training import Silent, make_network
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {
@@ -83,7 +83,8 @@ def test_time_encoding_by_hand() -> None:
     assert encode(torch.tensor([0.0, 2000.0], dtype=torch.float64))[1].tolist() == pytest.approx(
         [np.cos(2000.0), np.cos(2.0), np.cos(0.002), 1.0], abs=1e-6
     )
-    assert not any(p.requires_grad for p in TimeEncoding(4, learnt=False).parameters())
+    fixed = TimeEncoding(4, learnt=False)
+    assert list(fixed.parameters()) == [] and list(fixed.state_dict()) == ["frequency", "phase"]
 
 
 @pytest.mark.parametrize(("in_dim", "edge_dim"), [(0, 0), (5, 0), (0, 3), (5, 3), (8, 3)])
@@ -208,8 +209,8 @@ def test_tgsrec_knows_nobody_without_history() -> None:
 def test_losses_by_hand() -> None:
     asked = queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
     for kind, changes, expected in (
-        ("tcl", {}, lambda z: -F.log_softmax(z, dim=1)[:, 0]),
-        ("tcl", {"loss": "binary"}, lambda z: (F.softplus(-z[:, 0]) + F.softplus(z[:, 1])) / 2),
+        ("tcl", {"loss": "contrastive"}, lambda z: -F.log_softmax(z, dim=1)[:, 0]),
+        ("tcl", {}, lambda z: (F.softplus(-z[:, 0]) + F.softplus(z[:, 1])) / 2),
         ("tgsrec", {"decay": 0.0}, lambda z: F.softplus(z[:, 1] - z[:, 0])),
     ):
         model = network(kind, **changes)
@@ -296,3 +297,26 @@ def test_trained_asked_and_audited(kind: str, tmp_path: Path) -> None:
     task = LinkTask.prepare(stream, Protocol(), seed=0, device=CPU)
     failed = [check.check for check in audit_model(again.oracle.model, task, queries=20) if check.result == FAIL]
     assert failed == (["new like known"] if kind == "tgsrec" else [])  # which knows nodes by number, by design
+
+
+class Stops(Silent):
+    """Somebody presses Ctrl-C after the second batch."""
+
+    batches = 0
+
+    def step(self, events: int, loss: float | None) -> None:
+        self.batches += 1
+        if self.batches == 3:
+            raise KeyboardInterrupt
+
+
+@every_rival
+def test_interrupted_and_resumed_to_the_same_weights(kind: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"device": "cpu", "epochs": 2, "batch_size": 40, "checkpoint_minutes": 0, **SMALL}
+    whole = train(habits(), kind, out=tmp_path / "whole", **options)
+    with pytest.raises(KeyboardInterrupt):
+        train(habits(), kind, out=tmp_path / "parts", watcher=Stops(), **options)
+    again = train(habits(), kind, out=tmp_path / "parts", resume=True, **options)
+    weights = [run.folder.read_tensors("model.safetensors")[0] for run in (whole, again)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert whole.metrics["test"] == again.metrics["test"]

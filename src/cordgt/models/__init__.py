@@ -48,7 +48,7 @@ MODELS: dict[str, Kind] = {
     "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages"),
     "graphmixer": Kind(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
     "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
-    "tcl": Kind(TclSettings, Tcl, "two streams of latest events with cross attention, trained by contrast"),
+    "tcl": Kind(TclSettings, Tcl, "two streams of latest events that hear themselves and each other"),
     "cawn": Kind(
         CawnSettings,
         Cawn,

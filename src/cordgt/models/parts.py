@@ -44,12 +44,18 @@ class TimeEncoding(nn.Module):
     unless ``learnt`` is False, as in GraphMixer.
     """
 
+    frequency: Tensor
+    phase: Tensor
+
     def __init__(self, dim: int, *, learnt: bool = True) -> None:
         super().__init__()
         # in float64 and rounded once: the same start everywhere
         frequency = (10.0 ** -torch.linspace(0, 9, dim, dtype=torch.float64)).float()
-        self.frequency = nn.Parameter(frequency, requires_grad=learnt)
-        self.phase = nn.Parameter(torch.zeros(dim), requires_grad=learnt)
+        for name, value in (("frequency", frequency), ("phase", torch.zeros(dim))):
+            if learnt:
+                self.register_parameter(name, nn.Parameter(value))
+            else:  # no parameter, so that an optimiser has a state for every parameter that it is given
+                self.register_buffer(name, value)
 
     def forward(self, elapsed: Tensor) -> Tensor:
         """(..., dim) of elapsed times (...,), which are differences taken in float64.

@@ -1,4 +1,4 @@
-"""TCL: two streams of events that hear themselves, then each other; trained by contrast.
+"""TCL: two streams of events that hear themselves, then each other; trained by contrast with other candidates.
 
 Wang, Chang, Li, Chu, Li, Zhang, He, Song, Zhou, Yang: TCL: Transformer-based Dynamic Graph Modelling via Contrastive
 Learning, 2021; after the implementation in DyGLib, which the CorDGT paper used.
@@ -40,7 +40,7 @@ class TclSettings:
     hidden: int = 172  # D
     time_dim: int = 100
     dropout: float = 0.1
-    loss: str = "contrastive"  # as in its paper; "binary": cross-entropy, as in DyGLib
+    loss: str = "binary"  # cross-entropy, as in DyGLib; "contrastive": InfoNCE, as in its own paper
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, ("contrastive", "binary"))
@@ -126,10 +126,11 @@ class Tcl(LinkModel):
         return self.head(src, dst)
 
     def losses(self, batch: Streams) -> Tensor:
-        """(B,) by contrast: how little the true partner stands out among its query's candidates (InfoNCE).
+        """(B,) by contrast: how little the true partner stands out among its query's candidates.
 
-        It bounds the mutual information of both ends from below. Differs: only the query's own candidates are
-        contrasted, for cross attention makes a node's state depend on whom it is asked about.
+        ``contrastive`` is InfoNCE, which bounds the mutual information of both ends from below. Differs: only the
+        query's own candidates are contrasted, for cross attention makes a node's state depend on whom it is asked
+        about. It leaves open how scores of different sources compare, so that AP over all of them is lower.
         """
         if self.loss == "binary":
             return super().losses(batch)
