@@ -76,6 +76,11 @@ def hear(asked: Tensor, x: Tensor, valid: Tensor, stays: Tensor | None) -> Tenso
     if x.device.type == "cpu":
         found: Tensor = _Hear.apply(asked, x, valid, stays)
         return found
+    return hear_plain(asked, x, valid, stays)
+
+
+def hear_plain(asked: Tensor, x: Tensor, valid: Tensor, stays: Tensor | None) -> Tensor:
+    """`hear` in torch operations."""
     weight = (asked @ x.transpose(1, 2)).masked_fill(~valid.unsqueeze(1), -1e10).softmax(dim=-1)
     weight = weight * valid.unsqueeze(1)
     return (weight if stays is None else weight * stays) @ x
