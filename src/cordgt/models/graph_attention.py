@@ -93,7 +93,7 @@ class _Hear(torch.autograd.Function):
     def forward(ctx: Any, asked: Tensor, x: Tensor, valid: Tensor, stays: Tensor | None) -> Tensor:
         asked, x = asked.contiguous(), x.contiguous()
         if stays is None:
-            stays = asked.new_ones(()).expand(*asked.shape[:2], x.shape[1])
+            stays = asked.new_ones(*asked.shape[:2], x.shape[1])
         weight, found = asked.new_empty(*asked.shape[:2], x.shape[1]), torch.empty_like(asked)
         _hear(*_arrays(asked, x, valid, stays, weight, found))
         ctx.save_for_backward(asked, x, weight, stays)
