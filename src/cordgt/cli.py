@@ -158,6 +158,82 @@ def train(
 
 
 @app.command()
+def search(
+    data: Data,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default="cordgt", help="See `cordgt models`.")
+    ] = None,
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="Values to try, as in walks=16,32; may be repeated. Without it the paper's grid, where it has one.",
+        ),
+    ] = [],  # noqa: B006
+    at_most: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many combinations, drawn by the seed; not all.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings from a TOML file.")] = None,
+    set_: Set = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(metavar="N", show_default="0", help="As in `cordgt train`.")] = None,
+    device: Device = "auto",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", show_default="runs/DATA-MODEL-search", help="The folder of all runs.")
+    ] = None,
+    resume: Annotated[bool, flag("--resume", "Continue an interrupted search.")] = False,
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    label: Label = None,
+    features: Features = None,
+    ids: Ids = "auto",
+    node_features: NodeFeatures = None,
+    json_: Json = None,
+) -> None:
+    """Try combinations of settings on DATA, judged on validation data alone; the test period stays unseen."""
+    from cordgt import answers, models
+    from cordgt.search import check_grid, combinations
+    from cordgt.search import search as search_all
+    from cordgt.settings import parse_assignments
+    from cordgt.training import choose_device
+
+    answers.check_json(json_)
+    settings = _settings(data, model, config, set_, seed, None)
+    given = {key: [v for v in values.split(",") if v.strip()] for key, values in parse_assignments(grid).items()}
+    wanted = given or models.find(settings.model).grid
+    check_grid(wanted)
+    choose_device(device)  # before the data is read
+    columns = _columns(src, dst, time, label, features, ids, node_features)
+    stream = _load(data, columns)
+    folder = out or Path("runs") / f"{stream.name}-{settings.model}-search"
+    tried = combinations(wanted, at_most, settings.seed)
+    console.note(f"{settings.model} on {_facts(stream)}: {len(tried)} combinations, into {folder}")
+    with _resumable(), console.Bar() as bar:
+        found = search_all(
+            stream,
+            settings,
+            tried,
+            folder,
+            device=device,
+            resume=resume,
+            columns=columns,
+            watch=lambda name: bar.titled(f"{name}, "),
+        )
+    rows = [{**trial.settings, **{k: v for k, v in vars(trial).items() if k != "settings"}} for trial in found]
+    answers.show(rows if json_ is not None else [_short(row) for row in rows], json_)
+    best = [word for k, v in found[0].settings.items() for word in ("--set", f"{k}={v}")]
+    same = [word for assignment in set_ for word in ("--set", assignment)]
+    command = ["cordgt", "train", data, "--model", settings.model, *same, *best]
+    console.note(f"Train and measure the best: {shlex.join(command)}")
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table: AP in percent, and no folder."""
+    shown = {k: v for k, v in row.items() if k not in ("folder", "validation_ap", "seconds_per_epoch")}
+    return shown | {"validation AP": f"{100 * row['validation_ap']:.2f}", "s/epoch": f"{row['seconds_per_epoch']:.1f}"}
+
+
+@app.command()
 def evaluate(
     run: RunDir,
     visibility: Annotated[
@@ -547,7 +623,8 @@ def _settings(
     seed = seed if seed is not None else of_file.seed or 0
     chosen = of_file.keys | parse_assignments(assignments)
     before: dict[str, Any] = datasets.paper_settings(data, model)
-    told = f"{data} is known; the paper's settings for it"
+    whose = "its authors'" if model in datasets.NOT_IN_PAPER else "the paper's"
+    told = f"{data} is known; {whose} settings for it"
     if of_init is not None and of_init.model == model:
         before, told = vars(of_init.model_settings), f"settings of {init}, where the training starts from"
     before = {k: v for k, v in before.items() if k not in chosen}

@@ -7,6 +7,8 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from cordgt.index import lower_bound_scalar
+
 
 def appearances(node: Tensor, among: Tensor, *, compiled: bool) -> Tensor:
     """How often each node stands among others: (..., C) int64. Padding (-1) stands nowhere.
@@ -25,14 +27,14 @@ def appearances(node: Tensor, among: Tensor, *, compiled: bool) -> Tensor:
 
 
 def _rows(x: Tensor) -> np.ndarray:
-    return x.reshape(-1, x.shape[-1]).contiguous().numpy()
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1]).contiguous().numpy()
 
 
 @njit(parallel=True, cache=True)
 def _count(node, among, out):  # type: ignore[no-untyped-def]
     for i in prange(len(node)):
+        ordered = np.sort(among[i])
         for c in range(node.shape[1]):
-            found = 0
-            for k in range(among.shape[1]):
-                found += node[i, c] == among[i, k]
-            out[i, c] = found if node[i, c] >= 0 else 0
+            w = node[i, c]
+            first = lower_bound_scalar(ordered, 0, len(ordered), w)
+            out[i, c] = lower_bound_scalar(ordered, first, len(ordered), w + 1) - first if w >= 0 else 0

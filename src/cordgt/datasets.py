@@ -28,6 +28,13 @@ class Dataset:
     alpha: float = 1.0
     beta: float = 10.0
     memory_dim: int = 172
+    length: int = 32  # of DyGFormer's sequences,
+    patch: int = 1  # and of their patches
+
+    @property
+    def rows(self) -> int:
+        """An embedding for each node."""
+        return self.nodes
 
 
 # Which of these settings a model takes.
@@ -36,25 +43,44 @@ PAPER_SETTINGS: dict[str, tuple[str, ...]] = {
     "tgn": ("memory_dim",),
     "dyrep": ("memory_dim",),
     "jodie": ("memory_dim",),
+    "tgsrec": ("rows",),
+    "dygformer": ("length", "patch"),
 }
+
+NOT_IN_PAPER = ("dygformer",)  # models whose settings are those that were published with them
 
 KNOWN: dict[str, Dataset] = {
     "reddit": Dataset(
-        nodes=10984, links=672447, node_attributes=172, link_attributes=172, intensity=4.57e-5, bipartite=True
+        nodes=10984,
+        links=672447,
+        node_attributes=172,
+        link_attributes=172,
+        intensity=4.57e-5,
+        bipartite=True,
+        length=64,
+        patch=2,
     ),
     "wikipedia": Dataset(
         nodes=9227, links=157474, node_attributes=172, link_attributes=172, intensity=1.27e-5, bipartite=True
     ),
     "lastfm": Dataset(
-        nodes=1980, links=1293103, intensity=5.04e-4, bipartite=True, fanout=(32, 1), alpha=1.0, beta=0.1
+        nodes=1980,
+        links=1293103,
+        intensity=5.04e-4,
+        bipartite=True,
+        fanout=(32, 1),
+        alpha=1.0,
+        beta=0.1,
+        length=512,
+        patch=16,
     ),
     "uci": Dataset(nodes=1899, links=59835, intensity=3.79e-6, fanout=(32, 1), alpha=0.1, beta=1.0, memory_dim=32),
-    "enron": Dataset(nodes=184, links=125235, intensity=1.2e-5),
+    "enron": Dataset(nodes=184, links=125235, intensity=1.2e-5, length=256, patch=8),
     "social_evolution": Dataset(nodes=74, links=2099519, link_attributes=2, intensity=2.73e-3),
-    "flights": Dataset(nodes=13169, links=1927145, link_attributes=1, intensity=1.41e-5),
+    "flights": Dataset(nodes=13169, links=1927145, link_attributes=1, intensity=1.41e-5, length=256, patch=8),
     "outdoors": Dataset(nodes=223777, links=1192397, intensity=1.71e-7, bipartite=True),
     "food": Dataset(nodes=673858, links=2708688, intensity=2.58e-7, bipartite=True),
-    "mooc": Dataset(nodes=7144, links=411749, link_attributes=4, bipartite=True, in_paper=False),
+    "mooc": Dataset(nodes=7144, links=411749, link_attributes=4, bipartite=True, in_paper=False, length=256, patch=8),
 }
 
 
@@ -115,9 +141,9 @@ def resolve(data: str | os.PathLike[str]) -> Path:
 
 
 def paper_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
-    """The paper's settings of a model for a dataset by its name; empty where the paper has none."""
+    """The published settings of a model for a dataset by its name; empty where there are none."""
     known = KNOWN.get(name)
-    if known is None or not known.in_paper:
+    if known is None or not (known.in_paper or model in NOT_IN_PAPER):
         return {}
     return {key: getattr(known, key) for key in PAPER_SETTINGS.get(model, ())}
 

@@ -68,6 +68,11 @@ def below(key: Tensor, n: Tensor | int) -> Tensor:
     return (_shift_right(key, 32) * n) >> 32
 
 
+def share(key: Tensor) -> Tensor:
+    """A number in (0, 1], float64, from the upper 53 bits of ``key``."""
+    return (_shift_right(key, 11) + 1).double() * 2.0**-53
+
+
 @njit(inline="always")
 def mix_u64(z):  # type: ignore[no-untyped-def]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
@@ -83,3 +88,8 @@ def child_u64(key, value):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def below_u64(key, n):  # type: ignore[no-untyped-def]
     return np.int64(((key >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
+
+
+@njit(inline="always")
+def share_u64(key):  # type: ignore[no-untyped-def]
+    return np.float64((key >> np.uint64(11)) + np.uint64(1)) * 2.0**-53

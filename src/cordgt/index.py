@@ -114,7 +114,7 @@ class TemporalIndex:
             _degrees(self.row_start.numpy(), self.pos.numpy(), _flat(node), _flat(cut), out)
             return torch.from_numpy(out).view(node.shape)
         start, stop = self._bounds(self.row_start, node)
-        return _lower_bound(self.pos, start, stop, cut, self.max_degree) - start
+        return lower_bound(self.pos, start, stop, cut, self.max_degree) - start
 
     def entry(self, node: Tensor, rank: Tensor) -> Tensor:
         """Where the ``rank``-th (0 = oldest) event of ``node`` stands in ``nbr``, ``pos`` and ``nbr_degree``.
@@ -155,12 +155,12 @@ class TemporalIndex:
         if len(self.pair_nbr) == 0:
             return torch.zeros_like(node, dtype=torch.int64), torch.zeros_like(node, dtype=torch.float64)
         start, stop = self._bounds(self.pair_start, node)
-        pair = _lower_bound(self.pair_nbr, start, stop, other, self.max_pairs)
+        pair = lower_bound(self.pair_nbr, start, stop, other, self.max_pairs)
         at = pair.clamp_max(len(self.pair_nbr) - 1)
         met = (pair < stop) & (self.pair_nbr[at] == other)
         first = torch.where(met, self.pair_pos_start[at], 0).long()
         past = torch.where(met, self.pair_pos_start[at + 1], 0).long()
-        end = _lower_bound(self.pair_pos, first, past, cut, self.max_meetings)
+        end = lower_bound(self.pair_pos, first, past, cut, self.max_meetings)
         count = end - first
         last = self.elapsed[self.pair_pos[(end - 1).clamp_min(0)].long()]
         return count, torch.where(count > 0, last, 0.0)
@@ -176,7 +176,7 @@ def _flat(x: Tensor) -> np.ndarray:
     return x.reshape(-1).to(torch.int64).contiguous().numpy()
 
 
-def _lower_bound(values: Tensor, start: Tensor, stop: Tensor, target: Tensor, longest: int) -> Tensor:
+def lower_bound(values: Tensor, start: Tensor, stop: Tensor, target: Tensor, longest: int) -> Tensor:
     """First place in ``values[start:stop]`` (ascending) that is not less than ``target``; ``stop`` if there is none.
 
     ``longest`` bounds ``stop - start``: the number of steps depends on it alone, so nothing waits for the device.

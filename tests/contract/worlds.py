@@ -44,6 +44,11 @@ SMALL = {
     "time_gap": 5,
     "length": 6,
     "channel_dim": 4,
+    "walks": 4,
+    "walk_length": 3,
+    "position_dim": 6,
+    "time_scale": 0.1,
+    "rows": 9,
     "memory_dim": 8,
     "block": 5,
 }
@@ -85,7 +90,8 @@ class Case:
     @property
     def samples(self) -> bool:
         """Whether what the model reads depends on a seed."""
-        return getattr(self.settings.model_settings, "sampling", "recent") != "recent"
+        own = vars(self.settings.model_settings)
+        return own.get("sampling") == "uniform" or "time_scale" in own
 
 
 def _cases() -> Iterator[Case]:

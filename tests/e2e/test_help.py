@@ -9,7 +9,20 @@ import pytest
 from .helpers import call, process, works
 
 DATA = ("list", "describe", "convert")
-OTHERS = ("train", "evaluate", "compare", "audit", "predict", "recommend", "embed", "data", "models", "demo", "version")
+OTHERS = (
+    "train",
+    "search",
+    "evaluate",
+    "compare",
+    "audit",
+    "predict",
+    "recommend",
+    "embed",
+    "data",
+    "models",
+    "demo",
+    "version",
+)
 COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
 
 
@@ -44,7 +57,15 @@ def test_a_group_alone_shows_its_help(command: list[str]) -> None:
 
 
 def test_the_columns_options_are_everywhere_they_are_needed() -> None:
-    for command in (["train"], ["predict"], ["recommend"], ["embed"], ["data", "describe"], ["data", "convert"]):
+    for command in (
+        ["train"],
+        ["search"],
+        ["predict"],
+        ["recommend"],
+        ["embed"],
+        ["data", "describe"],
+        ["data", "convert"],
+    ):
         told = works(*command, "--help").out
         assert all(
             option in told for option in ("--src", "--dst", "--time", "--label", "--features", "--node-features")

@@ -160,6 +160,38 @@ def appearances(nodes: Sequence[int], among: Sequence[int]) -> list[int]:
     return [0 if node == PADDING else sum(other == node for other in among) for node in nodes]
 
 
+# Walks ---------------------------------------------------------------------------------------------------------------
+
+
+def step(history: History, node: int, cut: int, key: int, scale: float) -> int | None:
+    """The event that a walk goes to next: later ones have more weight, by ``exp(scale * t)``. None: there is none."""
+    events = history.events_of(node, cut)
+    if not events:
+        return None
+    latest = history.elapsed[events[-1]]
+    weights = [math.exp(scale * (history.elapsed[p] - latest)) for p in events]
+    share = ((key >> 11) + 1) * 2.0**-53
+    rank = next(k for k in range(len(events)) if sum(weights[: k + 1]) >= share * sum(weights) or k + 1 == len(events))
+    return events[rank]
+
+
+def walk(
+    history: History, root: int, cut: int, number: int, length: int, scale: float, seed: int, epoch: int
+) -> tuple[list[int], list[int]]:
+    """Nodes and positions of the steps of one walk; padding after it ends."""
+    node, key = root, child(root_key(seed, epoch, root, cut), number)
+    nodes, positions = [], []
+    for k in range(length):
+        key = child(key, k)
+        p = step(history, node, cut, key, scale)
+        if p is None:
+            return nodes + [PADDING] * (length - k), positions + [PADDING] * (length - k)
+        node, cut = history.partner(node, p), history.tie_start(p)
+        nodes.append(node)
+        positions.append(p)
+    return nodes, positions
+
+
 # Distance ------------------------------------------------------------------------------------------------------------
 
 

@@ -89,6 +89,11 @@ def test_settings_of_the_paper() -> None:
     assert datasets.paper_settings("uci", "tgn") == {"memory_dim": 32}
     assert datasets.paper_settings("wikipedia", "jodie") == {"memory_dim": 172}
     assert datasets.paper_settings("uci", "edgebank") == {}
+    assert datasets.paper_settings("enron", "tgsrec") == {"rows": 184}
+    assert datasets.paper_settings("mooc", "tgsrec") == {}
+    assert datasets.paper_settings("mooc", "dygformer") == {"length": 256, "patch": 8}
+    assert datasets.paper_settings("uci", "dygformer") == {"length": 32, "patch": 1}
+    assert datasets.paper_settings("uci", "graphmixer") == {}  # as everywhere: its defaults
     assert datasets.paper_settings("gowalla_subset") == {}
 
 

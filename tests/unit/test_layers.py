@@ -16,12 +16,12 @@ ORDER = """
     files arrays ids times events
     usual_names tables opening roles node_features published convert readers
     columns datasets describe synthetic
-    draws split index negatives context recent cooccurrence distance encoding history
+    draws split index negatives context recent walks cooccurrence distance encoding history
     models.base models.parts models.cordgt models.edgebank models.popularity
-    models.dygformer models.graphmixer models.tgat
+    models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.cosines models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     protocol settings metrics tasks tasks.link floors
-    threads stopping run step training predict tensorboard api audit compare
+    threads stopping run step training predict tensorboard api search audit compare
     console answers demo options cli __main__
 """.split()
 

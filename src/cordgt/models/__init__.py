@@ -7,6 +7,7 @@ from typing import Any
 
 from cordgt.errors import SettingError, nearest
 from cordgt.models.base import LinkModel
+from cordgt.models.cawn import Cawn, CawnSettings
 from cordgt.models.cordgt import Cordgt, CordgtSettings
 from cordgt.models.ctdne import Ctdne, CtdneSettings
 from cordgt.models.dygformer import Dygformer, DygformerSettings
@@ -15,21 +16,24 @@ from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.graphmixer import Graphmixer, GraphmixerSettings
 from cordgt.models.jodie import Jodie, JodieSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
+from cordgt.models.tcl import Tcl, TclSettings
 from cordgt.models.tgat import Tgat, TgatSettings
 from cordgt.models.tgn import Tgn, TgnSettings
+from cordgt.models.tgsrec import Tgsrec, TgsrecSettings
 
 
 @dataclass(frozen=True)
 class Kind:
     """How a model is made: its settings (a frozen dataclass) and its network, and what it is in a line.
 
-    ``training`` holds the loop's settings that are other for it by default.
+    ``training`` holds the loop's settings that are other for it by default, ``grid`` what the paper searched.
     """
 
     settings: type[Any]
     network: type[LinkModel]
     about: str
     training: dict[str, Any] = field(default_factory=dict)
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 # Memory is made by weights that change: the original's learning rate, at which a replay finds what training left.
@@ -44,6 +48,14 @@ MODELS: dict[str, Kind] = {
     "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages"),
     "graphmixer": Kind(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
     "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
+    "tcl": Kind(TclSettings, Tcl, "two streams of latest events with cross attention, trained by contrast"),
+    "cawn": Kind(
+        CawnSettings,
+        Cawn,
+        "walks into the past, their nodes known by how often either end's walks meet them",
+        grid={"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "walks": (16, 32, 64, 128)},
+    ),
+    "tgsrec": Kind(TgsrecSettings, Tgsrec, "attention over sampled events, on an embedding that each node learns"),
     "ctdne": Kind(
         CtdneSettings, Ctdne, "skip-gram on walks forward in time; knows the nodes of its training", {"lr": 0.01}
     ),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.context import SAMPLINGS, TreeShape, sample_trees
+from cordgt.context import SAMPLINGS, Context, TreeShape, sample_trees
 from cordgt.errors import check_choice
 from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
@@ -67,13 +67,14 @@ class AgedTreeReader:
 
     def pairs(self, history: History, queries: Queries) -> Trees:
         """The trees of the source and of its candidates: R = 1 + M."""
-        return self._read(history, torch.cat([queries.src[:, None], queries.dst], dim=1), queries.t, queries.cut)
+        return self.read(history, torch.cat([queries.src[:, None], queries.dst], dim=1), queries.t, queries.cut)[1]
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Trees:
         """The nodes' own trees: R = 1."""
-        return self._read(history, node[:, None], t, cut)
+        return self.read(history, node[:, None], t, cut)[1]
 
-    def _read(self, history: History, root: Tensor, t: Tensor, cut: Tensor) -> Trees:
+    def read(self, history: History, root: Tensor, t: Tensor, cut: Tensor) -> tuple[Context, Trees]:
+        """The trees of roots (B, R) as they were sampled, and what is read of them."""
         index, n = history.index, self.shape.fanout[0]
         trees = sample_trees(
             index, self.shape, root, cut[:, None], seed=history.seed, epoch=history.epoch, sampling=self.sampling
@@ -83,7 +84,7 @@ class AgedTreeReader:
         then = index.elapsed[pos.clamp_min(0)] if len(index.elapsed) else torch.zeros_like(pos).double()
         n_parents = pos.shape[-1] // n
         since = torch.cat([t[:, None, None].expand(*root.shape, 1), then[..., : n_parents - 1]], dim=-1)
-        return Trees(
+        return trees, Trees(
             node_x=features(history.node_features(trees.node), trees.node),
             edge_x=features(history.edge_features(pos), pos),
             age=torch.where(valid, since.repeat_interleave(n, dim=-1) - then, 0.0),
@@ -128,6 +129,7 @@ class Tgat(LinkModel):
         self.n = settings.neighbours
         self.reader = AgedTreeReader(TreeShape((self.n,) * settings.layers), settings.sampling)
         dim = max(settings.hidden, node_dim)
+        dim += -(dim + settings.time_dim) % settings.heads  # where node features are many: still for all heads alike
         self.time = TimeEncoding(settings.time_dim)
         self.layers = nn.ModuleList(
             TgatLayer(
@@ -154,22 +156,16 @@ class Tgat(LinkModel):
 
     def _embed(self, trees: Trees) -> Tensor:
         """The states of the roots after the last layer, (B, R, D)."""
-        n = self.n
         age, now = self.time(trees.age), self.time(trees.age.new_zeros(()))  # (B, R, C-1, T), (T,)
         state = trees.node_x  # (B, R, slots, D), of fewer and fewer slots
         for layer in self.layers:
-            parents = (state.shape[2] - 1) // n
-
-            def children(x: Tensor, parents: int = parents) -> Tensor:
-                return x[:, :, : parents * n].unflatten(2, (parents, n)).flatten(0, 2)  # (B*R*parents, n, ...)
-
-            state = layer(
-                state[:, :, :parents].flatten(0, 2),
-                now,
-                children(state[:, :, 1:]),
-                children(trees.edge_x),
-                children(age),
-                children(trees.valid),
-                trees.node_x[:, :, :parents].flatten(0, 2),
-            ).unflatten(0, (*state.shape[:2], parents))
+            parents = (state.shape[2] - 1) // self.n
+            heard = (children(x, parents, self.n) for x in (state[:, :, 1:], trees.edge_x, age, trees.valid))
+            own, node_x = (x[:, :, :parents].flatten(0, 2) for x in (state, trees.node_x))
+            state = layer(own, now, *heard, node_x).unflatten(0, (*state.shape[:2], parents))
         return state.squeeze(2)
+
+
+def children(x: Tensor, parents: int, n: int) -> Tensor:
+    """Each of the first parents' n children: (B, R, C-1, ...) to (B*R*parents, n, ...)."""
+    return x[:, :, : parents * n].unflatten(2, (parents, n)).flatten(0, 2)

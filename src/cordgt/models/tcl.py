@@ -1,0 +1,147 @@
+"""TCL: two streams of events that hear themselves, then each other; trained by contrast.
+
+Wang, Chang, Li, Chu, Li, Zhang, He, Song, Zhou, Yang: TCL: Transformer-based Dynamic Graph Modelling via Contrastive
+Learning, 2021; after the implementation in DyGLib, which the CorDGT paper used.
+
+Axes: B queries, M candidates, R nodes of a query (the source, then its candidates), n events a node, L = n + 1 places,
+D width, De event features, Dn node features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cordgt.errors import check_choice
+from cordgt.history import History, Queries
+from cordgt.models.base import LinkModel
+from cordgt.models.parts import (
+    MergeHead,
+    TimeEncoding,
+    TransformerLayer,
+    check_dropout,
+    check_heads,
+    check_sizes,
+    features,
+)
+from cordgt.recent import recent_events
+
+
+@dataclass(frozen=True)
+class TclSettings:
+    """Settings of TCL."""
+
+    neighbours: int = 20  # n, latest events of a node
+    layers: int = 2
+    heads: int = 2
+    hidden: int = 172  # D
+    time_dim: int = 100
+    dropout: float = 0.1
+    loss: str = "contrastive"  # as in its paper; "binary": cross-entropy, as in DyGLib
+
+    def __post_init__(self) -> None:
+        check_choice("loss", self.loss, ("contrastive", "binary"))
+        check_sizes(self, "neighbours", "layers", "heads", "hidden", "time_dim")
+        check_dropout(self)
+        check_heads(self.hidden, self.heads, "hidden")
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The places of a node's stream: the node itself, then its events, latest first."""
+
+    node_x: Tensor  # (B, R, L, Dn)
+    edge_x: Tensor  # (B, R, L, De)
+    age: Tensor  # (B, R, L) float64
+    valid: Tensor  # (B, R, L) True: a node stands there
+
+
+@dataclass(frozen=True)
+class StreamReader:
+    """Reads the latest events of both ends."""
+
+    n: int
+
+    def pairs(self, history: History, queries: Queries) -> Streams:
+        """R = 1 + M: the source's events are read once for all its candidates."""
+        return self._read(history, torch.cat([queries.src[:, None], queries.dst], dim=1), queries.t, queries.cut)
+
+    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Streams:
+        """R = 1."""
+        return self._read(history, node[:, None], t, cut)
+
+    def _read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Streams:
+        events = recent_events(history.index, node, t[:, None], cut[:, None], self.n)
+        who = torch.cat([node.unsqueeze(-1), events.node], dim=-1)  # (B, R, L)
+        pos = F.pad(events.pos, (1, 0), value=-1)
+        return Streams(
+            node_x=features(history.node_features(who), who),
+            edge_x=features(history.edge_features(pos), pos),
+            age=F.pad(events.elapsed, (1, 0)),
+            valid=who >= 0,
+        )
+
+
+class Tcl(LinkModel):
+    """Tokens of node, event, time and depth; layers in which both streams hear themselves and then each other.
+
+    A layer's two blocks share their weights, and the first place of each stream is what its node becomes. That place
+    alone is asked for in the last cross attention.
+    """
+
+    reader: StreamReader
+    pairs_at_once = 1000
+
+    def __init__(self, settings: TclSettings, *, edge_dim: int, node_dim: int) -> None:
+        super().__init__()
+        dim = settings.hidden
+        self.loss = settings.loss
+        self.reader = StreamReader(settings.neighbours)
+        self.time = TimeEncoding(settings.time_dim)
+        self.project = nn.Linear(node_dim + edge_dim + settings.time_dim, dim)  # the sum of one map for each
+        self.depth = nn.Parameter(torch.randn(settings.neighbours + 1, dim))
+        self.layers = nn.ModuleList(
+            TransformerLayer(dim=dim, heads=settings.heads, dropout=settings.dropout, pre_norm=False)
+            for _ in range(settings.layers)
+        )
+        self.out = nn.Linear(dim, dim)
+        self.head = MergeHead(dim)
+
+    def forward(self, batch: Streams) -> Tensor:
+        """Logits (B, M)."""
+        n = batch.valid.shape[1] - 1
+        tokens = self._tokens(batch)  # (B, R, L, D)
+        src, dst = (part.flatten(0, 1) for part in (tokens[:, :1], tokens[:, 1:]))  # (B, L, D), (B*M, L, D)
+        src_valid, dst_valid = (part.flatten(0, 1) for part in (batch.valid[:, :1], batch.valid[:, 1:]))
+        for k, layer in enumerate(self.layers):
+            src, dst = layer(src, valid=src_valid), layer(dst, valid=dst_valid)
+            if k == 0:  # until here the source's stream is the same for all its candidates
+                src, src_valid = src.repeat_interleave(n, dim=0), src_valid.repeat_interleave(n, dim=0)
+            asked = slice(0, 1 if k == len(self.layers) - 1 else None)
+            src, dst = layer(src[:, asked], dst, dst_valid), layer(dst[:, asked], src, src_valid)
+        src, dst = (self.out(part[:, 0]).unflatten(0, (-1, n)) for part in (src, dst))  # (B, M, D)
+        return self.head(src, dst)
+
+    def losses(self, batch: Streams) -> Tensor:
+        """(B,) by contrast: how little the true partner stands out among its query's candidates (InfoNCE).
+
+        It bounds the mutual information of both ends from below. Differs: only the query's own candidates are
+        contrasted, for cross attention makes a node's state depend on whom it is asked about.
+        """
+        if self.loss == "binary":
+            return super().losses(batch)
+        return -self(batch).log_softmax(dim=1)[:, 0]
+
+    def embed(self, batch: Streams) -> Tensor:
+        """Embeddings (B, D) of nodes beside nobody: their streams hear themselves only."""
+        state, valid = self._tokens(batch).flatten(0, 1), batch.valid.flatten(0, 1)
+        for layer in self.layers:
+            state = layer(state, valid=valid)
+        return self.out(state[:, 0])
+
+    def _tokens(self, batch: Streams) -> Tensor:
+        """(B, R, L, D)."""
+        return self.project(torch.cat([batch.node_x, batch.edge_x, self.time(batch.age)], dim=-1)) + self.depth

@@ -1,0 +1,298 @@
+"""The rivals without state: their shortcuts against the plain way, their losses by hand, and little data.
+
+The contract tests say what every model must keep; here stands what is these models' own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from cordgt.api import Run, train
+from cordgt.audit import FAIL, audit_model
+from cordgt.errors import SettingError
+from cordgt.events import EventStream, TimeAxis
+from cordgt.history import History, Queries
+from cordgt.index import TemporalIndex
+from cordgt.models.cawn import WalkEncoder
+from cordgt.models.parts import TemporalAttention, TimeEncoding, TransformerLayer
+from cordgt.protocol import Protocol
+from cordgt.settings import make
+from cordgt.tasks.link import LinkTask
+from cordgt.training import make_network
+
+CPU = torch.device("cpu")
+SMALL: dict[str, Any] = {
+    "hidden": 8,
+    "heads": 2,
+    "time_dim": 6,
+    "neighbours": 3,
+    "length": 4,
+    "channel_dim": 4,
+    "walks": 4,
+    "position_dim": 6,
+    "rows": 40,
+}
+RIVALS = ("tgat", "graphmixer", "dygformer", "tcl", "cawn", "tgsrec")
+every_rival = pytest.mark.parametrize("kind", RIVALS)
+
+
+def network(kind: str, edge_dim: int = 0, node_dim: int = 0, **changes: Any) -> Any:
+    return make_network(make(kind, SMALL | changes, seed=3), edge_dim=edge_dim, node_dim=node_dim).eval()
+
+
+def history(src: list[int], dst: list[int], t: list[float], n_nodes: int, node_x: Tensor | None = None) -> History:
+    ends = (np.array(x, np.int64) for x in (src, dst))
+    return History(TemporalIndex.build(*ends, np.array(t, np.float64), n_nodes), None, node_x, seed=0)
+
+
+def queries(src: list[int], dst: list[list[int]], t: float, cut: int) -> Queries:
+    at = torch.full((len(src),), cut)
+    return Queries(torch.tensor(src), torch.tensor(dst), torch.full((len(src),), t, dtype=torch.float64), at, at)
+
+
+def star(n: int = 6) -> History:
+    """Node 0 meets each other node once: from a leaf no second hop leads back in time."""
+    return history([0] * n, list(range(1, n + 1)), list(range(n)), n + 2)
+
+
+def habits(n: int = 160) -> EventStream:
+    """Eight people, each with two friends that it meets again and again; a newcomer now and then; ties."""
+    rng = np.random.default_rng(0)
+    src = rng.integers(0, 8, n)
+    dst = 10 + (src + rng.integers(0, 2, n)) % 8
+    late = rng.random(n) < 0.1
+    src[late] = 30 + np.arange(n)[late] // 40
+    return EventStream.from_columns(src, dst, rng.choice([0, 1, 1, 2], n).cumsum(), None, time=TimeAxis("number"))
+
+
+# --- shortcuts against the plain way ---
+
+
+def test_time_encoding_by_hand() -> None:
+    encode = TimeEncoding(4)
+    assert encode.frequency.tolist() == pytest.approx([1, 1e-3, 1e-6, 1e-9])
+    assert encode(torch.tensor([0.0, 2000.0], dtype=torch.float64))[1].tolist() == pytest.approx(
+        [np.cos(2000.0), np.cos(2.0), np.cos(0.002), 1.0], abs=1e-6
+    )
+    assert not any(p.requires_grad for p in TimeEncoding(4, learnt=False).parameters())
+
+
+@pytest.mark.parametrize(("in_dim", "edge_dim"), [(0, 0), (5, 0), (0, 3), (5, 3), (8, 3)])
+def test_attention_that_projects_queries_is_attention_that_projects_keys(in_dim: int, edge_dim: int) -> None:
+    torch.manual_seed(0)
+    s, n, heads, dim, time_dim = 7, 4, 2, 8, 6
+    part = TemporalAttention(dim=dim, in_dim=in_dim, edge_dim=edge_dim, time_dim=time_dim, heads=heads).eval()
+    own, nbr, edge_x = torch.randn(s, in_dim), torch.randn(s, n, in_dim), torch.randn(s, n, edge_dim)
+    now, age, valid = torch.randn(time_dim), torch.randn(s, n, time_dim), torch.rand(s, n) < 0.7
+    valid[0] = False
+    valid[1:, 0] = True
+    got = part(own, now, nbr, edge_x, age, valid)
+    heard = torch.cat([nbr, edge_x, age], dim=-1)
+    q = part.query(torch.cat([own, now.expand(s, -1)], dim=-1)).unflatten(-1, (heads, -1))  # (s, heads, d)
+    k, v = (torch.einsum("snk,hdk->shnd", heard, weight) for weight in (part.key, part.value))
+    logits = torch.einsum("shd,shnd->shn", q, k) / q.shape[-1] ** 0.5
+    told = (logits.masked_fill(~valid[:, None], -torch.inf).softmax(-1).nan_to_num(0.0).unsqueeze(-1) * v).sum(2)
+    state = torch.cat([own, torch.zeros(s, dim - in_dim), now.expand(s, -1)], dim=-1)
+    torch.testing.assert_close(got, part.norm(part.out(told.flatten(1)) + state), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+def test_layer_is_torchs_own(pre_norm: bool) -> None:
+    torch.manual_seed(1)
+    ours = TransformerLayer(dim=8, heads=2, dropout=0.1, pre_norm=pre_norm).eval()
+    act = "gelu" if pre_norm else "relu"
+    theirs = nn.TransformerEncoderLayer(8, 2, 32, 0.1, act, batch_first=True, norm_first=pre_norm).eval()
+    pairs = {"self_attn.in_proj_": "qkv.", "self_attn.out_proj.": "out.", "linear": "fc", "norm": "norm"}
+    state = ours.state_dict()
+    for name, value in theirs.named_parameters():
+        old, new = next((a, b) for a, b in pairs.items() if name.startswith(a))
+        value.data.copy_(state[name.replace(old, new)])
+    x, valid = torch.randn(5, 4, 8), torch.tensor([[True, True, False, True]]).expand(5, -1)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
+    padded = theirs(x, src_key_padding_mask=~valid)
+    torch.testing.assert_close(ours(x, valid=valid), padded, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours(x, x, valid), padded, rtol=1e-4, atol=1e-5)
+
+
+def test_walk_encoder_is_a_bidirectional_lstm_at_the_last_place() -> None:
+    """Walks of every length, also those that never leave the root."""
+    torch.manual_seed(2)
+    s, w, length, dim, hidden = 3, 5, 3, 7, 4
+    ours = WalkEncoder(dim, 2 * hidden)
+    theirs = nn.LSTM(dim, hidden, batch_first=True, bidirectional=True)
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(ours.input.weight)
+        theirs.bias_ih_l0.copy_(ours.input.bias)
+        theirs.weight_hh_l0.copy_(ours.recurrent.weight)
+        for bias in (theirs.bias_hh_l0, theirs.bias_hh_l0_reverse):
+            bias.zero_()
+        for part, gate in enumerate((0, 2, 3)):
+            rows, mine = slice(gate * hidden, (gate + 1) * hidden), slice(part * hidden, (part + 1) * hidden)
+            theirs.weight_ih_l0_reverse[rows] = ours.backward_input.weight[mine]
+            theirs.bias_ih_l0_reverse[rows] = ours.backward_input.bias[mine]
+    x = torch.randn(s, 1 + w * length, dim)
+    steps = torch.tensor([[0, 1, 2, 3, 3], [3, 3, 3, 3, 3], [0, 0, 0, 0, 0]])
+    got = ours(x, torch.arange(length) < steps.unsqueeze(-1))
+    walks = torch.cat([x[:, :1].expand(-1, w, -1).unsqueeze(2), x[:, 1:].unflatten(1, (w, length))], dim=2).flatten(
+        0, 1
+    )
+    packed = pack_padded_sequence(walks, (steps + 1).flatten(), batch_first=True, enforce_sorted=False)
+    encoded, _ = pad_packed_sequence(theirs(packed)[0], batch_first=True)
+    expected = encoded[torch.arange(s * w), steps.flatten()].unflatten(0, (s, w))
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_last_cross_attention_needs_the_first_place_only() -> None:
+    """TCL asked about one place gives what TCL asked about all of them has there."""
+    model = network("tcl", layers=1)
+    batch = model.reader.pairs(star(), queries([0, 3], [[2, 5], [1, 1]], 9.0, 6))
+    src, dst = (model._tokens(batch)[:, part].flatten(0, 1) for part in (slice(0, 1), slice(1, None)))
+    src_valid, dst_valid = (batch.valid[:, part].flatten(0, 1) for part in (slice(0, 1), slice(1, None)))
+    layer = model.layers[0]
+    src, dst = layer(src, valid=src_valid).repeat_interleave(2, 0), layer(dst, valid=dst_valid)
+    whole = layer(src, dst, dst_valid), layer(dst, src, src_valid.repeat_interleave(2, 0))
+    expected = model.head(*(model.out(x[:, 0]).unflatten(0, (2, 2)) for x in whole))
+    torch.testing.assert_close(model(batch), expected, rtol=1e-4, atol=1e-5)
+
+
+# --- what they read, by hand ---
+
+
+def test_dygformer_counts_who_stands_in_both() -> None:
+    """Before event 4, node 0 met 1, 2 and 1 again, and node 3 met 1: 1 stands in both, twice and once."""
+    past = history([0, 0, 0, 3], [1, 2, 1, 1], [0, 1, 2, 3], 4)
+    read = network("dygformer").reader.pairs(past, queries([0], [[3]], 5.0, 4))
+    assert read.in_own.tolist() == [[[1, 2, 1, 2], [1, 1, 0, 0]]]  # 0, 1, 2, 1 and 3, 1, padding
+    assert read.in_other[0].tolist() == [[[0, 1, 0, 1]]] and read.in_other[1].tolist() == [[[0, 2, 0, 0]]]
+    assert read.age.tolist() == [[[0.0, 5.0, 4.0, 3.0], [0.0, 2.0, 0.0, 0.0]]]
+
+
+def test_cawn_counts_hits_by_step() -> None:
+    """A walk from 3 can only go to 1 and from there to 0; one from 0 to 1 or 2, and from 1 back to 0 or to nobody."""
+    past = history([0, 0, 3], [1, 2, 1], [0, 1, 2], 4)
+    read = network("cawn", walks=3, walk_length=2).reader.pairs(past, queries([3], [[0]], 5.0, 3))
+    src = read.in_own[0, 0]  # of 3, then three times 1, 0
+    assert src.tolist() == [[1, 0, 0], *[[0, 3, 0], [0, 0, 3]] * 3]
+    by_other = read.in_other[0][0, 0]
+    assert by_other[2].tolist() == [1, 0, 0]  # 0 is the root of the other end's walks
+    assert read.valid[0, 0].all() and read.age[0, 0].tolist() == [0.0, *[3.0, 5.0] * 3]
+
+
+def test_graphmixer_averages_whom_a_node_met() -> None:
+    node_x = torch.tensor([[1.0, 0.0], [2.0, 10.0], [4.0, 20.0], [0.0, 0.0]])
+    past = history([0, 0, 0], [1, 2, 2], [0, 1, 2], 4, node_x)
+    reader = network("graphmixer", node_dim=2, time_gap=2).reader
+    read = reader.pairs(past, queries([0], [[3, 1]], 5.0, 3))
+    assert read.node_x.tolist() == [[[1.0 + 4.0, 20.0], [0.0, 0.0], [2.0 + 1.0, 10.0]]]
+
+
+def test_tgsrec_knows_nobody_without_history() -> None:
+    """Newcomers are all alike, and so is a node before its first event, whatever its number."""
+    reader = network("tgsrec").reader
+    read = reader.pairs(star(), queries([0, 5], [[7, 900], [4, 0]], 3.5, 4))
+    assert read.row[0, :, 0].tolist() == [0, 40, 40] and read.row[1, :, 0].tolist() == [40, 4, 0]
+
+
+# --- losses ---
+
+
+def test_losses_by_hand() -> None:
+    asked = queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
+    for kind, changes, expected in (
+        ("tcl", {}, lambda z: -F.log_softmax(z, dim=1)[:, 0]),
+        ("tcl", {"loss": "binary"}, lambda z: (F.softplus(-z[:, 0]) + F.softplus(z[:, 1])) / 2),
+        ("tgsrec", {"decay": 0.0}, lambda z: F.softplus(z[:, 1] - z[:, 0])),
+    ):
+        model = network(kind, **changes)
+        batch = model.reader.pairs(star(), asked)
+        torch.testing.assert_close(model.losses(batch), expected(model(batch)))
+    kept, plain = (network("tgsrec", decay=decay) for decay in (0.5, 0.0))
+    batch = kept.reader.pairs(star(), asked)
+    torch.testing.assert_close(kept.losses(batch) - plain.losses(batch), (0.5 * kept.table.norm()).expand(2))
+
+
+# --- little data ---
+
+
+@every_rival
+@pytest.mark.parametrize(("edge_dim", "node_dim"), [(0, 0), (3, 0), (0, 2), (0, 11)])
+def test_features_are_used_where_there_are_some_and_never_needed(kind: str, edge_dim: int, node_dim: int) -> None:
+    """More node features than `hidden` are no mistake either."""
+    past = star()
+    past = replace(
+        past,
+        edge_x=torch.randn(6, edge_dim) if edge_dim else None,
+        node_x=torch.randn(8, node_dim) if node_dim else None,
+    )
+    model, asked = network(kind, edge_dim, node_dim), queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
+    scores = model(model.reader.pairs(past, asked))
+    assert scores.shape == (2, 2) and scores.isfinite().all()
+    others = replace(past, **{k: x + 1 for k, x in (("edge_x", past.edge_x), ("node_x", past.node_x)) if x is not None})
+    same = torch.equal(model(model.reader.pairs(others, asked)), scores)
+    assert same == (kind == "tgsrec" or not (edge_dim or node_dim))
+
+
+@every_rival
+def test_one_hop_is_enough(kind: str) -> None:
+    """Where nothing leads further than one hop, and for nodes without any history, scores and losses are numbers."""
+    model = network(kind).train()
+    batch = model.reader.pairs(star(), queries([1, 0, 7, 7], [[0, 2], [7, 6], [0, 900], [7, 7]], 9.0, 6))
+    losses = model.losses(batch)
+    losses.sum().backward()
+    assert losses.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    node, t, cut = torch.tensor([7, 900, 0]), torch.full((3,), 9.0, dtype=torch.float64), torch.tensor([6, 6, 0])
+    embedded = model.eval().embed(model.reader.nodes(star(), node, t, cut))
+    torch.testing.assert_close(embedded[0], embedded[1])  # nobody knows either of them, nor node 0 before it began
+    torch.testing.assert_close(embedded[0], embedded[2])
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "says"),
+    [
+        ("tgat", {"hidden": 7}, "heads=2: hidden \\+ time_dim is 107"),
+        ("tgat", {"sampling": "newest"}, "sampling=newest is not known"),
+        ("tgat", {"neighbours": 0}, "neighbours=0: it is at least 1"),
+        ("tgsrec", {"decay": -1}, "decay=-1.0: it is a number from 0 up"),
+        ("tgsrec", {"rows": 0}, "rows=0: it is at least 1"),
+        ("graphmixer", {"time_gap": 0}, "time_gap=0: it is at least 1"),
+        ("dygformer", {"length": 30, "patch": 4}, "length=30: it is at least 2, and a multiple of patch \\(4\\)"),
+        ("dygformer", {"heads": 3}, "heads=3: 4 \\* channel_dim is 200"),
+        ("tcl", {"loss": "contrast"}, "loss=contrast is not known.*Did you mean 'contrastive'"),
+        ("tcl", {"dropout": 1}, "dropout=1.0: it lies between 0 and 1"),
+        ("cawn", {"time_scale": -1e-6}, "time_scale=-1e-06: it is a number from 0 up"),
+        ("cawn", {"position_dim": 1}, "position_dim=1: it is at least 2"),
+    ],
+)
+def test_settings_that_cannot_be(kind: str, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        make(kind, given)
+
+
+# --- the whole way ---
+
+
+@every_rival
+def test_trained_asked_and_audited(kind: str, tmp_path: Path) -> None:
+    stream = habits()
+    run = train(stream, kind, out=tmp_path / kind, device="cpu", epochs=1, batch_size=40, **SMALL)
+    assert 0 < run.metrics["test"]["transductive"]["ap"] <= 1
+    again = Run.load(tmp_path / kind, "cpu")
+    ids = stream.ids.names.to_pylist()
+    assert np.array_equal(again.score(ids[0], ids[1]), run.score(ids[0], ids[1]))
+    assert len(again.recommend(ids[0], top=3)) == 3 and np.isfinite(again.embed()).all()
+    task = LinkTask.prepare(stream, Protocol(), seed=0, device=CPU)
+    failed = [check.check for check in audit_model(again.oracle.model, task, queries=20) if check.result == FAIL]
+    assert failed == (["new like known"] if kind == "tgsrec" else [])  # which knows nodes by number, by design

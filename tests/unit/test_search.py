@@ -1,0 +1,97 @@
+"""Searching settings: every combination once, judged on validation data alone, in folders that can go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cordgt import models, search
+from cordgt.api import train_run
+from cordgt.errors import RunError, SettingError
+from cordgt.events import EventStream, TimeAxis
+from cordgt.run import RunFolder
+from cordgt.settings import make
+from cordgt.tasks import link
+from cordgt.training import Silent
+
+SMALL: dict[str, Any] = {"hidden": 4, "time_dim": 4, "layers": 1, "epochs": 1, "batch_size": 50}
+TRIED = search.combinations({"neighbours": (1, 2), "lr": (0.01, 0.001)})
+
+
+def stream(n: int = 120) -> EventStream:
+    rng = np.random.default_rng(0)
+    src = rng.integers(0, 6, n)
+    dst = 10 + (src + rng.integers(0, 2, n)) % 6
+    return EventStream.from_columns(src, dst, np.arange(n), None, time=TimeAxis("number"), name="toy")
+
+
+def test_combinations() -> None:
+    assert [tuple(t.values()) for t in TRIED] == [(1, 0.01), (1, 0.001), (2, 0.01), (2, 0.001)]
+    whole = search.combinations(models.find("cawn").grid)
+    some = [search.combinations(models.find("cawn").grid, 5, seed) for seed in (0, 0, 1)]
+    assert len(whole) == 64 and whole[0] == {"time_scale": 1e-4, "walk_length": 2, "walks": 16}
+    assert some[0] == some[1] != some[2] and all(t in whole for t in some[0]) and len(some[0]) == 5
+
+
+def test_the_test_period_stays_unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    original = link.LinkTask.asked
+    monkeypatch.setattr(
+        link.LinkTask, "asked", lambda self, part, setting: asked.append(part) or original(self, part, setting)
+    )
+    found = search.search(stream(), make("graphmixer", SMALL), TRIED, tmp_path / "all", device="cpu")
+    assert set(asked) == {"validation"}
+    aps = [trial.validation_ap for trial in found]
+    assert len(found) == 4 and aps == sorted(aps, reverse=True)
+    assert not any(RunFolder(Path(trial.folder)).finished for trial in found)
+
+
+def test_a_search_goes_on_and_its_best_is_measured_without_training(tmp_path: Path) -> None:
+    settings, out = make("graphmixer", SMALL), tmp_path / "all"
+    first = search.search(stream(), settings, TRIED[:2], out, device="cpu")
+    with pytest.raises(RunError, match="holds a run already"):
+        search.search(stream(), settings, TRIED, out, device="cpu")
+
+    class Counts(Silent):
+        epochs = 0
+
+        def epoch_ends(self, record: dict[str, Any]) -> None:
+            Counts.epochs += 1
+
+    again = search.search(stream(), settings, TRIED, out, device="cpu", resume=True, watch=lambda name: Counts())
+    assert Counts.epochs == 2  # of the two that were new
+    assert {t.folder: t.validation_ap for t in first}.items() <= {t.folder: t.validation_ap for t in again}.items()
+    best = again[0]
+    run = train_run(
+        stream(),
+        make("graphmixer", SMALL | best.settings),
+        Path(best.folder),
+        device="cpu",
+        resume=True,
+        watcher=Counts(),
+    )
+    assert Counts.epochs == 2 and run.metrics["best_epoch"] == best.best_epoch
+
+
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [
+        ({}, "nothing to search"),
+        ({"visibility": ["event"]}, "the protocol says how models are measured"),
+        ({"walks": []}, "no value to try"),
+    ],
+)
+def test_grids_that_cannot_be(grid: dict[str, Any], says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        search.check_grid(grid)
+
+
+def test_values_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
+    settings = make("graphmixer", SMALL)
+    for changes, says in (({"walks": 3}, "graphmixer has no such setting"), ({"neighbours": "few"}, "a whole number")):
+        with pytest.raises(SettingError, match=says):
+            search.search(stream(), settings, [TRIED[0], changes], tmp_path / "none", device="cpu")
+    assert not (tmp_path / "none").exists()
