@@ -300,8 +300,10 @@ class MemoryModel(LinkModel):
             )
             now.state.position = now.state.position.cpu()
             self._carried = {}
-        if now is None or not now.is_of(history, ()) or int(now.state.position) > stop:
-            now = self._remember(history)  # the first batch, or that of another epoch
+        if now is None or not now.is_of(history, ()):
+            now = self._remember(history)
+        if int(now.state.position) > stop:
+            now.state = self._empty(history)  # another epoch
         now.told = None  # learnt from once
         self._trained = now
         self._advance(now, stop)
