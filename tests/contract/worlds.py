@@ -83,6 +83,8 @@ class Case:
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+        if not network.transductive:  # whose numbers of nodes are those of one world
+            network.prepare(world.history, world.n_events)
         return network
 
     @property

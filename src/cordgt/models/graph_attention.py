@@ -76,6 +76,11 @@ def hear(asked: Tensor, x: Tensor, valid: Tensor, stays: Tensor | None) -> Tenso
     if x.device.type == "cpu":
         found: Tensor = _Hear.apply(asked, x, valid, stays)
         return found
+    return hear_plain(asked, x, valid, stays)
+
+
+def hear_plain(asked: Tensor, x: Tensor, valid: Tensor, stays: Tensor | None) -> Tensor:
+    """`hear` in torch operations."""
     weight = (asked @ x.transpose(1, 2)).masked_fill(~valid.unsqueeze(1), -1e10).softmax(dim=-1)
     weight = weight * valid.unsqueeze(1)
     return (weight if stays is None else weight * stays) @ x
@@ -88,7 +93,7 @@ class _Hear(torch.autograd.Function):
     def forward(ctx: Any, asked: Tensor, x: Tensor, valid: Tensor, stays: Tensor | None) -> Tensor:
         asked, x = asked.contiguous(), x.contiguous()
         if stays is None:
-            stays = asked.new_ones(()).expand(*asked.shape[:2], x.shape[1])
+            stays = asked.new_ones(*asked.shape[:2], x.shape[1])
         weight, found = asked.new_empty(*asked.shape[:2], x.shape[1]), torch.empty_like(asked)
         _hear(*_arrays(asked, x, valid, stays, weight, found))
         ctx.save_for_backward(asked, x, weight, stays)

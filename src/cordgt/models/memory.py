@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -299,8 +300,10 @@ class MemoryModel(LinkModel):
             )
             now.state.position = now.state.position.cpu()
             self._carried = {}
-        if now is None or not now.is_of(history, ()) or int(now.state.position) > stop:
-            now = self._remember(history)  # the first batch, or that of another epoch
+        if now is None or not now.is_of(history, ()):
+            now = self._remember(history)
+        if int(now.state.position) > stop:
+            now.state = self._empty(history)  # another epoch
         now.told = None  # learnt from once
         self._trained = now
         self._advance(now, stop)
@@ -464,7 +467,7 @@ class AttentionModel(MemoryModel):
             moment = torch.where(tree.pos >= 0, elapsed[tree.pos.clamp_min(0)], t[:, None])  # (S, C)
         edge_x = history.edge_features(tree.pos)
         now = self.encoded(torch.zeros((), dtype=torch.float64, device=t.device))
-        age = self.encoded(moment[:, self._parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
+        age = self.encoded(moment[:, _parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
         for layer, module in enumerate(self.layers):
             hops = shape.hops - layer
             parents, children = shape.starts[hops], slice(1, shape.starts[hops + 1])
@@ -480,6 +483,8 @@ class AttentionModel(MemoryModel):
             states = heard.unflatten(0, (-1, parents))
         return states[:, 0]
 
-    def _parents(self, shape: TreeShape, device: torch.device) -> Tensor:
-        """(C-1,) the slot whose event drew each slot but the root."""
-        return shape.parent[1:].to(device)
+
+@lru_cache(maxsize=64)
+def _parents(shape: TreeShape, device: torch.device) -> Tensor:
+    """(C-1,) the slot whose event drew each slot but the root; moved to the device once."""
+    return shape.parent[1:].to(device)
