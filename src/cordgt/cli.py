@@ -587,12 +587,14 @@ def bench(
         ),
     ],
     data: Annotated[
-        str, typer.Option(metavar="DATA", help="A known dataset's or a twin's name, synthetic, or a file.")
+        str, typer.Option("--data", metavar="DATA", help="A known dataset's or a twin's name, synthetic, or a file.")
     ] = "synthetic",
-    model: Annotated[str, typer.Option(metavar="NAME", help="See `cordgt models`.")] = "cordgt",
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="See `cordgt models`.")] = "cordgt",
     set_: Set = [],  # noqa: B006
     device: Device = "auto",
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Samples of each time, after a warm-up.")] = 7,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, metavar="N", help="Samples of each time, after a warm-up.")
+    ] = 7,
     quick: Annotated[bool, flag("--quick", "Small sizes: to see that it runs.")] = False,
     scale: Annotated[
         float, typer.Option(min=0.001, metavar="X", help="growth: the largest stream, as a multiple of the twin.")

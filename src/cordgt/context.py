@@ -101,7 +101,7 @@ def sample_trees(
     if index.runs_compiled:
         return _sample_compiled(index, shape, root, cut, seed, int(epoch), sampling)
     past = index.fused
-    if past is not None and shape.hops <= past.MOST_HOPS:
+    if past is not None and 1 <= shape.hops <= past.MOST_HOPS:
         when = epoch if isinstance(epoch, Tensor) else torch.full((), epoch, dtype=torch.int64, device=root.device)
         key, recent = draws.mix_int(seed), sampling == "recent"
         return Context(

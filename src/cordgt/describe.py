@@ -46,7 +46,7 @@ def describe(stream: EventStream) -> dict[str, Any]:
 
 
 def _span(stream: EventStream) -> float:
-    return float(stream.elapsed[-1]) / (1e6 if stream.time.kind == "date" else 1.0)
+    return float(stream.elapsed[-1])
 
 
 def _n_pairs(stream: EventStream) -> int:

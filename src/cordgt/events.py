@@ -113,7 +113,10 @@ class EventStream:
 
     @cached_property
     def elapsed(self) -> Floats:
-        """(E,) float64 time since the first event; exact for integer times up to 2^53 of span."""
+        """(E,) float64 time since the first event: seconds for dates, the file's own unit for numbers.
+
+        Numbers are exact up to 2^53 of span; dates, whose unit is the microsecond, are told apart to the same span.
+        """
         since: Floats = self.elapsed_at(self.t)
         return since
 
@@ -126,7 +129,8 @@ class EventStream:
 
     def elapsed_at(self, t: npt.ArrayLike) -> Any:
         """Float64 time since the first event of any times on the stream's axis (subtracted before the conversion)."""
-        return np.subtract(t, self.t[0]).astype(np.float64)
+        since = np.subtract(t, self.t[0]).astype(np.float64)
+        return since / 1e6 if self.time.kind == "date" else since
 
     def cut_at(self, t: npt.ArrayLike) -> Any:
         """How many events are strictly earlier than ``t``: an int for one time, an int64 array for several."""

@@ -363,9 +363,14 @@ class Fit:
         found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         found |= {f"carried.{k}": v for k, v in self.model.carried().items()}
         found |= {f"best.{k}": v for k, v in self.best.items()}
-        for i, (_, state) in enumerate(sorted(self.optimizer.state_dict()["state"].items())):
-            found |= {f"adam.{i}.{k}": v for k, v in state.items()}
+        for i, parameter in enumerate(self._optimised()):
+            found |= {f"adam.{i}.{k}": v for k, v in self.optimizer.state.get(parameter, {}).items()}
         return found
+
+    def _optimised(self) -> list[Tensor]:
+        """The parameters in the optimiser's order. Those that never had a gradient have no state."""
+        assert self.optimizer is not None
+        return [q for group in self.optimizer.param_groups for q in group["params"]]
 
     def _load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """The inverse of `_tensors`, in place, so that a captured step keeps its addresses."""
@@ -374,8 +379,7 @@ class Fit:
         self.model.carry_on(_below(tensors, "carried."))
         device = self.task.device
         self.best = {k: v.to(device) for k, v in _below(tensors, "best.").items()}
-        parameters = [q for group in self.optimizer.param_groups for q in group["params"]]
-        for i, parameter in enumerate(parameters):
+        for i, parameter in enumerate(self._optimised()):
             given = _below(tensors, f"adam.{i}.")
             state = self.optimizer.state[parameter]
             for k, v in given.items():

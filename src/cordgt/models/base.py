@@ -34,10 +34,9 @@ class LinkModel(nn.Module):
     queries_at_once: int | None = None  # of a training batch on a CPU, if it may be worked off in parts
     pairs_at_once = 2000  # how many pairs are scored in one piece outside training: bounds the memory
     embeds = True  # False where the model has no embedding of a single node
-    remembers = (
-        False  # True: a state goes from batch to batch in training, which then runs in one process, see `carried`
-    )
-    transductive = False  # True: it knows nodes by number. Made with n_nodes=, and new nodes' figures are not defined
+    remembers = False  # True: in training a state goes from batch to batch, in one process; see `carried`
+    by_number = False  # True: it learns something of each node by itself, so a new one is not like a known one
+    transductive = False  # True: moreover it is made with n_nodes=, and has no figures for new nodes
 
     def prepare(self, history: History, cut: int) -> None:
         """What is learnt before the first epoch, from the first ``cut`` events of what training may see. Nothing."""
