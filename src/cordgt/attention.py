@@ -43,14 +43,13 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, hears: Tensor, drop: float, key: int) -> Tensor:
         n, size, _, heads, dim = qkv.shape
-        deaf = None if bool(hears.all()) else ~hears
+        scale = 1 / math.sqrt(dim)
+        silence = torch.where(hears, 0.0, -torch.inf)  # (S, C or 1, C)
         weights = qkv.new_empty(heads, n, size, size)
         out = qkv.new_empty(n, size, heads, dim)
         for h in range(heads):
             q, k, v = qkv[:, :, :, h].unbind(2)  # (S, C, D) each
-            logits = torch.bmm(q / math.sqrt(dim), k.transpose(1, 2))
-            if deaf is not None:
-                logits.masked_fill_(deaf, -torch.inf)
+            logits = torch.baddbmm(silence, q, k.transpose(1, 2), alpha=scale)
             torch.softmax(logits, dim=-1, out=weights[h])
             out[:, :, h] = torch.bmm(_dropped(weights[h], drop, key + h, logits), v)
         ctx.save_for_backward(qkv, weights)
@@ -60,8 +59,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         qkv, weights = ctx.saved_tensors
-        _, _, _, heads, dim = qkv.shape
+        heads, scale = qkv.shape[3], 1 / math.sqrt(qkv.shape[4])
         d_qkv = torch.empty_like(qkv)
+        nothing = qkv.new_zeros(1, 1, 1)
         for h in range(heads):
             q, k, v = qkv[:, :, :, h].unbind(2)
             above, key = d_out[:, :, h], ctx.key + h
@@ -70,9 +70,8 @@ class _Attention(torch.autograd.Function):
             d_logits = torch._softmax_backward_data(
                 _dropped(d_weight, ctx.drop, key, d_weight), weights[h], -1, torch.float32
             )
-            d_logits /= math.sqrt(dim)
-            d_qkv[:, :, 0, h] = torch.bmm(d_logits, k)
-            d_qkv[:, :, 1, h] = torch.bmm(d_logits.transpose(1, 2), q)
+            d_qkv[:, :, 0, h] = torch.baddbmm(nothing, d_logits, k, beta=0, alpha=scale)
+            d_qkv[:, :, 1, h] = torch.baddbmm(nothing, d_logits.transpose(1, 2), q, beta=0, alpha=scale)
         return d_qkv, None, None, None
 
 

@@ -212,7 +212,9 @@ def score_queries(
     RunError where a logit is not finite: such scores would rank as they come, and flatter.
     """
     n, width = queries.dst.shape
-    step = max(1, (pairs_at_once or model.pairs_at_once) // max(width, 1))
+    on_cpu = history.index.device.type == "cpu"
+    usual = model.pairs_at_once_on_cpu if on_cpu and model.pairs_at_once_on_cpu else model.pairs_at_once
+    step = max(1, (pairs_at_once or usual) // max(width, 1))
     out = []
     model.eval()
     with torch.inference_mode():
