@@ -147,14 +147,14 @@ def _measure(  # type: ignore[no-untyped-def]
         for r in range(len(of)):
             own, theirs = node[i, of[r]], node[i, to[r]]
             root = theirs[0]
+            order = np.argsort(theirs, kind="mergesort") if size > _SCANNED else np.empty(0, dtype=np.int64)
             for c in range(size):
                 w = own[c]
                 nearest = beyond
                 if w >= 0:
-                    for k in range(size):  # hops never decrease along the slots: the first match is the nearest
-                        if theirs[k] == w:
-                            nearest = hop[k]
-                            break
+                    slot = _first(theirs, order, w)
+                    if slot < size:
+                        nearest = hop[slot]
                 sd[i, r, c] = nearest if nearest < beyond else absent
                 if w == root and w >= 0:
                     td[i, r, c] = 0.0
@@ -164,3 +164,25 @@ def _measure(  # type: ignore[no-untyped-def]
                 )
                 share = last / moment
                 td[i, r, c] = alpha * share / count + beta * (1 - share) if count > 0 else never_met
+
+
+_SCANNED = 256  # slots up to which looking at one after the other is faster than sorting them first
+
+
+@njit(inline="always")
+def _first(theirs, order, w):  # type: ignore[no-untyped-def]
+    """The first slot that holds ``w``, the number of slots if none does. Hops never decrease along the slots, so it is
+    the nearest. ``order`` sorts them stably, and is empty where they are few."""
+    if len(order) == 0:
+        for slot in range(len(theirs)):
+            if theirs[slot] == w:
+                return slot
+        return len(theirs)
+    start, stop = 0, len(order)
+    while start < stop:
+        middle = (start + stop) >> 1
+        if theirs[order[middle]] < w:
+            start = middle + 1
+        else:
+            stop = middle
+    return order[start] if start < len(order) and theirs[order[start]] == w else len(theirs)

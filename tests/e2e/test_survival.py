@@ -185,9 +185,9 @@ def test_memory_that_runs_out(tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30, 6 * 2**30))
 
-    huge = settings(fanout="3000,1000")
+    huge = settings(fanout="400,100")
     training = process("train", data, *huge, "--out", "run", preexec_fn=limit, cwd=Path.cwd())
     _, err = training.communicate(timeout=120)
     assert training.returncode == 2, err
     assert "Traceback" not in err
-    assert "Memory ran out. With another --out and a smaller batch_size (now 100), fanout (now 3000,1000)" in err
+    assert "Memory ran out. With another --out and a smaller batch_size (now 100), fanout (now 400,100)" in err

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.context import TreeShape, sample_trees
-from cordgt.distance import spatial_distance, temporal_distance
+from cordgt.distance import Scale, spatial_distance, temporal_distance, tree_distances
+from cordgt.index import TemporalIndex
 
 from . import slow
 from . import strategies as some
@@ -161,3 +162,22 @@ def test_temporal_distance_is_symmetric(place: Any, data: st.DataObject, stream:
         index, node.expand(n, n), node, place.floats(t).expand(n), cut.expand(n), alpha=0.3, beta=2.0, never_met=9.0
     )
     assert got.equal(got.T)
+
+
+@pytest.mark.parametrize("fanout", [(3, 2), (20, 15)], ids=["few slots", "so many that they are sorted"])
+@pytest.mark.parametrize("correlated", [False, True])
+def test_compiled_loop_is_the_tensor_operations(fanout: tuple[int, ...], correlated: bool) -> None:
+    """All relations of a few queries at once, to the last bit."""
+    draw = torch.Generator().manual_seed(4)
+    src, dst = torch.randint(0, 30, (2, 400), generator=draw)
+    times = torch.randint(0, 90, (400,), generator=draw).sort().values.double()
+    index, shape = TemporalIndex.build(src.numpy(), dst.numpy(), times.numpy(), 30), TreeShape(fanout)
+    cut = torch.tensor([0, 7, 200, 399])
+    trees = sample_trees(index, shape, torch.randint(0, 32, (4, 3), generator=draw), cut[:, None], seed=1)
+    scale = Scale(alpha=0.1, beta=3.0, never_met=30.0, absent=7)
+    t = index.elapsed[cut] + 1
+    got, expected = (
+        tree_distances(i, shape, trees, t, cut, scale, correlated=correlated) for i in (index, index.plain())
+    )
+    for a, b in zip(got, expected, strict=True):
+        assert torch.equal(a, b)

@@ -220,7 +220,7 @@ def test_value_of_the_wrong_kind(key: str, value: Any, expected: str) -> None:
         ("lr", "nan"),
         ("tolerance", -1e-9),
         ("tolerance", "nan"),
-        ("precision", "bf16"),
+        ("precision", "fp16"),
         ("visibility", "everything"),
         ("hidden", 0),
         ("dropout", 1),

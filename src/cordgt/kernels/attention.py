@@ -4,7 +4,7 @@ A sequence of C slots lies in two tiles of rows, A and B, whose sizes are powers
 is wasted on padding. The backward pass computes the weights anew. Dropout is a hash of (seed, sequence, head, row,
 column), so that both passes agree without storing it.
 
-Twin: `cordgt.models.cordgt.Attention.plain`.
+Twin: `cordgt.models.cordgt.Attention`.
 """
 
 from __future__ import annotations
@@ -36,25 +36,16 @@ def _rows(base, row, size, stride, D: tl.constexpr):
 
 @triton.jit
 def _put(base, row, value, size, stride, D: tl.constexpr):
+    """Stores what `_rows` would read."""
     d = tl.arange(0, D)
     tl.store(base + row[:, None] * stride + d[None, :], value.to(base.dtype.element_ty), mask=(row < size)[:, None])
 
 
 @triton.jit
 def _logits(
-    q,
-    k,
-    edge_k,
-    row,
-    column,
-    hears,
-    parent,
-    size,
-    scale,
-    ROWS: tl.constexpr,
-    EVENTS: tl.constexpr,
-    EXACT: tl.constexpr,
-):
+    q, k, edge_k, row, column, hears, parent, size, scale,
+    ROWS: tl.constexpr, EVENTS: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
     """Scaled logits of rows against columns; minus infinity where a row does not hear a column."""
     logits = tl.dot(q, tl.trans(k), input_precision=EXACT)
     if EVENTS:
@@ -97,11 +88,12 @@ def _to_parent(weight, row, column, parent, size):
 
 @triton.jit
 def _forward_tile(
-    qkv, edge, out, hears, parent, key, row, size, stride, edge_stride, out_stride, scale, drop, least,
+    qkv, out, hears, parent, key, row, size, stride, out_stride, scale, drop, least,
     k_a, v_a, ek_a, ev_a, k_b, v_b, ek_b, ev_b, column_a, column_b,
     D: tl.constexpr, TWO: tl.constexpr, ROWS: tl.constexpr, EVENTS: tl.constexpr, DROP: tl.constexpr,
     EXACT: tl.constexpr,
 ):  # fmt: skip
+    """One tile of rows: stores what it hears from both tiles of columns, a and b."""
     q = _rows(qkv, row, size, stride, D)
     a = _logits(q, k_a, ek_a, row, column_a, hears, parent, size, scale, ROWS, EVENTS, EXACT)
     b = a
@@ -158,12 +150,12 @@ def _attend(
             ek_b = _rows(edge, row_b, size, edge_stride, D)
             ev_b = _rows(edge + H * D, row_b, size, edge_stride, D)
     _forward_tile(
-        qkv, edge, out, hears, parent, key, row_a, size, stride, edge_stride, out_stride, scale,
+        qkv, out, hears, parent, key, row_a, size, stride, out_stride, scale,
         drop, least, k_a, v_a, ek_a, ev_a, k_b, v_b, ek_b, ev_b, row_a, row_b, D, TWO, ROWS, EVENTS, DROP, EXACT,
     )  # fmt: skip
     if TWO:
         _forward_tile(
-            qkv, edge, out, hears, parent, key, row_b, size, stride, edge_stride, out_stride, scale,
+            qkv, out, hears, parent, key, row_b, size, stride, out_stride, scale,
             drop, least, k_a, v_a, ek_a, ev_a, k_b, v_b, ek_b, ev_b, row_a, row_b, D, TWO, ROWS, EVENTS, DROP, EXACT,
         )  # fmt: skip
 
@@ -343,6 +335,6 @@ def _how(qkv: Tensor, edge: Tensor | None, hears: Tensor, drop: float) -> dict[s
     }  # fmt: skip
 
 
-def fits(size: int, dim: int) -> bool:
-    """True where the kernels take sequences of this size and heads of this width."""
-    return size <= 160 and dim in (16, 32, 64)
+def fits(size: int, dim: int, events: bool) -> bool:
+    """True where the kernels take sequences of this size and heads of this width; longer ones outgrow the chip."""
+    return size <= (80 if events else 96) and dim in (16, 32, 64)

@@ -17,9 +17,9 @@ from torch import Tensor
 from cordgt.kernels import attention, norm
 
 
-def fits(size: int, dim: int) -> bool:
-    """True where the kernels take sequences of this size and this width."""
-    return attention.fits(size, dim)
+def fits(size: int, dim: int, events: bool) -> bool:
+    """True where the kernels take sequences of this size and this width, with or without event features."""
+    return attention.fits(size, dim, events)
 
 
 def encode(

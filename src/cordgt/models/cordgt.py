@@ -275,7 +275,7 @@ class Cordgt(LinkModel):
         """The embedding of each sequence, the mean of its tree's tokens: (B, 2M, D); (B, 1, D) for nodes alone."""
         weight = self._pooling(batch)
         fused = kernels.fused("encoder", weight.device)
-        if fused is None or not fused.fits(self.shape.size, self.settings.hidden):
+        if fused is None or not fused.fits(self.shape.size, self.settings.hidden, batch.edge_x is not None):
             states = self._encode(batch)
             return (weight.unsqueeze(-2).to(states.dtype) @ states).squeeze(-2).float()
         drop = self.settings.dropout if self.training else 0.0
