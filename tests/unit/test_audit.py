@@ -22,8 +22,11 @@ from cordgt.tasks.link import LinkTask
 from cordgt.training import make_network
 
 CPU = torch.device("cpu")
-SMALL = {"fanout": "4,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 6, "sd_dim": 4}
-FORGETFUL = {"memory_dim": 4, "time_dim": 4, "block": 20}
+SMALL = {
+    "fanout": (4, 2), "hidden": 8, "heads": 2, "layers": 1, "td_dim": 6, "sd_dim": 4, "neighbours": 4, "time_dim": 4,
+    "length": 8, "channel_dim": 4, "walks": 4, "walk_length": 2, "position_dim": 6, "rows": 64, "memory_dim": 4,
+    "block": 20,
+}  # fmt: skip
 
 
 def columns(n: int = 320, nodes: int = 23, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -48,8 +51,7 @@ def task_of(rule: str = "event", kind: type[LinkTask] = LinkTask, **options: boo
 
 
 def network(model: str, task: LinkTask, **twist: Any) -> LinkModel:
-    small = SMALL if model == "cordgt" else FORGETFUL if MODELS[model].network.remembers else {}
-    settings = make(model, small | twist, seed=3)
+    settings = make(model, SMALL | twist, seed=3)  # keys that other models use are put aside
     return make_network(settings, edge_dim=task.stream.edge_dim, node_dim=task.stream.node_dim)
 
 
