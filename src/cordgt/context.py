@@ -101,7 +101,7 @@ def sample_trees(
     if index.runs_compiled:
         return _sample_compiled(index, shape, root, cut, seed, int(epoch), sampling)
     past = index.fused
-    if past is not None and 1 <= shape.hops <= past.MOST_HOPS:
+    if past is not None and past.draws_trees(shape.fanout):
         when = epoch if isinstance(epoch, Tensor) else torch.full((), epoch, dtype=torch.int64, device=root.device)
         key, recent = draws.mix_int(seed), sampling == "recent"
         return Context(
@@ -147,9 +147,10 @@ def _fill_trees(  # type: ignore[no-untyped-def]
         first = block * ROOTS_AT_ONCE
         n = min(ROOTS_AT_ONCE, len(root) - first)
         # Of the slots that have children: their keys, where their rows begin, and their events before their own cut.
-        key = np.empty((n, starts[hops]), dtype=np.uint64)
-        row = np.zeros((n, starts[hops]), dtype=np.int64)
-        degree = np.zeros((n, starts[hops]), dtype=np.int64)
+        width = max(starts[hops], 1)  # a tree without hops has a root all the same
+        key = np.empty((n, width), dtype=np.uint64)
+        row = np.zeros((n, width), dtype=np.int64)
+        degree = np.zeros((n, width), dtype=np.int64)
         for i in range(n):
             u, before = root[first + i], cut[first + i]
             key[i, 0] = child_u64(child_u64(of_epoch, u), before)

@@ -136,7 +136,7 @@ class Oracle:
         met = self.history.index.pair_history(source, dst, cut)[0].cpu().numpy()
         if new_only:
             candidates, dst, met = candidates[met == 0], dst[torch.from_numpy(met == 0).to(self.device)], met[met == 0]
-        logits = self._score_candidates(source, dst, t, cut)
+        logits = score_queries(self.model, self.history, Queries(source, dst[None], t, cut, cut))[0]
         best = np.lexsort((candidates, -logits))[:top]
         notes = self.notes(candidates[best], np.full(len(best), visible))
         ids = self.stream.ids.take(candidates[best]).to_pylist()
@@ -145,15 +145,6 @@ class Oracle:
             for i, s, m, n in zip(ids, _sigmoid(logits[best]), met[best], notes, strict=True)
         ]
         return found, str(self.notes(u, np.array([visible]))[0])
-
-    def _score_candidates(self, source: Tensor, dst: Tensor, t: Tensor, cut: Tensor, at_once: int = 500) -> np.ndarray:
-        """Logits of one source against any number of destinations; its tree is read once a chunk."""
-        parts = [
-            score_queries(self.model, self.history, Queries(source, chunk[None], t, cut, cut))[0]
-            for chunk in dst.split(at_once)
-            if len(chunk)
-        ]
-        return np.concatenate(parts) if parts else np.empty(0)
 
     def embed(self, node: np.ndarray, at: float | None = None, at_once: int = 1000) -> np.ndarray:
         """Embeddings (n, D) of internal ids, float32."""

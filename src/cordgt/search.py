@@ -24,7 +24,7 @@ from cordgt.settings import Settings, make
 from cordgt.stopping import listening
 from cordgt.tasks.link import LinkTask
 from cordgt.threads import keep_threads
-from cordgt.training import Fit, Silent, Watcher, choose_device, memory_explained
+from cordgt.training import Fit, Silent, Watcher, choose_device, memory_explained, use_precision
 
 Grid = Mapping[str, Sequence[Any]]
 
@@ -81,6 +81,8 @@ def search(
     chosen = choose_device(device)
     keep_threads()
     each = {_name(changes): _changed(settings, changes) for changes in tried}  # all of them checked before the first
+    if len({made.to_toml() for made in each.values()}) < len(tried):
+        raise SettingError("--grid: a combination stands there twice. Give each value of a key once.")
     taken = [out / name for name in each if RunFolder(out / name).holds_run]
     if taken and not resume:
         raise RunError(f"{taken[0]} holds a run already. Go on with --resume, or choose another folder with --out.")
@@ -102,7 +104,9 @@ def _try(
 ) -> Trial:
     """One training, from wherever it was; only its validation is looked at."""
     device = task.device
+    use_precision(settings, device)
     with folder.locked(), memory_explained(settings, folder):
+        folder.sweep()
         if folder.holds_run:
             check_same(folder, settings, task.stream)
         else:

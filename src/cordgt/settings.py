@@ -25,7 +25,7 @@ class Training:
     lr: float = 0.001
     patience: int = 3  # epochs without a better validation AP before it stops
     tolerance: float = 1e-4  # what counts as better, relative
-    precision: str = "bf16"  # of matrix products in training on a GPU; or "tf32", as elsewhere, or "fp32" everywhere
+    precision: str = "bf16"  # of matrix products on a GPU: "bf16" in training where a model can, "tf32", "fp32"
     checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; each epoch ends with one
 
     def __post_init__(self) -> None:

@@ -59,7 +59,8 @@ class CapturedStep:
     Shapes are static, so the last batch is filled up with events of weight 0.
     """
 
-    WARM_UP = 3  # steps outside the graph, on a side stream, as recording asks for; their effect is undone
+    WARM_UP = 3  # steps outside the graph, on a side stream, as recording asks for; weights are put back afterwards,
+    # and Adam's state is emptied: whoever had one before puts it back, as `training.Fit` does
 
     def __init__(self, step: Step, batch_size: int) -> None:
         device = step.task.device

@@ -119,6 +119,10 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise SettingError(f"There is no device '{name}': it is auto, cpu or cuda.") from None
+    if device.type == "cuda" and device.index is not None and torch.cuda.is_available():
+        if device.index >= torch.cuda.device_count():
+            raise SettingError(f"There is no device '{name}': this machine has {torch.cuda.device_count()} of them.")
+        torch.cuda.set_device(device)  # kernels and streams go to the current one
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SettingError("CUDA was asked for, but this machine has no usable CUDA device. Use --device cpu or auto.")
     if device.type not in ("cpu", "cuda"):
@@ -259,7 +263,7 @@ class Fit:
         if self.task.device.type == "cpu" or self.model.remembers:  # memory reaches as far as it must: no fixed shapes
             return Step(self.model, self.task, self.optimizer, self.settings.seed, 0)
         self.model.train()
-        half = self.settings.training.precision == "bf16"
+        half = self.model.halves and self.settings.training.precision == "bf16"
         plain = Step(self.model, self.task, self.optimizer, self.settings.seed, self.epoch_tensor, half)
         saved = {k: v.clone() for k, v in self._tensors().items()}
         captured = CapturedStep(plain, self.settings.training.batch_size)

@@ -16,6 +16,7 @@ from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.metrics import link_metrics
 from cordgt.protocol import VISIBILITIES, Protocol
+from cordgt.step import Step
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate, score_queries
 from cordgt.training import make_network
 
@@ -328,3 +329,44 @@ def test_embeddings_are_finite_and_know_nothing_later(case: Case, features: bool
         assert torch.equal(embed(world.first(40)), found)
     else:
         assert torch.equal(embed(world.first(40))[:3], found[:3])
+
+
+# --- odd sizes ---
+
+
+@every_model
+def test_no_query_and_one_with_many_candidates(case: Case) -> None:
+    """Nothing asked is nothing answered; a query too wide for one piece is scored as in narrower ones."""
+    world = random_world(13, 60, features=False)
+    network = case.network(world)
+    task = LinkTask.prepare(world.stream, Protocol(), seed=5, device=CPU)
+    _, queries = task.evaluation_queries("test", "transductive")
+    none = rows(queries, slice(0, 0))
+    network.eval()
+    with torch.inference_mode():
+        assert network(network.reader.pairs(task.whole, none)).shape == (0, 2)
+    assert score_queries(network, task.whole, none).shape == (0, 2)
+    one = rows(queries, slice(3, 4))
+    wide = replace(one, dst=torch.arange(world.stream.n_nodes)[None])
+    whole = score_queries(network, task.whole, wide)
+    np.testing.assert_allclose(score_queries(network, task.whole, wide, pairs_at_once=4), whole, rtol=1e-6, atol=1e-5)
+
+
+@every_model
+def test_weights_changed_in_place_are_noticed(case: Case) -> None:
+    """A fused Adam leaves the versions of weights alone: what a model keeps must not outlive a step of it."""
+    world = random_world(14, 80, features=False)
+    network = case.network(world)
+    if not network.trains:
+        pytest.skip("nothing to train")
+    task = LinkTask.prepare(world.stream, Protocol(), seed=5, device=CPU)
+    _, queries = task.evaluation_queries("test", "transductive")
+    score_queries(network, task.whole, queries)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.1, fused=True)
+    position = torch.from_numpy(task.split.train[-10:])
+    Step(network.train(), task, optimizer, 0, 1)(position, torch.ones(10))
+    fresh = case.network(world)
+    fresh.load_state_dict(network.state_dict())
+    np.testing.assert_array_equal(
+        score_queries(network, task.whole, queries), score_queries(fresh, task.whole, queries)
+    )

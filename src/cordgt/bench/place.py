@@ -60,7 +60,7 @@ class Place:
         use_precision(self.settings, self.device)
         cuda = self.device.type == "cuda"
         epoch = torch.ones((), dtype=torch.int64, device=self.device) if cuda else 1
-        half = cuda and self.settings.training.precision == "bf16"
+        half = cuda and self.model.halves and self.settings.training.precision == "bf16"
         return Step(self.model, self.task, self.optimizer, self.settings.seed, epoch, half)
 
     def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:

@@ -133,7 +133,7 @@ def _attend(
         edge += sequence * size * edge_stride + head * D
     key = key_of(tl.load(seed), program)
     TWO: tl.constexpr = B > 0
-    BB: tl.constexpr = B if B > 0 else A
+    BB: tl.constexpr = B if B > 0 else 16
     row_a = tl.arange(0, A)
     row_b = A + tl.arange(0, BB)
     k_a = _rows(qkv + H * D, row_a, size, stride, D)
@@ -162,7 +162,7 @@ def _attend(
 
 @triton.jit
 def _backward_columns(
-    q, dy, weight, k, v, ek, ev, row, column, parent, key, size, drop, least,
+    dy, weight, v, ev, row, column, parent, key, size, drop, least,
     EVENTS: tl.constexpr, DROP: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """For a tile of columns: what reaches the weights from above, and the weights as they were used (dropped)."""
@@ -204,13 +204,11 @@ def _backward_tile(
     if TWO:
         b = _logits(q, k_b, ek_b, row, column_b, hears, parent, size, scale, ROWS, EVENTS, EXACT)
     a, b = _weights(a, b, TWO)
-    da, used_a = _backward_columns(
-        q, dy, a, k_a, v_a, ek_a, ev_a, row, column_a, parent, key, size, drop, least, EVENTS, DROP, EXACT
-    )
+    da, used_a = _backward_columns(dy, a, v_a, ev_a, row, column_a, parent, key, size, drop, least, EVENTS, DROP, EXACT)
     shared = tl.sum(a * da, axis=1)
     if TWO:
         db, used_b = _backward_columns(
-            q, dy, b, k_b, v_b, ek_b, ev_b, row, column_b, parent, key, size, drop, least, EVENTS, DROP, EXACT
+            dy, b, v_b, ev_b, row, column_b, parent, key, size, drop, least, EVENTS, DROP, EXACT
         )
         shared += tl.sum(b * db, axis=1)
     ds = a * (da - shared[:, None]) * scale

@@ -1,6 +1,6 @@
 """The transformer over short sequences, forwards and backwards by hand: what stays between kernels is written once.
 
-A layer is eight launches forwards and fifteen backwards, four and eight of them matrix products. A feed-forward's last
+A layer is eight launches forwards and thirteen backwards, four and eight of them matrix products. A feed-forward's last
 bias is not added by its product: it joins, with the branch, where the next pass over the rows happens anyway.
 
 Twin: `cordgt.models.cordgt.Layer` and the pooling after it.

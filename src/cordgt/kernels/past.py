@@ -5,6 +5,7 @@ Twins: `cordgt.context._sample_plain`, `TemporalIndex._pair_history_plain`, `cor
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,7 +16,13 @@ from torch import Tensor
 from cordgt.kernels.draws import below, child
 
 MOST_HOPS = 3
+MOST_SLOTS = 4096  # of a tree with each hop padded to a power of two, which one program holds
 Index = Any  # a TemporalIndex: it asks these kernels, so they cannot import it
+
+
+def draws_trees(fanout: tuple[int, ...]) -> bool:
+    """True where `sample_trees` takes this shape."""
+    return 1 <= len(fanout) <= MOST_HOPS and math.prod(triton.next_power_of_2(n) for n in fanout) <= MOST_SLOTS
 
 
 def steps(longest: int) -> int:
@@ -194,7 +201,7 @@ def _distances(
     SLOTS: tl.constexpr, OTHERS: tl.constexpr,
 ):  # fmt: skip
     """A program for each (query, relation): TD and SD of the nodes of tree ``of`` to the root of tree ``to``."""
-    query, relation = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    query, relation = tl.program_id(0).to(tl.int64) // n_relations, tl.program_id(0) % n_relations
     of = relation
     to = relation
     if CORRELATED:  # the order of `cordgt.distance.relations`
@@ -252,7 +259,7 @@ def distances(
     td = torch.empty((n, n_relations, size), dtype=torch.float64, device=trees.device)
     sd = torch.empty((n, n_relations, size), dtype=torch.int64, device=trees.device)
     if n:
-        _distances[(n, n_relations)](
+        _distances[(n * n_relations,)](
             index.pair_start, index.pair_nbr, index.pair_pos_start, index.pair_pos, index.elapsed, trees.contiguous(),
             hop, t.contiguous(), pair_cut.contiguous(), td, sd, n_trees - 1, n_relations, size, index.n_nodes,
             steps(index.max_pairs), steps(index.max_meetings), absent, hops + 1,

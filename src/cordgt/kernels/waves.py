@@ -1,4 +1,4 @@
-"""Sinusoids of distances. Twin: `cordgt.encoding.sinusoids_plain`."""
+"""Sinusoids of distances. Twin: the other half of `cordgt.encoding.sinusoids`."""
 
 from __future__ import annotations
 

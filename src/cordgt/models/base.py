@@ -34,6 +34,7 @@ class LinkModel(nn.Module):
     queries_at_once: int | None = None  # of a training batch on a CPU, if it may be worked off in parts
     pairs_at_once = 2000  # how many pairs are scored in one piece outside training: bounds the memory
     pairs_at_once_on_cpu: int | None = None  # where fewer, that fit its cache, are faster there
+    halves = False  # True: it may be trained in bfloat16, because it keeps in float32 what that would spoil
     embeds = True  # False where the model has no embedding of a single node
     remembers = False  # True: in training a state goes from batch to batch, in one process; see `carried`
     by_number = False  # True: it learns something of each node by itself, so a new one is not like a known one

@@ -230,6 +230,7 @@ class Cordgt(LinkModel):
     reader: TreeReader
     queries_at_once = 50  # in training on a CPU: half a batch of the paper's keeps more of a layer in the cache
     pairs_at_once_on_cpu = 200
+    halves = True
 
     def __init__(self, settings: CordgtSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
@@ -287,7 +288,7 @@ class Cordgt(LinkModel):
         states, hears, edge_x = self.sequences(batch)
         for layer in self.layers:
             states = layer(states, hears, edge_x)
-        return states.unflatten(0, (len(batch.valid), -1))
+        return states.unflatten(0, (len(batch.valid), max(1, 2 * (batch.valid.shape[1] - 1))))
 
     def sequences(self, batch: Trees) -> tuple[Tensor, Tensor, Tensor | None]:
         """What the layers take: tokens (S, C, D), who hears whom (S, C or 1, C), and features (S, C, De) if any."""

@@ -306,6 +306,8 @@ class MemoryModel(LinkModel):
             now.state = self._empty(history)  # another epoch
         now.told = None  # learnt from once
         self._trained = now
+        if self._replayed is not None:
+            self._replayed.made_by = (-1,)  # weights are about to change, and a fused Adam leaves their versions alone
         self._advance(now, stop)
         return now
 

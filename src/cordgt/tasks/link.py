@@ -100,7 +100,15 @@ class LinkTask:
         index, key, rule = self.whole.index, negatives_key(seed), self.protocol.visibility
         return Queries(
             *index.fused.ask(
-                index, self.src, self.dst, pool, position, batch_start, key=key, epoch=when, visibility=rule
+                index,
+                self.src,
+                self.dst,
+                pool,
+                position,
+                batch_start.expand_as(position),
+                key=key,
+                epoch=when,
+                visibility=rule,
             )
         )
 
@@ -214,7 +222,14 @@ def score_queries(
     n, width = queries.dst.shape
     on_cpu = history.index.device.type == "cpu"
     usual = model.pairs_at_once_on_cpu if on_cpu and model.pairs_at_once_on_cpu else model.pairs_at_once
-    step = max(1, (pairs_at_once or usual) // max(width, 1))
+    at_once = pairs_at_once or usual
+    if width > at_once:  # one query alone is too many: its candidates are asked about in parts
+        parts = [replace(queries, dst=dst) for dst in queries.dst.split(at_once, dim=1)]
+        scored = [score_queries(model, history, part, pairs_at_once=at_once) for part in parts]
+        if progress is not None:
+            progress(n)
+        return np.concatenate(scored, axis=1)
+    step = max(1, at_once // max(width, 1))
     out = []
     model.eval()
     with torch.inference_mode():
