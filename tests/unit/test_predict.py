@@ -285,14 +285,6 @@ def test_nobody_left_to_recommend(tmp_path: Path) -> None:
     assert [r.node for r in made.recommend(99, new_only=True, top=9)] == [r.node for r in made.recommend(99, top=9)]
 
 
-def test_many_candidates_are_scored_in_chunks(run: Run) -> None:
-    oracle = run.oracle
-    t, cut = oracle.moments(None, 1)
-    source, dst = torch.tensor([1]), torch.arange(run.stream.n_nodes)
-    whole = oracle._score_candidates(source, dst, t, cut)
-    np.testing.assert_allclose(oracle._score_candidates(source, dst, t, cut, at_once=4), whole, atol=1e-5)
-
-
 def test_recommended_nodes_are_marked(run: Run) -> None:
     """A destination that training never saw says so; the source's own mark comes with the answer."""
     _, _, _, edge_x = columns()
