@@ -41,6 +41,18 @@ from cordgt.training import (
 EVALUATION_KEYS = ("visibility", "negatives", "pool", "ranking", "eval_batch", "eval_seed")
 
 
+def _check_same_protocol(folder: RunFolder, settings: Settings, metrics: Mapping[str, Any]) -> None:
+    """RunError where config.toml has another protocol than the figures: its test could be what it was trained on."""
+    measured = metrics.get("protocol")
+    if not isinstance(measured, dict):
+        raise RunError(f"{folder.path} is damaged: metrics.json does not say how its figures were measured.")
+    for key, value in vars(settings.protocol).items():
+        if key in measured and measured[key] != value:
+            raise RunError(
+                f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {measured[key]}."
+            )
+
+
 @dataclass(frozen=True)
 class Run:
     """A trained model with the history it answers from."""
@@ -62,6 +74,7 @@ class Run:
         stream = EventStream.load(folder.path)
         if not _is_same_data(stream, data):
             raise RunError(f"{folder.path} is damaged: its events are not those it was trained on.")
+        _check_same_protocol(folder, settings, metrics)
         return cls(folder, settings, stream, metrics, choose_device(device), _columns_of(data))
 
     @property

@@ -56,6 +56,7 @@ def audit_model(model: LinkModel, task: LinkTask, *, queries: int = 200) -> list
         future(model, task, sample),
         same_moment(model, task),
         batch_size(model, task, sample),
+        candidate_order(model, task, sample),
         time_shift(model, task, sample),
         other_names(model, task, sample),
         same_seed(model, task, sample),
@@ -171,6 +172,19 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
         rule = f"rule {task.protocol.visibility} shows what lay before the batch: {seen}; given these, {told}"
         return Check("batch size", what, DESIGN, rule)
     return Check("batch size", what, FAIL if differing.any() else OK, f"{seen}; {told}" if differing.any() else told)
+
+
+def candidate_order(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
+    """The true destination always stands first: in another place, and alone, each candidate gets the same score."""
+    moved = _Moved(TOLERANCE.get(task.device.type, 1e-4))
+    expected = score_queries(model, task.whole, sample.queries)
+    turned = score_queries(model, task.whole, replace(sample.queries, dst=sample.queries.dst.flip(1)))
+    moved.add("turned round", turned[:, ::-1], expected)
+    for place in range(expected.shape[1]):
+        alone = replace(sample.queries, dst=sample.queries.dst[:, place : place + 1])
+        moved.add("alone", score_queries(model, task.whole, alone)[:, 0], expected[:, place])
+    what = "candidates in another place, and alone"
+    return Check("candidate order", what, FAIL if moved.any else OK, str(moved))
 
 
 def memory_blocks(model: MemoryModel, task: LinkTask, sample: Sample) -> Check:

@@ -348,7 +348,7 @@ def audit(
     answers.check_json(json_)
     changes = parse_assignments(set_)
     about: dict[str, Any] = {}
-    if (Path(what) / "config.toml").exists():
+    if (Path(what) / "config.toml").exists() or (Path(what).is_dir() and list(Path(what).glob("*/config.toml"))):
         loaded = _run(Path(what), device)
         model, task = loaded.measured(**changes)
         checks = audit_model(model, task, queries=queries)
@@ -771,7 +771,8 @@ def _show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> Non
         answers.write_json(metrics, json_)
     if json_ != "-":
         console.out.print(console.figures_table(title, metrics))
-    for text in (*console.undefined_figures(metrics), *console.below_floors(metrics)):
+    said = (*console.undefined_figures(metrics), *console.stand_ins(metrics), *console.below_floors(metrics))
+    for text in said:
         console.note(text)
 
 

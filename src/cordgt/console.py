@@ -145,6 +145,18 @@ def _is_below(figure: Any, floor: Any) -> bool:
     return mean is not None and other is not None and mean < other
 
 
+def stand_ins(metrics: dict[str, Any]) -> list[str]:
+    """A sentence for each split of which some negatives are random, for none of the kind asked for existed."""
+    return [
+        f"{part}, {setting}: {share:.0%} of the negatives are random, for the others' sources have no such partner."
+        for part in ("validation", "test")
+        for setting, row in metrics.get(part, {}).items()
+        if isinstance(row.get("random_negatives"), int) and row["events"]
+        for share in [row["random_negatives"] / row["events"]]
+        if share > 0
+    ]
+
+
 def undefined_figures(metrics: dict[str, Any]) -> list[str]:
     """A sentence for each split without figures."""
     empty = "no event of this split touches a node that training has not seen"

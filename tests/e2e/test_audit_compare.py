@@ -22,7 +22,7 @@ def test_a_run_passes(trained: Trained, rule: str) -> None:
     assert found["passed"] and found["model"] == "cordgt" and found["protocol"]["visibility"] == rule
     results = {row["check"]: row["result"] for row in found["checks"]}
     assert results.pop("batch size") == ("ok" if rule == "event" else "by design")
-    assert set(results.values()) == {"ok"} and len(results) == 8
+    assert set(results.values()) == {"ok"} and len(results) == 9
 
 
 def test_dates_features_and_separate_ids_pass(shop: Trained) -> None:

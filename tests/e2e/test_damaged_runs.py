@@ -194,3 +194,12 @@ def test_garbled_lines_of_the_history_do_not_stop_a_resume(tmp_path: Path) -> No
     works("train", data, *TINY, "--out", "run", "--resume")
     lines = [json.loads(line) for line in Path("run/history.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1]
+
+
+def test_a_protocol_that_was_edited(copy: Path) -> None:
+    """With another split its test could hold what it was trained on."""
+    config = copy / "config.toml"
+    text = config.read_text(encoding="utf-8")
+    assert "train_part = 0.7\n" in text
+    config.write_text(text.replace("train_part = 0.7\n", "train_part = 0.3\n"), encoding="utf-8")
+    every_command_refuses(copy, "is damaged", "train_part=0.3", "trained with 0.7")

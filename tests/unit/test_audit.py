@@ -16,6 +16,7 @@ from cordgt.events import EventStream, TimeAxis
 from cordgt.history import History, Queries
 from cordgt.models import MODELS
 from cordgt.models.base import LinkModel, Reader
+from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.protocol import VISIBILITIES, Protocol
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
@@ -354,3 +355,15 @@ def show_planted() -> None:
 
 if __name__ == "__main__":
     show_planted()
+
+
+def test_a_model_that_knows_the_true_one_by_its_place_is_caught() -> None:
+    class Placed(Edgebank):
+        def forward(self, batch: Tensor) -> Tensor:
+            scores = super().forward(batch)
+            scores[:, 0] += 1e-3
+            return scores
+
+    task = task_of()
+    found = results(audit_model(Placed(EdgebankSettings(), edge_dim=0, node_dim=0), task, queries=20))
+    assert found["candidate order"] == FAIL
