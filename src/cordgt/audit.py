@@ -49,8 +49,15 @@ def failed(checks: Sequence[Check]) -> bool:
 
 def audit_model(model: LinkModel, task: LinkTask, *, queries: int = 200) -> list[Check]:
     """Every check of a model on a sample of the task's own test queries, the trained weights in evaluation mode."""
+    before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # so that what moves is not the rounding of another batch size
-    sample = Sample.draw(task, queries)
+    try:
+        return _checks(model, task, Sample.draw(task, queries))
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _checks(model: LinkModel, task: LinkTask, sample: Sample) -> list[Check]:
     checks = [
         visible_events(task, sample),
         future(model, task, sample),
@@ -155,7 +162,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
             differing |= (value != getattr(sample.queries, name)).reshape(len(differing), -1).any(dim=1).cpu().numpy()
     moved = _Moved(TOLERANCE.get(task.device.type, 1e-4))
     expected = score_queries(model, task.whole, sample.queries)
-    whole = _tensors(_read(model, task.whole, sample.queries))
+    whole = tensors(_read(model, task.whole, sample.queries))
     order = np.random.default_rng(0).permutation(len(expected))
     misread = 0
     for name, rows, size in (("1", order[:50], 1), ("7", order, 7)):
@@ -163,7 +170,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
             part = rows[i : i + size]
             asked = _take(sample.queries, part)
             moved.add(f"batches of {name}", score_queries(model, task.whole, asked), expected[part])
-            misread += _misread(_tensors(_read(model, task.whole, asked)), whole, part, len(expected))
+            misread += _misread(tensors(_read(model, task.whole, asked)), whole, part, len(expected))
     told = f"{moved}; readings differ in {misread} batches" if misread else str(moved)
     if moved.any or misread:
         return Check("batch size", what, FAIL, told)
@@ -475,7 +482,7 @@ def _misread(got: list[Tensor], whole: list[Tensor], rows: np.ndarray, n: int) -
     )
 
 
-def _tensors(read: Any) -> list[Tensor]:
+def tensors(read: Any) -> list[Tensor]:
     """Every tensor in what a reader read, whatever it is made of, in one order."""
     if isinstance(read, Tensor):
         return [read]
@@ -483,7 +490,7 @@ def _tensors(read: Any) -> list[Tensor]:
         read = [getattr(read, field.name) for field in dataclasses.fields(read)]
     if isinstance(read, dict):
         read = list(read.values())
-    return [tensor for part in read for tensor in _tensors(part)] if isinstance(read, list | tuple) else []
+    return [tensor for part in read for tensor in tensors(part)] if isinstance(read, list | tuple) else []
 
 
 # -------------------- data

@@ -24,6 +24,11 @@ class Queries:
     cut: Tensor  # (B,) int64
     pair_cut: Tensor  # (B,) int64
 
+    @property
+    def ends(self) -> Tensor:
+        """(B, 1 + M) int64: the source, then its candidates."""
+        return torch.cat([self.src[:, None], self.dst], dim=1)
+
 
 @dataclass(frozen=True)
 class History:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cordgt.audit import tensors
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.metrics import link_metrics
@@ -33,7 +34,6 @@ from .worlds import (
     every_sampling_model,
     logits,
     random_world,
-    tensors,
     worlds,
 )
 

@@ -285,14 +285,3 @@ def logits(network: LinkModel, history: History, queries: Queries) -> Tensor:
 def answers(network: LinkModel, world: World, asked: Asked) -> Tensor:
     """Logits (B, M) of the questions in a world."""
     return logits(network, world.history, asked.on(world.stream))
-
-
-def tensors(read: Any) -> list[Tensor]:
-    """Every tensor in what a reader read, whatever it is made of, in one order."""
-    if isinstance(read, Tensor):
-        return [read]
-    if dataclasses.is_dataclass(read):
-        read = [getattr(read, field.name) for field in dataclasses.fields(read)]
-    if isinstance(read, dict):
-        read = list(read.values())
-    return [tensor for part in read for tensor in tensors(part)] if isinstance(read, list | tuple) else []

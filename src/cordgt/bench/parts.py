@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from cordgt import kernels
@@ -30,7 +29,7 @@ def trees_of(place: Place, queries: Queries) -> Timing | None:
     shape = place.trees
     if shape is None:
         return None
-    root = torch.cat([queries.src[:, None], queries.dst], dim=1)
+    root = queries.ends
     tree_index, cut = place.task.training.index, queries.cut[:, None]
     return timed(lambda: sample_trees(tree_index, shape, root, cut, seed=0, epoch=1), place.device, place.repeat)
 

@@ -69,7 +69,7 @@ class WalkReader:
 
     def pairs(self, history: History, queries: Queries) -> WalkSets:
         """R = 1 + M: the source's walks are read once for all its candidates."""
-        root = torch.cat([queries.src[:, None], queries.dst], dim=1)
+        root = queries.ends
         return self._read(history, root, queries.t, queries.cut, paired=True)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> WalkSets:

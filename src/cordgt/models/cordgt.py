@@ -102,7 +102,7 @@ class TreeReader:
 
     def pairs(self, history: History, queries: Queries) -> Trees:
         """The trees of the sources and of their candidates."""
-        roots = torch.cat([queries.src[:, None], queries.dst], dim=1)
+        roots = queries.ends
         return self._read(history, roots, queries.t, queries.cut, queries.pair_cut, self.settings.stpe == "c")
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Trees:

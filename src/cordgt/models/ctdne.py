@@ -58,7 +58,7 @@ class NumberReader:
 
     def pairs(self, history: History, queries: Queries) -> Tensor:
         """(B, 1+M) int64: the source, then its candidates."""
-        return torch.cat([queries.src[:, None], queries.dst], dim=1)
+        return queries.ends
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
         return node[:, None]

@@ -73,7 +73,7 @@ class SequenceReader:
 
     def pairs(self, history: History, queries: Queries) -> Sequences:
         """R = 1 + M: the source's sequence is read once for all its candidates."""
-        node = torch.cat([queries.src[:, None], queries.dst], dim=1)
+        node = queries.ends
         return self._read(history, node, queries.t, queries.cut, paired=True)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Sequences:

@@ -56,7 +56,7 @@ class LinkReader:
 
     def pairs(self, history: History, queries: Queries) -> Links:
         """Those of the source and of its candidates: R = 1 + M."""
-        return self._read(history, torch.cat([queries.src[:, None], queries.dst], dim=1), queries.t, queries.cut)
+        return self._read(history, queries.ends, queries.t, queries.cut)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Links:
         """The nodes' own: R = 1."""

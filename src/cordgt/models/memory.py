@@ -100,7 +100,7 @@ class MemoryReader:
     shape: TreeShape
 
     def pairs(self, history: History, queries: Queries) -> MemoryBatch:
-        node = torch.cat([queries.src[:, None], queries.dst], dim=1)
+        node = queries.ends
         return self._read(history, node, queries.t, queries.cut, queries.pair_cut)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> MemoryBatch:

@@ -67,7 +67,7 @@ class StreamReader:
 
     def pairs(self, history: History, queries: Queries) -> Streams:
         """R = 1 + M: the source's events are read once for all its candidates."""
-        return self._read(history, torch.cat([queries.src[:, None], queries.dst], dim=1), queries.t, queries.cut)
+        return self._read(history, queries.ends, queries.t, queries.cut)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Streams:
         """R = 1."""

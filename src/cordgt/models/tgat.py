@@ -67,7 +67,7 @@ class AgedTreeReader:
 
     def pairs(self, history: History, queries: Queries) -> Trees:
         """The trees of the source and of its candidates: R = 1 + M."""
-        return self.read(history, torch.cat([queries.src[:, None], queries.dst], dim=1), queries.t, queries.cut)[1]
+        return self.read(history, queries.ends, queries.t, queries.cut)[1]
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Trees:
         """The nodes' own trees: R = 1."""
