@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,14 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from cordgt import __version__, processes
 from cordgt.columns import as_text, can_be_read_twice, fit
 from cordgt.errors import RunError, SettingError, check_choice, nearest
 from cordgt.events import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.predict import Oracle, Recommendation
+from cordgt.processes import Group
 from cordgt.protocol import Protocol
 from cordgt.readers import read_events
-from cordgt.run import BEFORE_CONFIG, RunFolder, fingerprint, ids_fingerprint
+from cordgt.run import BEFORE_CONFIG, RunFolder, Unwritten, fingerprint, ids_fingerprint
 from cordgt.settings import Settings, known_keys, make
 from cordgt.tasks.link import PARTS, LinkTask, history_of, split_of
 from cordgt.tensorboard import curves
@@ -29,6 +32,7 @@ from cordgt.training import (
     Silent,
     Watcher,
     all_figures,
+    check_may_share,
     choose_device,
     load_weights,
     memory_explained,
@@ -146,7 +150,9 @@ class Run:
     def measured(self, **changes: Any) -> tuple[LinkModel, LinkTask]:
         """What figures are taken of: the weights that validation chose, and the run's own stream, as in `evaluate`."""
         protocol = self._evaluation_protocol(changes)
-        task = LinkTask.prepare(self._own_stream(), protocol, seed=self.settings.seed, device=self.device)
+        task = LinkTask.prepare(
+            self._own_stream(), protocol, seed=self.settings.seed, device=self.device, group=processes.current()
+        )
         return self._network("model.safetensors"), task
 
     @cached_property
@@ -268,13 +274,30 @@ def train_run(
     columns: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
-    """`train` for settings that are made already. RunError where another process is training in the same folder."""
+    """`train` for settings that are made already. RunError where another process is training in the same folder.
+
+    Under torchrun the processes share the training, and each of them returns the run; the first one writes its folder.
+    """
     chosen = choose_device(device)
     keep_threads()
-    folder = RunFolder(out)
-    start = None if init is None else _initial_weights(init, settings)
+    group = processes.join()
+    check_may_share(settings, group)
+    if group.size > 1:
+        processes.check_same(group, _told(settings, stream, resume, refit, init is not None))
+    folder = RunFolder(out) if group.leads else Unwritten(out)
     with folder.locked(), memory_explained(settings, folder):
-        return _train_locked(stream, settings, folder, chosen, resume, start, refit, as_text(columns or {}), watcher)
+        start = None if init is None or not group.leads else _initial_weights(init, settings)
+        return _train_locked(
+            stream, settings, folder, chosen, resume, start, refit, as_text(columns or {}), watcher, group
+        )
+
+
+def _told(settings: Settings, stream: EventStream, resume: bool, refit: bool, init: bool) -> dict[str, str]:
+    """What every process of a training must have alike, by name."""
+    told = {key: json.dumps(value) for key, value in _flat(settings).items()}
+    told |= {"model": settings.model, "the data": f"{stream.n_events} events, hash {fingerprint(stream)}"}
+    told |= {"the data's ids": ids_fingerprint(stream), "cordgt": __version__, "torch": torch.__version__}
+    return told | {"--resume": str(resume), "--refit": str(refit), "--init": str(init)}
 
 
 def _train_locked(
@@ -287,24 +310,32 @@ def _train_locked(
     refit: bool,
     columns: dict[str, str],
     watcher: Watcher | None,
+    group: Group,
 ) -> Run:
-    """`train_run` in a folder that is ours alone."""
+    """`train_run` in a folder that is ours alone. What it holds, the first process tells the others."""
     out = folder.path
-    if folder.holds_run:
+    done: Run | None = None
+    if group.leads and folder.holds_run:
         if not resume:
             raise _taken(out)
         check_same(folder, settings, stream)
         start, refit = _as_begun(folder, start, refit)
         if folder.finished and not (refit and "refit" not in folder.read_metrics()):
-            return Run.load(out, str(device))
-    task = LinkTask.prepare(stream, settings.protocol, seed=settings.seed, device=device)  # before anything is written
-    if not folder.holds_run:
+            done = Run.load(out, str(device))
+    metrics, refit, starts = group.from_first((None if done is None else done.metrics, refit, start is not None))
+    if metrics is not None:
+        return done or Run(RunFolder(out), settings, stream, metrics, device, columns)
+    start = group.tensors_from_first(start or {}) if starts else None
+    task = LinkTask.prepare(
+        stream, settings.protocol, seed=settings.seed, device=device, group=group
+    )  # before anything is written
+    if group.leads and not folder.holds_run:
         _check_free(out)
         _check_weights(start, settings, stream)
         folder.create(settings, stream, columns=columns, start=start, refit=refit)
-    with curves(watcher or Silent(), out) as watching:
+    with curves(watcher or Silent(), out) if group.leads else nullcontext(Silent()) as watching:
         metrics = train_in(folder, settings, task, start=start, refit=refit, watcher=watching)
-    return Run(folder, settings, stream, metrics, device, columns)
+    return Run(RunFolder(out), settings, stream, metrics, device, columns)
 
 
 def train_seeds(
@@ -323,18 +354,25 @@ def train_seeds(
     ``watch`` gives who watches the training in a folder; ``options`` as for `train_run`.
     """
     each = spread(settings, seeds, mask_draws)
-    if RunFolder(out).holds_run:
-        raise RunError(f"{out} holds a run of one seed. Choose another folder with --out.")
-    taken = [out / name for name in each if RunFolder(out / name).holds_run]
-    if not resume and (taken or RunFolder(out).finished):  # now, rather than when its turn comes
-        raise _taken((taken or [out])[0])
+    if processes.join().leads:
+        _check_free_for(out, list(each), resume)
     runs = []
     for name, own in each.items():
         watcher = None if watch is None else watch(name)
         runs.append(train_run(stream, own, out / name, resume=resume, watcher=watcher, **options).metrics)
     summary = summarise(runs)
-    RunFolder(out).write_metrics(summary)
+    if processes.current().leads:
+        RunFolder(out).write_metrics(summary)
     return summary
+
+
+def _check_free_for(out: Path, names: list[str], resume: bool) -> None:
+    """RunError where runs of these names cannot begin in a folder: now, rather than when their turn comes."""
+    if RunFolder(out).holds_run:
+        raise RunError(f"{out} holds a run of one seed. Choose another folder with --out.")
+    taken = [out / name for name in names if RunFolder(out / name).holds_run]
+    if not resume and (taken or RunFolder(out).finished):
+        raise _taken((taken or [out])[0])
 
 
 def spread(settings: Settings, seeds: int | None, mask_draws: int | None) -> dict[str, Settings]:
@@ -420,13 +458,16 @@ def _check_weights(start: dict[str, torch.Tensor] | None, settings: Settings, st
 def _differences(a: Settings, b: Settings) -> str:
     if a.model != b.model:
         return f"model {a.model}, now {b.model}"
-    flat = [
-        {"seed": s.seed} | dict(vars(s.protocol)) | dict(vars(s.training)) | dataclasses.asdict(s.model_settings)
-        for s in (a, b)
-    ]
+    flat = [_flat(s) for s in (a, b)]
     return "; ".join(
         f"{k}={json.dumps(v)}, now {json.dumps(flat[1][k])}" for k, v in flat[0].items() if flat[1][k] != v
     )
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    """Every setting by its key."""
+    tables = dict(vars(settings.protocol)) | dict(vars(settings.training)) | dataclasses.asdict(settings.model_settings)
+    return {"seed": settings.seed} | tables
 
 
 def default_folder(data: str, model: str, seed: int) -> Path:

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from cordgt import __version__, console
+from cordgt.cli_processes import Processes, among_others, leads, share, started_as_one_of_several
 from cordgt.errors import CordgtError, SettingError
 from cordgt.options import (
     FILE_ENDINGS,
@@ -65,7 +66,8 @@ app.add_typer(data_app, name="data")
 def main() -> None:
     """Run the command line. A person's mistake gives one message and exit code 2."""
     try:
-        app(args=_lone_json(sys.argv[1:]), prog_name="cordgt")
+        with among_others(next((word for word in sys.argv[1:] if not word.startswith("-")), "")):
+            app(args=_lone_json(sys.argv[1:]), prog_name="cordgt")
     except CordgtError as error:
         console.fail(str(error))
         sys.exit(2)
@@ -106,6 +108,7 @@ def train(
         typer.Option(min=1, metavar="N", help="Train with so many draws of the masked nodes, into mask-* folders."),
     ] = None,
     device: Device = "auto",
+    processes: Processes = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", show_default="runs/DATA-MODEL-seedN", help="The run folder.")
     ] = None,
@@ -126,6 +129,7 @@ def train(
     json_: Json = None,
 ) -> None:
     """Train a model on DATA, measure it, and keep everything in a run folder."""
+    share(processes, data)
     from cordgt import answers, api
     from cordgt.training import choose_device
 
@@ -151,6 +155,8 @@ def train(
                 watch=lambda name: bar.titled(f"{name.replace('-seed', ', seed').replace('-', ' ')}, "),
                 **options,
             )
+    if not leads():
+        return
     if resume and not bar.trained:
         console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
     _show_figures(f"{settings.model} on {stream.name}", metrics, json_)
@@ -257,9 +263,11 @@ def evaluate(
     ] = None,
     set_: Set = [],  # noqa: B006
     device: Device = "auto",
+    processes: Processes = None,
     json_: Json = None,
 ) -> None:
     """Measure a run again: as it was, or with another visibility, batch size, negatives, or as a ranking."""
+    share(processes, run)
     from cordgt import answers
     from cordgt.settings import parse_assignments
 
@@ -270,6 +278,8 @@ def evaluate(
     loaded = _run(run, device)
     with console.Bar() as bar:
         figures = loaded.evaluate(watcher=bar, part=part, **changes)
+    if not leads():
+        return
     _show_figures(
         f"{figures['model']} on {figures['data']}, {figures['protocol']['negatives']} negatives, "
         f"visibility {figures['protocol']['visibility']}",
@@ -752,6 +762,8 @@ def _resumable() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stopped:
         again = shlex.join(["cordgt", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+        if started_as_one_of_several() and "--processes" not in again:
+            again = "the same torchrun command and --resume"
         saved, code = (stopped.saved, stopped.exit_code) if isinstance(stopped, Stopped) else ("", 130)
         where = f"interrupted, and saved after {saved}. It goes on from there" if saved else "interrupted. It goes on"
         console.fail(f"{where} with: {again}")

@@ -285,6 +285,38 @@ class RunFolder:
         self.write_text("history.jsonl", "".join(kept))
 
 
+class Unwritten(RunFolder):
+    """The folder of a run that another process writes: here nothing is written to it, and nothing is found in it."""
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        yield
+
+    def sweep(self) -> None:
+        """Nothing to remove."""
+
+    def write_text(self, name: str, text: str) -> None:
+        """Nothing is written."""
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Nothing is written."""
+
+    def write_state(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+        """Nothing is written."""
+
+    def append_history(self, record: Mapping[str, Any]) -> None:
+        """Nothing is written."""
+
+    def keep_history(self, phase: str, epochs: int, events: int = 0) -> None:
+        """Nothing to drop."""
+
+    def has(self, name: str) -> bool:
+        return False
+
+    def remove(self, name: str) -> None:
+        """Nothing to remove."""
+
+
 def fingerprint(stream: EventStream) -> str:
     """A hash of what a stream says, to tell whether a run is resumed on the same data."""
     digest = hashlib.sha256()

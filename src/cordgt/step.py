@@ -16,7 +16,8 @@ from cordgt.tasks.link import LinkTask
 class Step:
     """One training step on one device, everything included: queries, trees, distances, forward, backward, Adam.
 
-    It is given positions of events and nothing else; the rest is read from what already lies on the device.
+    It is given positions of events and nothing else; the rest is read from what already lies on the device. Where
+    several processes train, each takes its part of the batch it is given, and all end with the same weights.
     """
 
     model: LinkModel
@@ -30,12 +31,17 @@ class Step:
         """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
         self.optimizer.zero_grad(set_to_none=True)
         share, start = weight / weight.sum(), position[:1]
+        mine = self.task.group.part(len(position))
+        position, share = position[mine], share[mine]
         at_once = self.model.queries_at_once if position.device.type == "cpu" else None
         at_once = at_once or max(len(position), 1)
         parts = zip(position.split(at_once), share.split(at_once), strict=True)
-        losses = [self._backward(of, start, part) for of, part in parts]
+        losses = [self._backward(of, start, part) for of, part in parts if len(of)]
+        loss = losses[0] if len(losses) == 1 else torch.stack([*losses, share.new_zeros(())]).sum()
+        if self.task.group.size > 1:
+            loss = self._add_up(loss)
         self.optimizer.step()
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        return loss
 
     def losses(self, batch: Any) -> Tensor:
         """(B,) what the model makes small, with products as precise as was asked for."""
@@ -51,6 +57,20 @@ class Step:
         loss = (self.losses(batch) * share).sum()
         loss.backward()
         return loss.detach()
+
+    def _add_up(self, loss: Tensor) -> Tensor:
+        """Gradients and loss of the whole batch, from those of each process's part, in one sum.
+
+        Each is weighted by its share of the whole batch, so the sum is what one process has, but for rounding. A
+        parameter without a gradient gets zeros, for others may have one: Adam leaves it as it is where none has.
+        """
+        parameters = [q for q in self.model.parameters() if q.requires_grad]
+        parts = [torch.zeros_like(q) if q.grad is None else q.grad for q in parameters]
+        flat = self.task.group.add_up(torch.cat([*(part.flatten() for part in parts), loss.reshape(1)]))
+        sums = flat.split([*(q.numel() for q in parameters), 1])
+        for q, total in zip(parameters, sums, strict=False):
+            q.grad = total.view_as(q)
+        return sums[-1].squeeze(0)
 
 
 class CapturedStep:

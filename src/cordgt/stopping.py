@@ -50,7 +50,8 @@ def listening() -> Iterator[Stop]:
 
     def release() -> None:
         for number, handler in taken.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is note:  # nobody has chosen otherwise meanwhile
+                signal.signal(number, handler)
 
     def note(number: int, _: FrameType | None) -> None:
         stop.asked = signal.Signals(number)

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from signal import Signals
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream
 from cordgt.floors import floor_figures
 from cordgt.models.base import LinkModel
+from cordgt.processes import Group, Lost, own_device
 from cordgt.run import STATES, RunFolder
 from cordgt.settings import Settings
 from cordgt.step import CapturedStep, Step
@@ -112,7 +114,8 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is a GPU where there is one."""
+    """``auto`` is a GPU where there is one; of several processes each has its own."""
+    name = own_device(name)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -205,8 +208,9 @@ class Fit:
         """Train to the end and return the weights to keep: the best ones, or the last where nothing validates."""
         if self.optimizer is None:
             return dict(self.model.state_dict())
-        if not self._restore():
+        if not self.task.group.from_first(self._restore()):
             self.model.prepare(self.task.training, int(self.task.split.train[-1]) + 1)
+        self._agree()
         step = None
         while not self.progress.finished:
             try:
@@ -216,12 +220,35 @@ class Fit:
             except Stopped as stopped:
                 self._save()
                 raise Stopped(stopped.asked, self._whereabouts()) from None
+            except Lost as lost:
+                raise self._left_alone(lost) from None
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise
                 traceback.clear_frames(error.__traceback__)  # which hold what the step had made so far
                 raise TooLarge(self._what_fits()) from None
         return self.best
+
+    def _agree(self) -> None:
+        """Every process goes on from where the first one stands: only that one reads the folder."""
+        group = self.task.group
+        if group.size == 1:
+            return
+        self.progress = Progress(**group.from_first(dict(vars(self.progress))))
+        self.loss.fill_(self.progress.loss)
+        tensors = group.tensors_from_first(self._tensors())
+        if not group.leads:
+            self._load_tensors(tensors)
+
+    def _left_alone(self, lost: Lost) -> BaseException:
+        """What to raise where another process is lost, after a checkpoint: sums that were not made changed nothing."""
+        saved = ""
+        if self.task.device.type == "cpu":  # a GPU may still be waiting for a sum
+            self._save()
+            saved = f" Saved after {self._whereabouts()}."
+        if self.stop.asked is not None:  # the others were asked to end, and have
+            return Stopped(self.stop.asked, self._whereabouts() if saved else "")
+        return Lost(f"{lost}{saved}")
 
     def _what_fits(self) -> str:
         """Which batch size the memory that is free now would hold, judged by steps of a few events; empty if unknown.
@@ -265,6 +292,8 @@ class Fit:
         self.model.train()
         half = self.model.halves and self.settings.training.precision == "bf16"
         plain = Step(self.model, self.task, self.optimizer, self.settings.seed, self.epoch_tensor, half)
+        if self.task.group.size > 1:  # sums over processes are not recorded
+            return plain
         saved = {k: v.clone() for k, v in self._tensors().items()}
         captured = CapturedStep(plain, self.settings.training.batch_size)
         self._load_tensors(saved)
@@ -318,7 +347,7 @@ class Fit:
                 if now - last > SECONDS_BETWEEN_LINES:
                     self.folder.append_history({"phase": p.phase, "epoch": epoch, "events": p.events, "loss": loss})
                     last = now
-            self.stop.check()
+            self._heed()
             if now - self.saved > 60 * self.settings.training.checkpoint_minutes:
                 self._save()
         loss = self._mean_loss(epoch)
@@ -326,6 +355,13 @@ class Fit:
         self._check_weights(epoch)
         self.watcher.step(p.events - shown, loss)
         return loss
+
+    def _heed(self) -> None:
+        """Raises `Stopped`, in all processes after the same batch, where a signal has come to any of them."""
+        asked = self.task.group.largest(self.stop.asked or 0)
+        if asked:
+            self.stop.asked = Signals(asked)
+        self.stop.check()
 
     def _mean_loss(self, epoch: int) -> float:
         """Over the epoch so far; RunError where it is no number."""
@@ -469,19 +505,46 @@ def train_in(
         torch.cuda.reset_peak_memory_stats()
     folder.sweep()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), listening() as stop:
-        epochs = settings.training.epochs
-        fit = Fit(folder, settings, task, phase="fit", epochs=epochs, start=start, watcher=watcher, stop=stop)
-        best = fit.run()
-        load_weights(fit.model, {k: v.to(device) for k, v in best.items()}, str(folder.path))
-        folder.write_tensors("model.safetensors", fit.model.state_dict(), vars(fit.progress))
-        metrics = _figures(fit.model, task, settings, fit.progress, Heeding(watcher, stop))
-        if refit and fit.model.trains:
-            metrics["refit"] = _refit(folder, settings, task, fit.progress.best_epoch, start, watcher, stop)
+        try:
+            metrics = _fit_and_measure(folder, settings, task, start, refit, watcher, stop)
+        except Lost:
+            stop.check()  # the others were asked to end as well, and this one waited for them
+            raise
     metrics["peak_memory_mb"] = peak_memory_mb(device)
     for name in STATES:  # the weights above are finished, so a resume needs no checkpoint
         folder.remove(name)
     folder.write_metrics(metrics)
     return metrics
+
+
+def _fit_and_measure(
+    folder: RunFolder,
+    settings: Settings,
+    task: LinkTask,
+    start: dict[str, Tensor] | None,
+    refit: bool,
+    watcher: Watcher,
+    stop: Stop,
+) -> dict[str, Any]:
+    """Train, keep the weights that validation chose, measure them; then, if asked for, train on everything."""
+    epochs = settings.training.epochs
+    fit = Fit(folder, settings, task, phase="fit", epochs=epochs, start=start, watcher=watcher, stop=stop)
+    best = fit.run()
+    load_weights(fit.model, {k: v.to(task.device) for k, v in best.items()}, str(folder.path))
+    folder.write_tensors("model.safetensors", fit.model.state_dict(), vars(fit.progress))
+    metrics = _figures(fit.model, task, settings, fit.progress, Heeding(watcher, stop))
+    if refit and fit.model.trains:
+        metrics["refit"] = _refit(folder, settings, task, fit.progress.best_epoch, start, watcher, stop)
+    return metrics
+
+
+def check_may_share(settings: Settings, group: Group) -> None:
+    """SettingError where several processes are to train a model that carries a state from batch to batch."""
+    if group.size > 1 and models.find(settings.model).network.remembers:
+        raise SettingError(
+            f"{settings.model} has a memory that goes from batch to batch, so it trains in one process: "
+            "start it without torchrun and without --processes."
+        )
 
 
 def _refit(
@@ -494,7 +557,9 @@ def _refit(
     stop: Stop,
 ) -> dict[str, Any]:
     """Train anew on every event for as many epochs as validation chose. The figures stay those of the honest split."""
-    everything = LinkTask.prepare(task.stream, task.protocol, seed=settings.seed, device=task.device, everything=True)
+    everything = LinkTask.prepare(
+        task.stream, task.protocol, seed=settings.seed, device=task.device, everything=True, group=task.group
+    )
     fit = Fit(folder, settings, everything, phase="refit", epochs=epochs, start=start, watcher=watcher, stop=stop)
     weights = fit.run()
     folder.write_tensors("refit.safetensors", weights, vars(fit.progress))
@@ -515,6 +580,7 @@ def _figures(
         "protocol": dict(vars(settings.protocol)),
         "device": str(task.device),
     }
+    found |= {"processes": task.group.size} if task.group.size > 1 else {}
     found |= all_figures(model, task, watcher)
     return found
 

@@ -22,11 +22,11 @@ ORDER = """
     models.base models.cosines models.parts models.cordgt models.edgebank models.popularity
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
-    protocol settings metrics tasks tasks.link floors
+    processes protocol settings metrics tasks tasks.link floors
     threads stopping run counting step training predict tensorboard api search audit compare
     bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.report
-    console answers demo options cli __main__
+    console answers demo options launch cli_processes cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent

@@ -17,6 +17,7 @@ from cordgt.index import TemporalIndex
 from cordgt.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
 from cordgt.models.base import LinkModel
 from cordgt.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners, negatives_key
+from cordgt.processes import ALONE, Group
 from cordgt.protocol import Protocol, cuts
 from cordgt.split import Split, split_events
 
@@ -45,10 +46,18 @@ class LinkTask:
     training: History  # without the events of masked nodes
     whole: History  # all events
     pools: Pools
+    group: Group = ALONE  # the processes that share training and evaluation
 
     @classmethod
     def prepare(
-        cls, stream: EventStream, protocol: Protocol, *, seed: int, device: torch.device, everything: bool = False
+        cls,
+        stream: EventStream,
+        protocol: Protocol,
+        *,
+        seed: int,
+        device: torch.device,
+        everything: bool = False,
+        group: Group = ALONE,
     ) -> LinkTask:
         """Split, index and move to the device. ``everything``: train on all events, masking none."""
         split = split_of(stream, protocol)
@@ -69,6 +78,7 @@ class LinkTask:
             training=training,
             whole=whole,
             pools=_pools(stream, split, protocol, device),
+            group=group,
         )
 
     @property
@@ -214,10 +224,12 @@ def score_queries(
     *,
     pairs_at_once: int | None = None,
     progress: Callable[[int], None] | None = None,
+    group: Group = ALONE,
 ) -> np.ndarray:
     """Logits (B, M) of any number of queries, in chunks of about ``pairs_at_once`` pairs; float64 on the host.
 
-    RunError where a logit is not finite: such scores would rank as they come, and flatter.
+    The processes of a group share the chunks, and all get all scores: to the bit what one process gets, for it works
+    off the same chunks. RunError where a logit is not finite: such scores would rank as they come, and flatter.
     """
     n, width = queries.dst.shape
     on_cpu = history.index.device.type == "cpu"
@@ -225,27 +237,38 @@ def score_queries(
     at_once = pairs_at_once or usual
     if width > at_once:  # one query alone is too many: its candidates are asked about in parts
         parts = [replace(queries, dst=dst) for dst in queries.dst.split(at_once, dim=1)]
-        scored = [score_queries(model, history, part, pairs_at_once=at_once) for part in parts]
+        scored = [score_queries(model, history, part, pairs_at_once=at_once, group=group) for part in parts]
         if progress is not None:
             progress(n)
         return np.concatenate(scored, axis=1)
     step = max(1, at_once // max(width, 1))
-    out = []
+    out, mine, told = [], group.part(n, step), 0
     model.eval()
     with torch.inference_mode():
-        for start in range(0, n, step):
+        for start in range(mine.start, mine.stop, step):
             part = slice(start, start + step)
             chunk = Queries(**{name: value[part] for name, value in vars(queries).items()})
             out.append(model(model.reader.pairs(history, chunk)))
             if progress is not None:
-                progress(len(chunk.src))
+                done = min(n - told, len(chunk.src) * group.size)  # the others are about as far
+                progress(done)
+                told += done
     scores = torch.cat(out).double().cpu().numpy() if out else np.empty((0, width))
+    if group.size > 1:
+        scores = _from_all(group, scores, mine, n)
     if not np.isfinite(scores).all():
         raise RunError(
             "The model's scores are no longer numbers: its weights have grown without bound in training. "
             "A smaller learning rate often helps (--set lr=0.0003, with another --out)."
         )
     return scores
+
+
+def _from_all(group: Group, part: np.ndarray, mine: slice, n: int) -> np.ndarray:
+    """All ``n`` rows, of which each process has its part. Zeros are added to them, which changes no bit."""
+    rows = np.zeros((n, *part.shape[1:]))
+    rows[mine] = part
+    return group.add_up(torch.from_numpy(rows)).numpy()
 
 
 def evaluate(
@@ -286,14 +309,16 @@ def split_scores(
     """Logits of the true events and of their negatives, (B,) each, and how many of the latter are random after all."""
     positions, queries = task.evaluation_queries(part, setting)
     if not task.protocol.negatives.endswith("-pairs"):
-        scores = score_queries(model, task.whole, queries, progress=progress)
+        scores = score_queries(model, task.whole, queries, progress=progress, group=task.group)
         at_random = 0
         if task.protocol.negatives != "random":
             at_random = int((task.partners(positions, queries, task.asked(part, setting)[1]) < 0).sum())
         return scores[:, 0], scores[:, 1], at_random
     pairs, at_random = whole_pairs(task, positions, queries)
     true = replace(queries, dst=queries.dst[:, :1])
-    positive, negative = (score_queries(model, task.whole, q, progress=progress)[:, 0] for q in (true, pairs))
+    positive, negative = (
+        score_queries(model, task.whole, q, progress=progress, group=task.group)[:, 0] for q in (true, pairs)
+    )
     return positive, negative, at_random
 
 
@@ -330,8 +355,9 @@ def rank(
     pool = task.asked(part, setting)[1].cpu().numpy()
     wanted = len(pool) if task.protocol.ranking == "all" else int(task.protocol.ranking)
     step = max(1, pairs_at_once // min(wanted, len(pool)))
+    mine = task.group.part(len(positions), step)
     found = [np.empty(0)]
-    for start in range(0, len(positions), step):
+    for start in range(mine.start, mine.stop, step):
         chunk = Queries(**{name: value[start : start + step] for name, value in vars(queries).items()})
         here = positions[start : start + step]
         true = task.stream.dst[here]
@@ -341,7 +367,7 @@ def rank(
         asked = replace(chunk, dst=torch.from_numpy(candidates).to(task.device))
         scores = score_queries(model, task.whole, asked, progress=progress)
         found.append(mean_ranks(scores[:, 0], scores[:, 1:], counted))
-    return np.concatenate(found)
+    return _from_all(task.group, np.concatenate(found), mine, len(positions))
 
 
 def _also_true(task: LinkTask, positions: np.ndarray, candidates: np.ndarray) -> np.ndarray:

@@ -1,0 +1,85 @@
+"""Commands that several processes share: what each of them does besides the command itself, and ``--processes``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cordgt import console
+from cordgt.errors import CordgtError, SettingError
+from cordgt.launch import MEETING, launch
+
+SHARED = ("train", "evaluate")
+
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        metavar="N",
+        show_default="1",
+        help="Share the work among so many processes of this machine; torchrun does so over several.",
+    ),
+]
+
+
+def started_as_one_of_several() -> bool:
+    """By torchrun or by `launch`; told without loading torch where it is clear."""
+    if "WORLD_SIZE" not in os.environ:
+        return False
+    from cordgt import processes
+
+    return processes.asked()
+
+
+def share(n: int | None, data: str | Path) -> None:
+    """Where ``--processes`` asks for several, start them with this command and end with them; else go on here."""
+    several = started_as_one_of_several()
+    if several and n is not None and MEETING not in os.environ:
+        raise SettingError("torchrun says how many processes there are: leave out --processes.")
+    if (several or (n or 1) > 1) and Path(data).is_fifo():
+        raise SettingError(f"{data} can be read only once, and each process reads it. Give a file.")
+    if n is not None and n > 1 and not several:
+        raise typer.Exit(launch(n, sys.argv[1:]))
+
+
+def leads() -> bool:
+    """False in all processes but the first, which alone answers."""
+    if "WORLD_SIZE" not in os.environ:
+        return True
+    from cordgt import processes
+
+    return processes.current().leads
+
+
+@contextmanager
+def among_others(command: str) -> Iterator[None]:
+    """Meets the other processes, where there are any. The first one speaks for all, but for what happens elsewhere."""
+    if not started_as_one_of_several():
+        yield
+        return
+    from cordgt import processes
+
+    quiet = os.environ["RANK"] != "0"
+    console.out.quiet = console.err.quiet = quiet
+    if command not in SHARED:
+        raise SettingError(f"`cordgt {command}` runs in one process: start it without torchrun.")
+    try:
+        processes.join()
+        yield
+    except CordgtError as error:
+        before = processes.speaks_for_all(error)
+        console.err.quiet = before is None
+        if isinstance(error, processes.Lost):
+            error = processes.Lost(f"{error} The same command with --resume goes on, with any number of processes.")
+        raise type(error)(f"{before}{error}") from None
+    except SystemExit as end:
+        if not end.code:
+            processes.leave()
+        raise
