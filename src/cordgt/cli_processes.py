@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +70,7 @@ def among_others(command: str) -> Iterator[None]:
     quiet = os.environ["RANK"] != "0"
     console.out.quiet = console.err.quiet = quiet
     if command not in SHARED:
+        time.sleep(processes.POLITELY * quiet)  # let the first one say so, before torchrun ends it
         raise SettingError(f"`cordgt {command}` runs in one process: start it without torchrun.")
     try:
         processes.join()

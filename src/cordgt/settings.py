@@ -26,6 +26,7 @@ class Training:
     patience: int = 3  # epochs without a better validation AP before it stops
     tolerance: float = 1e-4  # what counts as better, relative
     precision: str = "bf16"  # of matrix products on a GPU: "bf16" in training where a model can, "tf32", "fp32"
+    pieces: int = 0  # of a batch, for the same bits with one process or with several; 0: as is fastest
     checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; each epoch ends with one
 
     def __post_init__(self) -> None:
@@ -36,6 +37,8 @@ class Training:
             raise SettingError(f"lr={self.lr}: the learning rate is above 0.")
         if not 0 <= self.tolerance < float("inf"):
             raise SettingError(f"tolerance={self.tolerance}: it is a number from 0 up.")
+        if self.pieces < 0:
+            raise SettingError(f"pieces={self.pieces}: it is a number of parts of a batch, or 0.")
         if not self.checkpoint_minutes >= 0:
             raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: it is a number from 0 up.")
         check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))

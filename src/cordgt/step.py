@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from cordgt import draws
 from cordgt.models.base import LinkModel
 from cordgt.tasks.link import LinkTask
 
@@ -26,22 +28,70 @@ class Step:
     seed: int
     epoch: Tensor | int
     half: bool = False  # True: matrix products in bfloat16; the sums, the residual stream and Adam stay in float32
+    pieces: int = 0  # of a batch, whose gradients are added up in their order; 0: as is fastest
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
         """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
-        self.optimizer.zero_grad(set_to_none=True)
         share, start = weight / weight.sum(), position[:1]
-        mine = self.task.group.part(len(position))
-        position, share = position[mine], share[mine]
-        at_once = self.model.queries_at_once if position.device.type == "cpu" else None
-        at_once = at_once or max(len(position), 1)
-        parts = zip(position.split(at_once), share.split(at_once), strict=True)
-        losses = [self._backward(of, start, part) for of, part in parts if len(of)]
-        loss = losses[0] if len(losses) == 1 else torch.stack([*losses, share.new_zeros(())]).sum()
-        if self.task.group.size > 1:
-            loss = self._add_up(loss)
+        alone = self.task.group.size == 1 and not self.pieces
+        loss = self._gradients(position, share, start) if alone else self._shared(position, share, start)
         self.optimizer.step()
         return loss
+
+    def _gradients(self, position: Tensor, share: Tensor, start: Tensor) -> Tensor:
+        """Leave the gradients of some events of the batch that begins at ``start``; their part of its loss comes back.
+
+        Shapes: position (n,); share (n,), what each counts in the whole batch; start (1,).
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        at_once = self.model.queries_at_once if position.device.type == "cpu" else None
+        at_once = at_once or len(position)
+        parts = zip(position.split(at_once), share.split(at_once), strict=True)
+        losses = [self._backward(of, start, part) for of, part in parts]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _shared(self, position: Tensor, share: Tensor, start: Tensor) -> Tensor:
+        """`_gradients` of a whole batch, of which each process does its part.
+
+        What each event counts, it counts in the whole batch, so that sums over processes are what one process has, but
+        for rounding. In pieces not even that: each is somebody's whole, dropout and all, and all add them up in order.
+        """
+        group, pieces, seed = self.task.group, self.pieces, self._seeds()
+        parameters = [q for q in self.model.parameters() if q.requires_grad]
+        size = -(-len(position) // pieces) if pieces else len(position)
+        starts = range(0, len(position), size)
+        table = share.new_zeros(len(starts), sum(q.numel() for q in parameters) + 1)  # gradients and loss of a piece
+        for number in range(len(starts))[group.part(len(starts))] if pieces else (0,):
+            own = slice(starts[number], starts[number] + size) if pieces else group.part(len(position))
+            seed(number if pieces else group.rank)
+            if own.stop > own.start:
+                table[number] = self._flat(parameters, self._gradients(position[own], share[own], start))
+        group.add_up(table)
+        total = torch.zeros_like(table[0])
+        for row in table:
+            total += row
+        *sums, loss = total.split([*(q.numel() for q in parameters), 1])
+        for q, gradient in zip(parameters, sums, strict=True):
+            q.grad = gradient.view_as(q)
+        return loss.squeeze(0)
+
+    @staticmethod
+    def _flat(parameters: list[nn.Parameter], loss: Tensor) -> Tensor:
+        """Gradients and loss in a row. Where there is no gradient, zeros: others may have one, and Adam moves nothing
+        by zeros."""
+        found = [torch.zeros_like(q) if q.grad is None else q.grad for q in parameters]
+        return torch.cat([*(gradient.flatten() for gradient in found), loss.reshape(1)])
+
+    def _seeds(self) -> Callable[[int], Any]:
+        """Lets each part of a batch draw its own dropout, from the batch's seed and the part's number.
+
+        Not in a step that is recorded: there the parts draw one after the other.
+        """
+        generator = dropout_generator(self.task.device)
+        if self.task.device.type != "cpu" and self.task.group.size == 1:
+            return lambda part: None
+        of_batch = generator.initial_seed()
+        return lambda part: generator.manual_seed(draws.child_int(of_batch, part) & (2**63 - 1))
 
     def losses(self, batch: Any) -> Tensor:
         """(B,) what the model makes small, with products as precise as was asked for."""
@@ -57,20 +107,6 @@ class Step:
         loss = (self.losses(batch) * share).sum()
         loss.backward()
         return loss.detach()
-
-    def _add_up(self, loss: Tensor) -> Tensor:
-        """Gradients and loss of the whole batch, from those of each process's part, in one sum.
-
-        Each is weighted by its share of the whole batch, so the sum is what one process has, but for rounding. A
-        parameter without a gradient gets zeros, for others may have one: Adam leaves it as it is where none has.
-        """
-        parameters = [q for q in self.model.parameters() if q.requires_grad]
-        parts = [torch.zeros_like(q) if q.grad is None else q.grad for q in parameters]
-        flat = self.task.group.add_up(torch.cat([*(part.flatten() for part in parts), loss.reshape(1)]))
-        sums = flat.split([*(q.numel() for q in parameters), 1])
-        for q, total in zip(parameters, sums, strict=False):
-            q.grad = total.view_as(q)
-        return sums[-1].squeeze(0)
 
 
 class CapturedStep:
@@ -110,3 +146,10 @@ class CapturedStep:
         self.weight[n:] = 0.0
         self.graph.replay()
         return self.loss.clone()
+
+
+def dropout_generator(device: torch.device) -> torch.Generator:
+    """Where dropout draws from. `torch.manual_seed` would seed every device there could be, in forty times the time."""
+    if device.type == "cpu":
+        return torch.default_generator
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]

@@ -30,7 +30,7 @@ from cordgt.models.base import LinkModel
 from cordgt.processes import Group, Lost, own_device
 from cordgt.run import STATES, RunFolder
 from cordgt.settings import Settings
-from cordgt.step import CapturedStep, Step
+from cordgt.step import CapturedStep, Step, dropout_generator
 from cordgt.stopping import Stop, Stopped, listening
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate
 
@@ -287,11 +287,12 @@ class Fit:
 
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
+        pieces = self.settings.training.pieces
         if self.task.device.type == "cpu" or self.model.remembers:  # memory reaches as far as it must: no fixed shapes
-            return Step(self.model, self.task, self.optimizer, self.settings.seed, 0)
+            return Step(self.model, self.task, self.optimizer, self.settings.seed, 0, pieces=pieces)
         self.model.train()
         half = self.model.halves and self.settings.training.precision == "bf16"
-        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, self.epoch_tensor, half)
+        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, self.epoch_tensor, half, pieces)
         if self.task.group.size > 1:  # sums over processes are not recorded
             return plain
         saved = {k: v.clone() for k, v in self._tensors().items()}
@@ -327,7 +328,7 @@ class Fit:
         p, size = self.progress, self.settings.training.batch_size
         positions = torch.from_numpy(self.task.split.train).to(self.task.device)
         weight = torch.ones(size, device=self.task.device)
-        generator = _dropout_generator(self.task.device)
+        generator = dropout_generator(self.task.device)
         key = draws.child_int(draws.mix_int(self.settings.seed), epoch)
         self.watcher.epoch_begins(p.phase, epoch, self.epochs, len(positions))
         self.model.train()
@@ -468,13 +469,6 @@ class Fit:
             raise self.folder.damaged(name, f"{error}.") from None
 
 
-def _dropout_generator(device: torch.device) -> torch.Generator:
-    """Where dropout draws from. `torch.manual_seed` would seed every device there could be, in forty times the time."""
-    if device.type == "cpu":
-        return torch.default_generator
-    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-
-
 def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
@@ -539,12 +533,14 @@ def _fit_and_measure(
 
 
 def check_may_share(settings: Settings, group: Group) -> None:
-    """SettingError where several processes are to train a model that carries a state from batch to batch."""
-    if group.size > 1 and models.find(settings.model).network.remembers:
-        raise SettingError(
-            f"{settings.model} has a memory that goes from batch to batch, so it trains in one process: "
-            "start it without torchrun and without --processes."
-        )
+    """SettingError where batches are to be shared of a model that carries a state from one to the next."""
+    if not models.find(settings.model).network.remembers:
+        return
+    whole = f"{settings.model} has a memory that goes from batch to batch, so it trains in one process"
+    if group.size > 1:
+        raise SettingError(f"{whole}: start it without torchrun and without --processes.")
+    if settings.training.pieces:
+        raise SettingError(f"{whole}, on whole batches: pieces={settings.training.pieces} is not for it.")
 
 
 def _refit(
