@@ -11,7 +11,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,10 +88,11 @@ def fails(*argv: Any, saying: str | Iterable[str] = ()) -> Said:
     return said
 
 
-def process(*argv: Any, **options: Any) -> subprocess.Popen[str]:
-    """``python -m cordgt ARGV`` as a process of its own."""
+def process(*argv: Any, extra: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+    """``python -m cordgt ARGV`` as a process of its own; ``extra`` in its environment."""
     command = [sys.executable, "-m", "cordgt", *map(str, argv)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(cordgt.__file__).parents[1])}
+    environment |= extra or {}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
     )
