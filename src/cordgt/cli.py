@@ -13,7 +13,15 @@ import typer
 from typer.core import TyperGroup
 
 from cordgt import __version__, console
-from cordgt.cli_processes import Processes, among_others, leads, share, started_as_one_of_several
+from cordgt.cli_processes import (
+    Processes,
+    among_others,
+    bench_shared,
+    is_measured,
+    leads,
+    share,
+    started_as_one_of_several,
+)
 from cordgt.errors import CordgtError, SettingError
 from cordgt.options import (
     FILE_ENDINGS,
@@ -593,7 +601,7 @@ def bench(
         typer.Argument(
             metavar="STAGE",
             help="machine, index, sample, pairs, distances, encode, attention, step, evaluate, recommend; all of "
-            "these; or growth: how cost grows with events and context.",
+            "these; or growth: how cost grows with events and context; or processes: what sharing a step gains.",
         ),
     ],
     data: Annotated[
@@ -609,6 +617,9 @@ def bench(
     scale: Annotated[
         float, typer.Option(min=0.001, metavar="X", help="growth: the largest stream, as a multiple of the twin.")
     ] = 1.0,
+    processes: Annotated[
+        str, typer.Option(metavar="N,N", help="processes: how many to share a step among, one after the other.")
+    ] = "1,2",
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="growth: draw it, as PNG, PDF or SVG.")] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a step as a Chrome trace, for Perfetto.")
@@ -624,13 +635,20 @@ def bench(
     from cordgt.errors import check_choice
     from cordgt.training import choose_device
 
-    check_choice("STAGE", stage, (*suite.ALL, "all", "growth"))
+    check_choice("STAGE", stage, (*suite.ALL, "all", "growth", "processes"))
+    if started_as_one_of_several() and stage != "processes":
+        raise SettingError(f"`cordgt bench {stage}` runs in one process: start it without torchrun.")
     answers.check_json(json_)
     answers.check_output(plot, (".png", ".pdf", ".svg"))
     settings = _settings(data, model, None, set_, None, None)
     on = choose_device(device)
-    place = suite.prepare(_load(data, {}), settings, on, repeat=repeat, quick=quick)
-    if stage == "growth":
+    place = suite.prepare(_load(data, {}), settings, on, repeat=repeat, quick=quick or is_measured())
+    if stage == "processes":
+        shared = bench_shared(place, processes, _measuring)
+        if shared is None:
+            return
+        found = shared
+    elif stage == "growth":
         found = growth.grow(place, scale, _measuring)
     else:
         found = suite.run(place, suite.ALL if stage == "all" else (stage,), _measuring)
@@ -644,8 +662,9 @@ def bench(
         answers.write_json(found, json_)
     if json_ != "-":
         console.out.print(report.machine_line(found), markup=False)
+        tables = {"growth": report.growth_table, "processes": report.shared_table}
         if stage != "machine":
-            console.out.print(report.growth_table(found) if stage == "growth" else report.stages_table(found))
+            console.out.print(tables.get(stage, report.stages_table)(found))
         for text in report.sentences(found):
             console.out.print(text, markup=False)
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cordgt import console
 from cordgt.errors import CordgtError, SettingError
-from cordgt.launch import MEETING, launch
+from cordgt.launch import FIGURES, MEETING, launch
 
-SHARED = ("train", "evaluate")
+if TYPE_CHECKING:
+    from cordgt.bench.place import Place
+
+SHARED = ("train", "evaluate", "bench")
 
 Processes = Annotated[
     int | None,
@@ -50,6 +53,21 @@ def share(n: int | None, data: str | Path) -> None:
         raise typer.Exit(launch(n, sys.argv[1:]))
 
 
+def is_measured() -> bool:
+    """Whether this process was started by ``cordgt bench processes``."""
+    return FIGURES in os.environ
+
+
+def bench_shared(place: Place, counts: str, told: Callable[[str], None]) -> dict[str, Any] | None:
+    """``cordgt bench processes``: start the measured ones and collect what they find; None in one of these."""
+    from cordgt.bench import shared, suite
+
+    if is_measured():
+        shared.measure(place)
+        return None
+    return suite.about(place) | {"shared": shared.compare(shared.counts_of(counts), sys.argv[1:], told)}
+
+
 def leads() -> bool:
     """False in all processes but the first, which alone answers."""
     if "WORLD_SIZE" not in os.environ:
@@ -62,12 +80,13 @@ def leads() -> bool:
 @contextmanager
 def among_others(command: str) -> Iterator[None]:
     """Meets the other processes, where there are any. The first one speaks for all, but for what happens elsewhere."""
+    quiet = is_measured() or os.environ.get("RANK", "0") != "0"
     if not started_as_one_of_several():
+        console.err.quiet = is_measured()  # the one that measures has said it all already
         yield
         return
     from cordgt import processes
 
-    quiet = os.environ["RANK"] != "0"
     console.out.quiet = console.err.quiet = quiet
     if command not in SHARED:
         time.sleep(processes.POLITELY * quiet)  # let the first one say so, before torchrun ends it

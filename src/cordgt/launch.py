@@ -12,27 +12,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 MEETING = "CORDGT_MEETING"  # as in `processes`, which would load torch
 LIFELINE = "CORDGT_LIFELINE"
+FIGURES = "CORDGT_FIGURES"  # of a process that is measured: the file for its figures
 GRACE = 10.0  # seconds that the others have once one has failed: to notice it, to save, to say so
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Child = subprocess.Popen[bytes]
 
 
-def launch(n: int, argv: Sequence[str]) -> int:
+def launch(n: int, argv: Sequence[str], extra: Mapping[str, str] | None = None) -> int:
     """Run ``cordgt ARGV`` in ``n`` processes that find each other, and wait for all of them.
 
     0 comes back where all end well, else the exit code of the first that does not (128 and the signal's number where a
-    signal ended it). Ctrl-C and SIGTERM are passed on, so that a training saves first.
+    signal ended it). Ctrl-C and SIGTERM are passed on, so that a training saves first. ``extra``: for the environment.
     """
     with tempfile.TemporaryDirectory(prefix="cordgt-") as folder, _lifeline() as pipe:
-        children = [_start(rank, n, argv, Path(folder) / "meeting", pipe) for rank in range(n)]
+        children = [_start(rank, n, argv, extra or {}, Path(folder) / "meeting", pipe) for rank in range(n)]
         with _passing_on(children):
             return _wait(children)
 
@@ -48,12 +49,12 @@ def _lifeline() -> Iterator[int]:
         os.close(writing)
 
 
-def _start(rank: int, n: int, argv: Sequence[str], meeting: Path, pipe: int) -> Child:
+def _start(rank: int, n: int, argv: Sequence[str], extra: Mapping[str, str], meeting: Path, pipe: int) -> Child:
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, MEETING: meeting, LIFELINE: pipe}
     usual: dict[str, object] = {"OMP_NUM_THREADS": max(1, _cores() // n)}
     if sys.platform in ("linux", "darwin"):  # nothing of it leaves the machine
         usual["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
-    environment = {k: str(v) for k, v in usual.items()} | os.environ | {k: str(v) for k, v in own.items()}
+    environment = {k: str(v) for k, v in usual.items()} | os.environ | dict(extra) | {k: str(v) for k, v in own.items()}
     # A session of its own: Ctrl-C in a terminal reaches it once, through this process, and not twice.
     command = [sys.executable, "-m", "cordgt", *argv]
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[pipe], start_new_session=True)

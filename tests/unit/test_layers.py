@@ -24,9 +24,9 @@ ORDER = """
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     processes protocol settings metrics tasks tasks.link floors
     threads stopping run counting step training predict tensorboard api search audit compare
-    bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
-    bench.suite bench.growth bench.report
-    console answers demo options launch cli_processes cli __main__
+    launch bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
+    bench.suite bench.growth bench.shared bench.report
+    console answers demo options cli_processes cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent

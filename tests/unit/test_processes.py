@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from dataclasses import replace as with_changes
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt import launch, processes
+from cordgt.bench import shared as shared_bench
+from cordgt.bench.machine import Limits
+from cordgt.bench.place import Place
 from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.models.base import LinkModel
@@ -258,3 +263,41 @@ def test_a_launched_process_ends_with_its_launcher(monkeypatch: pytest.MonkeyPat
     os.close(writing)
     assert ended.wait(10)
     os.close(reading)
+
+
+# -------------------- measuring
+
+
+def test_measured_with_each_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of one thread, then one process of as many threads; what they gain is over one of one."""
+
+    def instead(n: int, argv: list[str], extra: dict[str, str]) -> int:
+        found = {"processes": n, "threads": int(extra["OMP_NUM_THREADS"]), "step_ms": 60.0 / n}
+        Path(extra[shared_bench.FIGURES]).write_text(json.dumps(found))
+        return 0
+
+    monkeypatch.setattr(shared_bench, "launch", instead)
+    said: list[str] = []
+    rows = shared_bench.compare(shared_bench.counts_of("3,2"), ["bench"], said.append)
+    assert [(r["processes"], r["threads"], r["speed_up"]) for r in rows] == [
+        (1, 1, 1.0), (2, 1, 2.0), (3, 1, 3.0), (1, 2, 1.0), (1, 3, 1.0)
+    ]  # fmt: skip
+    assert said[:2] == ["1 process of 1 thread", "2 processes of 1 thread"]
+    monkeypatch.setattr(shared_bench, "launch", lambda *_: 2)
+    with pytest.raises(RunError, match="exit code 2"):
+        shared_bench.compare([1], ["bench"], said.append)
+
+
+@pytest.mark.parametrize("text", ["0,2", "two", "", "1;2"])
+def test_numbers_of_processes_that_are_none(text: str) -> None:
+    with pytest.raises(SettingError, match="give numbers from 1 up"):
+        shared_bench.counts_of(text)
+
+
+def test_one_process_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(shared_bench.FIGURES, str(tmp_path / "figures.json"))
+    limits = Limits(1.0, 1.0, 1.0, 1, "toy", "fp32")
+    shared_bench.measure(Place(task_of().stream, settings(batch_size=9), DEVICE, limits, repeat=1, quick=True))
+    found = json.loads((tmp_path / "figures.json").read_text())
+    assert (found["processes"], found["batch_size"]) == (1, 9)
+    assert found["step_ms"] > found["sum_ms"] > 0

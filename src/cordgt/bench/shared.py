@@ -1,0 +1,84 @@
+"""How much faster several processes train: the same step, shared among more and more of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cordgt import processes
+from cordgt.bench.place import Place
+from cordgt.bench.timing import Stopwatch, summary
+from cordgt.errors import RunError, SettingError
+from cordgt.launch import FIGURES, launch
+from cordgt.step import Step
+
+
+def counts_of(text: str) -> list[int]:
+    """``1,2,4`` as numbers, ascending, with 1 among them: what all others are compared with."""
+    try:
+        found = sorted({1, *(int(word) for word in text.split(","))})
+    except ValueError:
+        found = [0]
+    if found[0] < 1:
+        raise SettingError(f"--processes {text}: give numbers from 1 up, as in 1,2,4.")
+    return found
+
+
+def compare(counts: Sequence[int], argv: Sequence[str], told: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Measure a step with each number of processes of one thread, and with one process of as many threads instead.
+
+    ``cordgt ARGV`` is run for each, and calls `measure`. ``told`` hears of each before it begins.
+    """
+    rows = []
+    for n, threads in [(n, 1) for n in counts] + [(1, n) for n in counts if n > 1]:
+        told(f"{n} process{'es' * (n > 1)} of {threads} thread{'s' * (threads > 1)}")
+        with tempfile.TemporaryDirectory(prefix="cordgt-") as folder:
+            file = Path(folder) / "figures.json"
+            code = launch(n, argv, {FIGURES: str(file), "OMP_NUM_THREADS": str(threads)})
+            if code or not file.exists():
+                raise RunError(f"The measurement with {n} processes ended with exit code {code}.")
+            rows.append(json.loads(file.read_text(encoding="utf-8")))
+    first = rows[0]["step_ms"]
+    return [row | {"speed_up": first / row["step_ms"]} for row in rows]
+
+
+def measure(place: Place) -> None:
+    """Time steps that this process shares with the others of its group; the first one leaves the figures.
+
+    A sample runs from when all are ready until all have the sum. ``sum_ms`` is the sum of the gradients alone.
+    """
+    group, repeat = processes.join(), place.repeat
+    task = replace(place.task, group=group)
+    step = Step(place.model.train(), task, place.optimizer, place.settings.seed, 1)
+    position, weight = place.batch()
+    gradients = torch.zeros(sum(q.numel() for q in place.model.parameters()), device=place.device)
+
+    def median(work: Callable[[], Any]) -> float:
+        return 1e3 * summary([_seconds(place, group, work) for _ in range(repeat + 1)][1:]).median
+
+    step_ms, sum_ms = median(lambda: step(position, weight)), median(lambda: group.add_up(gradients))
+    if group.leads:
+        found: dict[str, Any] = {
+            "processes": group.size,
+            "threads": torch.get_num_threads(),
+            "batch_size": len(position),
+        }
+        found |= {"step_ms": step_ms, "sum_ms": sum_ms, "events_per_second": 1e3 * len(position) / step_ms}
+        Path(os.environ[FIGURES]).write_text(json.dumps(found), encoding="utf-8")
+
+
+def _seconds(place: Place, group: processes.Group, work: Callable[[], Any]) -> float:
+    """Of one call, once all processes are there."""
+    group.largest(0)
+    watch = Stopwatch(place.device)
+    watch.mark()
+    work()
+    watch.mark()
+    return watch.gaps()[0]
