@@ -10,6 +10,7 @@ says so, else after ``CORDGT_WAIT_MINUTES``.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -106,10 +107,15 @@ def _talking(conversation: Callable[[], Any]) -> None:
     try:
         conversation()
     except RuntimeError as error:
-        reason = " ".join(str(error).split("\n")[0].split())
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others now; first it is said and saved
-        raise Lost(f"Another process of this training is gone or silent ({reason[:200]}).") from None
+        raise Lost(f"Another process of this training is gone or silent: {_reason(error)}.") from None
+
+
+def _reason(error: Exception) -> str:
+    """What a library said, without the places in its source, and without its guesses."""
+    first = re.sub(r"^(\[\S*:\d+\]\s*)+", "", str(error).split("\n")[0])
+    return " ".join(first.partition(" This is typically")[0].split()).rstrip(".")[:300]
 
 
 ALONE = Group()
@@ -143,8 +149,7 @@ def join() -> Group:
         if not dist.is_initialized():  # a program around us may have done so
             dist.init_process_group(backend, timeout=timedelta(minutes=_minutes()), **where)
     except (RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split("\n")[0].split())
-        raise RunError(f"The {size} processes of this training do not find each other: {reason[:300]}.") from None
+        raise RunError(f"The {size} processes of this training do not find each other: {_reason(error)}.") from None
     _joined = Group(dist.get_rank(), dist.get_world_size())
     return _joined
 

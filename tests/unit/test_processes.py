@@ -191,6 +191,11 @@ def test_processes_that_do_not_agree_are_named() -> None:
         processes.check_same(Told(0, 3, (ours, ours | {"lr": "0.01"})), ours)
 
 
+def test_what_libraries_say_is_cut_short() -> None:
+    said = "[/a/gloo/tcp/pair.cc:537] Read error [::1]:18: Connection reset by peer. This is typically caused by\nmore"
+    assert processes._reason(RuntimeError(said)) == "Read error [::1]:18: Connection reset by peer"
+
+
 def test_one_process_is_asked_nothing() -> None:
     alone = processes.current()
     assert (alone.size, alone.leads, alone.largest(7), alone.from_first("x")) == (1, True, 7, "x")
