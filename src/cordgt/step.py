@@ -56,16 +56,13 @@ class Step:
         What each event counts, it counts in the whole batch, so that sums over processes are what one process has, but
         for rounding. In pieces not even that: each is somebody's whole, dropout and all, and all add them up in order.
         """
-        group, pieces, seed = self.task.group, self.pieces, self._seeds()
+        group, seed = self.task.group, self._seeds()
         parameters = [q for q in self.model.parameters() if q.requires_grad]
-        size = -(-len(position) // pieces) if pieces else len(position)
-        starts = range(0, len(position), size)
-        table = share.new_zeros(len(starts), sum(q.numel() for q in parameters) + 1)  # gradients and loss of a piece
-        for number in range(len(starts))[group.part(len(starts))] if pieces else (0,):
-            own = slice(starts[number], starts[number] + size) if pieces else group.part(len(position))
-            seed(number if pieces else group.rank)
-            if own.stop > own.start:
-                table[number] = self._flat(parameters, self._gradients(position[own], share[own], start))
+        n_sums, mine = self._own(len(position))
+        table = share.new_zeros(n_sums, sum(q.numel() for q in parameters) + 1)  # a row: gradients, and the loss
+        for number, part in mine.items():
+            seed(number if self.pieces else group.rank)
+            table[number] = self._flat(parameters, self._gradients(position[part], share[part], start))
         group.add_up(table)
         total = torch.zeros_like(table[0])
         for row in table:
@@ -74,6 +71,20 @@ class Step:
         for q, gradient in zip(parameters, sums, strict=True):
             q.grad = gradient.view_as(q)
         return loss.squeeze(0)
+
+    def _own(self, n: int) -> tuple[int, dict[int, slice]]:
+        """How many sums a batch of ``n`` events has, and this process's part of each that it adds to.
+
+        One for each piece, of which each is one process's; without pieces one, to which all add that have any events.
+        """
+        group = self.task.group
+        if not self.pieces:
+            part = group.part(n)
+            return 1, {0: part} if part.stop > part.start else {}
+        size = -(-n // self.pieces)
+        pieces = {number: slice(first, first + size) for number, first in enumerate(range(0, n, size))}
+        mine = group.part(len(pieces))
+        return len(pieces), {number: pieces[number] for number in range(mine.start, mine.stop)}
 
     @staticmethod
     def _flat(parameters: list[nn.Parameter], loss: Tensor) -> Tensor:

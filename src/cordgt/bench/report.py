@@ -48,14 +48,13 @@ def stages_table(found: dict[str, Any]) -> Table:
 
 def shared_table(found: dict[str, Any]) -> Table:
     """A row a number of processes: the time of a step, how much of it is the sum of gradients, and what it gains."""
-    columns = ["threads each", "step", "… sum", "events/s", "speed-up"]
+    columns = ["threads each", "step", "CPU each", "… sum", "events/s", "speed-up"]
     table = _table(f"{title(found)}: a batch of {found['batch_size']:,} shared", ["processes"], columns)
     for row in found["shared"]:
         table.add_row(
             str(row["processes"]),
             str(row["threads"]),
-            duration(row["step_ms"] / 1e3),
-            duration(row["sum_ms"] / 1e3),
+            *(duration(row[k] / 1e3) for k in ("step_ms", "cpu_ms", "sum_ms")),
             quantity(row["events_per_second"]),
             f"{row['speed_up']:.2f}",
         )

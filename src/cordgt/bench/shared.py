@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,8 @@ def compare(counts: Sequence[int], argv: Sequence[str], told: Callable[[str], No
 def measure(place: Place) -> None:
     """Time steps that this process shares with the others of its group; the first one leaves the figures.
 
-    A sample runs from when all are ready until all have the sum. ``sum_ms`` is the sum of the gradients alone.
+    A sample runs from when all are ready until all have the sum. ``sum_ms`` is the sum of the gradients alone, and
+    ``cpu_ms`` the time that the cores worked for the first process: what others on the machine do hardly matters to it.
     """
     group, repeat = processes.join(), place.repeat
     task = replace(place.task, group=group)
@@ -60,25 +62,32 @@ def measure(place: Place) -> None:
     position, weight = place.batch()
     gradients = torch.zeros(sum(q.numel() for q in place.model.parameters()), device=place.device)
 
-    def median(work: Callable[[], Any]) -> float:
-        return 1e3 * summary([_seconds(place, group, work) for _ in range(repeat + 1)][1:]).median
+    def medians(work: Callable[[], Any]) -> tuple[float, float]:
+        samples = [_seconds(place, group, work) for _ in range(repeat + 1)][1:]  # the first one warms up
+        of_wall, of_cpu = (1e3 * summary(list(times)).median for times in zip(*samples, strict=True))
+        return of_wall, of_cpu
 
-    step_ms, sum_ms = median(lambda: step(position, weight)), median(lambda: group.add_up(gradients))
+    (step_ms, cpu_ms), (sum_ms, _) = medians(lambda: step(position, weight)), medians(lambda: group.add_up(gradients))
     if group.leads:
         found: dict[str, Any] = {
             "processes": group.size,
             "threads": torch.get_num_threads(),
             "batch_size": len(position),
         }
-        found |= {"step_ms": step_ms, "sum_ms": sum_ms, "events_per_second": 1e3 * len(position) / step_ms}
+        found |= {
+            "step_ms": step_ms,
+            "cpu_ms": cpu_ms,
+            "sum_ms": sum_ms,
+            "events_per_second": 1e3 * len(position) / step_ms,
+        }
         Path(os.environ[FIGURES]).write_text(json.dumps(found), encoding="utf-8")
 
 
-def _seconds(place: Place, group: processes.Group, work: Callable[[], Any]) -> float:
-    """Of one call, once all processes are there."""
+def _seconds(place: Place, group: processes.Group, work: Callable[[], Any]) -> tuple[float, float]:
+    """Of one call, once all processes are there: on the clock, and of this process's threads."""
     group.largest(0)
-    watch = Stopwatch(place.device)
+    watch, cpu = Stopwatch(place.device), time.process_time()
     watch.mark()
     work()
     watch.mark()
-    return watch.gaps()[0]
+    return watch.gaps()[0], time.process_time() - cpu
