@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt import __version__, console
+from cordgt import __version__, cli_reproduce, console
 from cordgt.errors import CordgtError, SettingError
 from cordgt.options import (
     FILE_ENDINGS,
@@ -638,6 +638,9 @@ def bench(
             console.out.print(report.growth_table(found) if stage == "growth" else report.stages_table(found))
         for text in report.sentences(found):
             console.out.print(text, markup=False)
+
+
+app.command()(cli_reproduce.reproduce)
 
 
 @app.command("version")

@@ -26,7 +26,9 @@ ORDER = """
     threads stopping run counting step training predict tensorboard api search audit compare
     bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.report
-    console answers demo options cli __main__
+    experiments experiments.paper experiments.cells experiments.provenance experiments.measures experiments.work
+    experiments.tables experiments.plots experiments.link experiments.catalogue
+    console answers demo options cli_reproduce cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent
