@@ -58,7 +58,7 @@ def reproduce(
     folders of several machines are merged by copying these.
     """
     from cordgt import answers
-    from cordgt.experiments import catalogue
+    from cordgt.experiments import catalogue, outlook
     from cordgt.experiments.cells import Store, choose_datasets, parse_models, parse_seeds, parse_shard
     from cordgt.experiments.tables import Asked
     from cordgt.settings import parse_assignments
@@ -67,29 +67,62 @@ def reproduce(
     answers.check_json(json_)
     if name is None and not list_:
         raise SettingError(f"Name what to reproduce: {', '.join(catalogue.EXPERIMENTS)}. --list says more.")
+    if out.is_file():
+        raise SettingError(f"{out} is a file; --out names a folder.")
+    wanted = parse_seeds("1" if quick and seeds == "3" else seeds)
+    share, shares = parse_shard(shard)
+    on = choose_device(device)
+    store = Store(out / "quick" if quick else out)
     experiment = None if name is None else catalogue.find(name)
-    folder = out / "quick" if quick else out
-    if experiment is None or name is None or list_:
-        rows = [{"name": k, "about": e.about} for k, e in catalogue.EXPERIMENTS.items()]
-        answers.show(rows, json_)
-        return
+    if list_ or experiment is None or name is None:
+        rows = outlook.outlook(store, wanted, on.type, quick=quick)
+        return _show_list([row for row in rows if name in (None, row["name"])], on.type, json_)
+    trained = not report and experiment.cells is not None
     asked = Asked(
-        datasets=choose_datasets(datasets, experiment.datasets, trained=not report),
+        datasets=choose_datasets(datasets, experiment.datasets, trained=trained)
+        if datasets is not None
+        else outlook.usual_datasets(experiment, trained=trained),
         models=parse_models(models, experiment.models),
-        seeds=parse_seeds("1" if quick and seeds == "3" else seeds),
+        seeds=wanted,
         changes=parse_assignments(set_),
         quick=quick,
     )
-    share, shares = parse_shard(shard)
+    if experiment.cells is None:
+        return _write(experiment, name, asked, store, json_)
     cells = list(dict.fromkeys(experiment.cells(asked)))[share - 1 :: shares]
-    if out.is_file():
-        raise SettingError(f"{out} is a file; --out names a folder.")
-    choose_device(device)
-    store = Store(folder)
     outcome = None if report else _work(cells, store, device, workers, minutes, keep)
     _write(experiment, name, asked, store, json_)
     if outcome is not None:
         _tell_outcome(outcome, cells, store)
+
+
+def _show_list(rows: list[dict[str, Any]], device: str, json_: str | None) -> None:
+    from cordgt import answers
+
+    if json_ is not None:
+        answers.write_json(rows, json_)
+    if json_ == "-":
+        return
+    for row in rows:
+        console.out.print(f"{row['name']}: {row['about']}", style="bold", markup=False)
+        console.out.print(f"  data here: {row['data'] or 'none'}", markup=False)
+        if row["missing"]:
+            console.out.print(f"  not here: {row['missing']}", markup=False)
+        if row["cells"] != "0/0":
+            console.out.print(
+                f"  finished: {row['cells']} cells; the rest takes about {_long(row['hours'])}", markup=False
+            )
+    console.note(
+        f"Times are for this machine ({device}), one training after the other: by finished cells where there are some "
+        "of the kind, rough guesses otherwise. --datasets, --models and --seeds make it less."
+    )
+
+
+def _long(hours: float) -> str:
+    """A time in words: ``40 minutes``, ``7 hours``, ``12 days``."""
+    if hours < 1.5:
+        return f"{max(1, round(60 * hours))} minutes" if hours else "no time"
+    return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
 
 
 def _work(cells: list[Cell], store: Store, device: str, workers: int, minutes: float | None, keep: bool) -> Outcome:
@@ -133,7 +166,7 @@ def _write(experiment: Experiment, name: str, asked: Asked, store: Store, json_:
     from cordgt import answers
     from cordgt.experiments import tables
 
-    if all(store.read(cell) is None for cell in experiment.cells(asked)):
+    if experiment.cells is not None and all(store.read(cell) is None for cell in experiment.cells(asked)):
         if json_ is not None:
             answers.write_json([], json_)
         console.note(f"{name}: no cell is finished yet, so there is no table.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cordgt.errors import SettingError, nearest
-from cordgt.experiments import link, paper
+from cordgt.experiments import complexity, heatmap, link, node, paper, scalability, sensitivity, statistics
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.tables import Asked, Report
 from cordgt.models import MODELS
@@ -20,8 +20,9 @@ class Experiment:
     about: str
     datasets: tuple[str, ...]  # those of the paper's
     models: tuple[str, ...]  # those that can be asked for
-    cells: Callable[[Asked], list[Cell]]
+    cells: Callable[[Asked], list[Cell]] | None  # None: nothing is trained, the data is looked at
     report: Callable[[Asked, Store], Report]
+    twins: bool = False  # True: where a dataset is not at hand, its twin stands in
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -45,6 +46,50 @@ EXPERIMENTS: dict[str, Experiment] = {
         ("cordgt",),
         link.ablation_cells,
         link.ablation_report,
+    ),
+    "node-classification": Experiment(
+        "AUC of a classifier on each frozen encoder",
+        node.DATASETS,
+        node.ENCODERS,
+        node.node_cells,
+        node.node_report,
+    ),
+    "datasets": Experiment(
+        "the datasets' statistics",
+        tuple(paper.figures()["datasets"]),
+        ("cordgt",),
+        None,
+        statistics.statistics_report,
+    ),
+    "complexity": Experiment(
+        "how a step grows with batch, context and events, beside the claimed order",
+        complexity.DATASETS,
+        complexity.MODELS,
+        complexity.complexity_cells,
+        complexity.complexity_report,
+        twins=True,
+    ),
+    "scalability": Experiment(
+        "one epoch on Food and Outdoors or their twins: inductive AP against seconds",
+        scalability.DATASETS,
+        scalability.TRAINED,
+        scalability.scalability_cells,
+        scalability.scalability_report,
+        twins=True,
+    ),
+    "heatmap": Experiment(
+        "what context nodes say, by their distance to either end (linear head)",
+        heatmap.DATASETS,
+        ("cordgt",),
+        heatmap.heatmap_cells,
+        heatmap.heatmap_report,
+    ),
+    "sensitivity": Experiment(
+        "inductive AP over alpha and beta, neighbours, batch size",
+        sensitivity.DATASETS,
+        ("cordgt",),
+        sensitivity.sensitivity_cells,
+        sensitivity.sensitivity_report,
     ),
 }
 

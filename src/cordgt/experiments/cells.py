@@ -26,6 +26,7 @@ from cordgt.errors import DataError, SettingError, nearest
 from cordgt.files import write_atomically
 from cordgt.models import MODELS
 from cordgt.settings import Settings, make
+from cordgt.twins import ENDING, TWINS
 
 FORMAT = 1
 NOT_COMPARED = ("checkpoint_minutes",)  # settings that change no figure
@@ -269,30 +270,31 @@ def at_hand(data: str) -> bool:
     return data in datasets.GENERATED or datasets.find(data) is not None
 
 
-def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = True) -> list[str]:
-    """The datasets of a table: those asked for, or of the usual ones those at hand.
+def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = True, twins: bool = False) -> list[str]:
+    """The datasets of a table: those asked for, or of the usual ones those at hand (their twins where ``twins``).
 
     DataError where one that is asked for is not at hand, or none is; with ``trained`` False they need not be, for
     finished cells can be tabled anywhere.
     """
     if asked is None:
-        found = [name for name in usual if not trained or at_hand(name)]
+        names = (name if at_hand(name) or f"{name}{ENDING}" not in TWINS else f"{name}{ENDING}" for name in usual)
+        found = [name for name in (names if twins else usual) if not trained or at_hand(name)]
         if not found:
             raise DataError(
                 f"None of the datasets of this table is at hand: {', '.join(usual)}. Put NAME/ml_NAME.csv into one of "
                 f"{', '.join(map(str, datasets.data_folders()))}, or name others with --datasets: `cordgt data list`."
             )
         return found
-    names = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
-    if not names:
+    chosen = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
+    if not chosen:
         raise SettingError("--datasets: no dataset is named.")
-    for name in names:
+    for name in chosen:
         if any(sign in name for sign in ("/", os.sep, ".")):
             raise SettingError(f"--datasets {name}: datasets are named here, not paths (see `cordgt data list`).")
         if trained and not at_hand(name):
             datasets.resolve(name)  # says what is missing, and where it was looked for
             raise DataError(f"--datasets {name}: that is a file here, not a dataset by name (see `cordgt data list`).")
-    return names
+    return chosen
 
 
 def finite(value: Any) -> Any:

@@ -104,7 +104,7 @@ def _costs(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 def ablation_cells(asked: Asked) -> list[Cell]:
     return [
-        make_cell(data, "cordgt", seed, {**changes, **asked.changes}, quick=asked.quick)
+        make_cell(data, "cordgt", seed, {**asked.changes, **changes}, quick=asked.quick)
         for seed in asked.seeds
         for data in asked.datasets
         for _, changes in ABLATIONS.values()
@@ -120,7 +120,7 @@ def ablation_report(asked: Asked, store: Store) -> Report:
         rows = []
         full: dict[str, Compared] = {}
         for row, (label, changes) in ABLATIONS.items():
-            own = [make_cell(data, "cordgt", s, {**changes, **asked.changes}, quick=asked.quick) for s in asked.seeds]
+            own = [make_cell(data, "cordgt", s, {**asked.changes, **changes}, quick=asked.quick) for s in asked.seeds]
             found = gather(store, own)
             words: list[str] = []
             for metric, name in METRICS.items():

@@ -14,15 +14,25 @@ import torch
 from cordgt import datasets
 from cordgt.api import Run, check_same, train_run
 from cordgt.bench.growth import first_events
+from cordgt.classify import classify
 from cordgt.errors import RunError
 from cordgt.events import EventStream
 from cordgt.experiments import provenance
 from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, finite, flat
+from cordgt.experiments.grow import grow
+from cordgt.experiments.heat import heat
 from cordgt.run import RunFolder
-from cordgt.training import Watcher
+from cordgt.training import Watcher, choose_device
 
-Measure = Callable[[Run], dict[str, Any]]
-MEASURES: dict[str, Measure] = {}  # by kind of cell, besides "link"; what comes back are the cell's figures
+
+def node_figures(run: Run) -> dict[str, Any]:
+    """Of a classifier on the run's frozen encoder, with the labels of the run's own events."""
+    return classify(run)[1]
+
+
+# What comes back are a cell's figures: of a trained run by kind of cell, besides "link"; and of what needs no training.
+MEASURES: dict[str, Callable[[Run], dict[str, Any]]] = {"node": node_figures, "heatmap": heat}
+UNTRAINED: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {"growth": grow}
 
 
 def load_stream(data: str, quick: bool) -> EventStream:
@@ -48,6 +58,13 @@ def run_cell(
     """
     began, before = time.monotonic(), store.spent(cell)
     stream = load_stream(cell.data, cell.quick)
+    if cell.kind in UNTRAINED:
+        on = choose_device(device)
+        figures = UNTRAINED[cell.kind](cell, stream, on)
+        spent = {"seconds": round(time.monotonic() - began, 3), "figures": figures}
+        store.write(cell, about_cell(cell, stream, on) | spent)
+        store.clear(cell, keep=keep)
+        return spent
     try:
         run = _trained(cell, store, stream, device, watcher)
         link = cell.of_kind("link")

@@ -186,8 +186,8 @@ def data_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
     return list(said)
 
 
-def how_notes(cells: Sequence[dict[str, Any]], wanted: int, stale: int) -> list[str]:
-    """How the figures were taken: rule, negatives, code, machines, and what is missing."""
+def rule_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """What a query saw, and what it was told apart from, here and in the paper."""
     said = []
     rules = dict.fromkeys((k["settings"]["visibility"], k["settings"]["negatives"]) for k in cells)
     for rule, negatives in rules:
@@ -201,6 +201,12 @@ def how_notes(cells: Sequence[dict[str, Any]], wanted: int, stale: int) -> list[
             "`event` shows a query everything strictly earlier, `paper` no pair record of its own batch; the other "
             "differences are listed in docs/differences.md."
         )
+    return said
+
+
+def how_notes(cells: Sequence[dict[str, Any]], wanted: int, stale: int) -> list[str]:
+    """Where the figures come from: code and machines; and what is missing."""
+    said = []
     if len(cells) < wanted:
         said.append(f"{len(cells)} of {wanted} cells are finished; the same command goes on with the others.")
     if stale:
@@ -221,5 +227,7 @@ def stale_cells(store: Store, cells: Iterable[Cell]) -> int:
     return sum(store.path(cell).exists() and store.read(cell) is None for cell in cells)
 
 
-def notes(store: Store, wanted: Sequence[Cell], found: Sequence[dict[str, Any]]) -> list[str]:
-    return [*how_notes(found, len(wanted), stale_cells(store, wanted)), *data_notes(found)]
+def notes(store: Store, wanted: Sequence[Cell], found: Sequence[dict[str, Any]], *, of_pairs: bool = True) -> list[str]:
+    """The foot of a table. ``of_pairs``: its figures are those of link prediction, whose rules are told."""
+    rules = rule_notes(found) if of_pairs else []
+    return [*rules, *how_notes(found, len(wanted), stale_cells(store, wanted)), *data_notes(found)]

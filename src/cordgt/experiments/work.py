@@ -24,7 +24,8 @@ from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.measures import run_cell
 from cordgt.stopping import Stopped, listening, time_limit
-from cordgt.training import Silent, Watcher
+from cordgt.tasks.link import SETTINGS
+from cordgt.training import Silent, Watcher, choose_device
 
 Tell = Callable[[dict[str, Any]], None]  # hears of cells: {"what": "begins" | "ends" | "fails" | "epoch", …}
 
@@ -61,9 +62,14 @@ class Limits:
         return expected is None or expected <= self.left or expected > self.seconds
 
 
-def expected_seconds(cell: Cell, store: Store) -> float | None:
-    """How long a cell will take, by finished ones of the same data and model, less what was spent; None if unknown."""
-    alike = [k for k in store.every("link") if (k["data"], k["model"]) == (cell.data, cell.model)]
+def expected_seconds(cell: Cell, store: Store, device: str = "cpu") -> float | None:
+    """How long a cell will take, by finished ones of the same data and model, less what was spent; None if unknown.
+
+    ``device``: its type, cpu or cuda; cells of the other say nothing.
+    """
+    kind = cell.kind if store.every(cell.kind) else "link"
+    alike = [k for k in store.every(kind) if (k["data"], k["model"]) == (cell.data, cell.model)]
+    alike = [k for k in alike if k["device"].startswith(device)]
     same = [k for k in alike if k["variant"] == cell.variant] or alike
     if not same:
         return None
@@ -84,13 +90,14 @@ def work(
     """Work off cells in this process. A cell that fails for a reason a person can mend does not stop the others."""
     limits, outcome = limits or Limits(), Outcome()
     tell = tell or (lambda _: None)
+    on = choose_device(device).type
     for cell in cells:
         if limits.left <= 0 or not go_on():
             outcome.out_of_time = limits.left <= 0
             break
         if store.read(cell) is not None:
             continue
-        if not limits.fits(expected_seconds(cell, store)):
+        if not limits.fits(expected_seconds(cell, store, on)):
             outcome.unfit += 1
             continue
         with store.claimed(cell) as ours:
@@ -123,8 +130,9 @@ def work(
 def _short(found: dict[str, Any]) -> dict[str, Any]:
     """The figures that a line has room for."""
     test = found["figures"].get("test", {})
-    kept = {setting: figures.get("ap") for setting, figures in test.items() if isinstance(figures, dict)}
-    return kept or {k: v for k, v in found["figures"].items() if isinstance(v, float)}
+    if "auc" in test:
+        return {"AUC": test["auc"]}
+    return {setting: test[setting]["ap"] for setting in SETTINGS if setting in test}
 
 
 # -------------------- several processes
