@@ -121,3 +121,54 @@ def test_quick_stays_apart(tmp_path: Path) -> None:
     works("reproduce", "link-ap", "--quick", "--datasets", "uci", "--models", "edgebank")
     assert Path("results/quick/link-ap.md").read_text().count("**Quick**") == 1
     assert not Path("results/cells").exists()
+
+
+def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
+    works("train", "uci", *settings(), "--out", "encoder")
+    asked = ("train", "uci", "--task", "node", "--set", "epochs=2")
+    said = works(*asked, "--encoder", "encoder", "--out", "node", "--json")
+    assert said.json["test"]["events"] > 0
+    assert "weigh the same in the loss" in said.err
+    fails(*asked, saying="--task node needs --encoder RUN")
+    fails("train", "uci", "--encoder", "encoder", saying="--encoder is for --task node")
+    fails(*asked, "--encoder", "encoder", "--refit", saying="--refit is not for --task node")
+    fails(*asked, "--encoder", "nowhere", saying="nowhere does not exist")
+    fails("train", "enron", "--task", "node", "--encoder", "encoder", saying="other events")
+    fails("recommend", "node", "--source", "1", saying="holds a classifier of nodes")
+
+
+NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cordgt.experiments import sensitivity
+
+    monkeypatch.setattr(sensitivity, "WEIGHTS", (0.1, 1.0))
+    monkeypatch.setattr(sensitivity, "NEIGHBOURS", (2, 3))
+    monkeypatch.setattr(sensitivity, "BATCHES", (50, 100))
+    models = {"scalability": "cordgt,jodie,ctdne", "node-classification": "cordgt,jodie", "complexity": "cordgt,tgn"}
+    some = ("--models", models[name]) if name in models else ()
+    said = works("reproduce", name, "--datasets", "uci", "--quick", *some, *settings(memory_dim=4, time_dim=4))
+    folder = Path("results/quick")
+    assert (folder / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert (folder / f"{name}.csv").read_text().count("\n") > 2
+    assert (folder / f"{name}.md").read_text().startswith("# ")
+    assert said.out.startswith("# ")
+    assert not (folder / "runs").exists()
+    again = works(
+        "reproduce", name, "--report", "--datasets", "uci", "--quick", *some, *settings(memory_dim=4, time_dim=4)
+    )
+    assert again.out == said.out
+
+
+def test_the_list(stand_ins: Path) -> None:
+    rows = {row["name"]: row for row in works("reproduce", "--list", "--json").json}
+    assert set(rows) == {"link-ap", "link-auc", *NAMES}
+    assert rows["link-ap"]["data"] == "uci, enron"
+    assert "reddit" in rows["link-ap"]["missing"]
+    assert rows["scalability"]["data"] == "food-twin, outdoors-twin"
+    assert rows["heatmap"]["cells"] == "0/6"
+    told = works("reproduce", "--list").out
+    assert "not here: reddit" in told
+    assert not Path("results").exists()

@@ -60,7 +60,7 @@ def complexity_report(asked: Asked, store: Store) -> Report:
             f"{model_name(m)}, as the paper has it: {CLAIMED[m][0]}; B the batch, C the context, d the mean degree."
             for m in asked.models
         ),
-        "A step is taken again and again on the last training events. TGN's memory is at hand then, as it is in training.",
+        "A step is taken again and again on the last training events. TGN's memory is at hand then, as in training.",
         "The paper's C²HD lacks the batch. TGAT's context is its neighbours at each of two hops, so that its slots "
         "grow with their square.",
         *notes(store, wanted, every, of_pairs=False),
@@ -77,13 +77,14 @@ def _draw(path: Path, every: list[dict[str, Any]]) -> None:
     with plots.figure(path, max(1, len(data)), len(SIZES), (11, 0.8 + 3 * max(1, len(data)))) as (made, axes):
         for i, of in enumerate(data):
             for j, (size, words) in enumerate(SIZES.items()):
-                place = axes[i][j]
+                place, ticks = axes[i][j], set[int]()
                 for n, cell in enumerate(k for k in every if k["data"] == of):
                     points = cell["figures"][size]
                     x, y = [k["size"] for k in points], [k["ms"] for k in points]
                     label = f"{model_name(cell['model'])}: {cell['figures'][f'{size}_order']:.2f}"
                     place.loglog(x, y, label=label, color=plots.SERIES[n], marker=plots.MARKERS[n], lw=1.4, ms=5)
-                    place.set_xticks(x, [f"{v:,}" for v in x])
+                    ticks.update(x)
+                place.set_xticks(sorted(ticks), [f"{v:,}" for v in sorted(ticks)])
                 place.minorticks_off()
                 place.set(title=f"{of}: {words}", xlabel=words, ylabel="ms a step")
                 place.grid(color=plots.GRID, lw=0.7)

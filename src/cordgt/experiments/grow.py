@@ -23,6 +23,7 @@ from cordgt.threads import keep_threads
 BATCHES = (50, 100, 200, 400)
 CONTEXTS = (0.5, 1, 2)  # times the nodes drawn at a hop
 EVENTS = (1 / 16, 1 / 4, 1)  # of the stream, from its start
+LEAST = 40  # events that can be split
 NO_LIMITS = Limits(math.inf, math.inf, 0.0, 1, "", "")
 
 
@@ -37,7 +38,7 @@ def grow(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any
         contexts.append({"size": size, **_step(replace(place, settings=settings))})
     events = []
     for share in EVENTS:
-        part = first_events(stream, int(stream.n_events * share))
+        part = first_events(stream, max(LEAST, int(stream.n_events * share)))
         events.append({"size": part.n_events, **_step(replace(place, stream=part))})
     found: dict[str, Any] = {"batch": batches, "context": contexts, "events": events}
     return found | {f"{name}_order": order([k["size"] for k in v], [k["ms"] for k in v]) for name, v in found.items()}

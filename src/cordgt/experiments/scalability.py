@@ -78,18 +78,28 @@ def _seconds(value: Compared) -> str:
 
 
 def _draw(path: Path, points: dict[str, list[tuple[str, float, Compared]]]) -> None:
-    with plots.figure(path, 1, max(1, len(points)), (1 + 5 * max(1, len(points)), 4.2)) as (made, axes):
+    """A mark for each model, told by the legend: names beside the marks would cover each other."""
+    from matplotlib.ticker import LogLocator
+
+    names = list(dict.fromkeys(name for named in points.values() for name, _, _ in named))
+    with plots.figure(path, 1, max(1, len(points)), (2.6 + 4.2 * max(1, len(points)), 4.2)) as (made, axes):
+        handles = {}
         for place, (data, named) in zip(axes[0], points.items(), strict=False):
-            for k, (name, seconds, ap) in enumerate(named):
-                ours = name.startswith("CorDGT")
-                look = {"color": plots.OURS if ours else plots.INK, "marker": plots.MARKERS[k % len(plots.MARKERS)]}
-                place.errorbar(seconds, ap.mean, yerr=ap.std or 0, ms=7 if ours else 5, lw=1, capsize=2, **look)
-                weight = "bold" if ours else "normal"
-                place.annotate(
-                    name, (seconds, ap.mean), xytext=(6, 3), textcoords="offset points", fontsize=8, fontweight=weight
+            for name, seconds, ap in named:
+                k = names.index(name)
+                look = {"color": plots.SERIES[k % len(plots.SERIES)], "marker": plots.MARKERS[k % len(plots.MARKERS)]}
+                look["mfc"] = "white" if k >= len(plots.SERIES) else look["color"]
+                size = 9 if name.startswith("CorDGT") else 6
+                handles[name] = place.errorbar(
+                    seconds, ap.mean, yerr=ap.std or 0, ms=size, lw=1.2, capsize=2, ls="none", **look
                 )
             place.set(xscale="log", title=data, xlabel="seconds an epoch", ylabel="inductive AP, %")
-            place.margins(x=0.2, y=0.12)
-            place.grid(color=plots.GRID, lw=0.7)
+            place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            place.xaxis.set_major_formatter("{x:g}")
+            place.xaxis.set_minor_formatter("")
+            place.margins(x=0.12, y=0.12)
+            place.grid(color=plots.GRID, lw=0.7, which="both", axis="x")
+            place.grid(color=plots.GRID, lw=0.7, axis="y")
             place.set_axisbelow(True)
+        made.legend(list(handles.values()), list(handles), loc="outside right center", frameon=False)
         made.suptitle("One epoch: upper left is better", x=0.01, ha="left", fontsize=11)

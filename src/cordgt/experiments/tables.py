@@ -189,14 +189,15 @@ def data_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
 def rule_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
     """What a query saw, and what it was told apart from, here and in the paper."""
     said = []
-    rules = dict.fromkeys((k["settings"]["visibility"], k["settings"]["negatives"]) for k in cells)
-    for rule, negatives in rules:
-        said.append(
-            f"Ours: rule `{rule}`, {negatives} negatives, over the whole test split; mean ± sample standard deviation "
-            "over the seeds, each with its own draw of masked nodes. The paper's: its own rule, mean over batches of "
-            "30, three runs."
-        )
+    rules = sorted({k["settings"]["visibility"] for k in cells})
+    negatives = sorted({k["settings"]["negatives"] for k in cells})
     if rules:
+        shown = " and ".join(f"`{rule}`" for rule in rules)
+        said.append(
+            f"Ours: rule {shown}, {' and '.join(negatives)} negatives, over the whole test split; mean ± sample standard "
+            "deviation over the seeds, each with its own draw of masked nodes. The paper's: its own rule, mean over "
+            "batches of 30, three runs."
+        )
         said.append(
             "`event` shows a query everything strictly earlier, `paper` no pair record of its own batch; the other "
             "differences are listed in docs/differences.md."

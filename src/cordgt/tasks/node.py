@@ -33,7 +33,7 @@ class ClassifierSettings:
     hidden: tuple[int, ...] = (80, 10)  # the layers between embedding and score, as in TGN's code
     dropout: float = 0.1
     lr: float = 0.001
-    batch_size: int = 1000
+    batch_size: int = 200
     epochs: int = 100  # at most
     patience: int = 10  # epochs without a better validation AUC before it stops
     balance: str = "weights"  # both classes weigh the same in the loss; "none": each event does
