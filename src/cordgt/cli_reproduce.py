@@ -136,6 +136,7 @@ def _work(cells: list[Cell], store: Store, device: str, workers: int, minutes: f
         common: dict[str, Any] = {"device": device, "limits": limits, "keep": keep, "tell": told}
         if workers == 1 or len(todo) < 2:
             return work(todo, store, watch=lambda cell: bar.titled(f"{cell.label}: "), **common)
+        bar.working(len(todo))
         return work_in_processes(todo, store, min(workers, len(todo)), **common)
 
 
@@ -151,6 +152,7 @@ class _Told:
             self.bar.titled(f"{cell}: ").epoch_ends(word["record"])
         elif what == "ends":
             self.done += 1
+            self.bar.step(1, None)
             figures = ", ".join(f"{k} {100 * v:.2f}" for k, v in word["figures"].items() if v is not None)
             console.note(f"[{self.done}/{self.total}] {cell}: {figures or 'done'} ({word['seconds']:.0f} s)")
         elif what == "fails":

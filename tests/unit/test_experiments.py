@@ -116,10 +116,13 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
             assert other
     with store.claimed(cell) as ours:
         assert ours
+        store.run_folder(cell).mkdir()
         store.note_spent(cell, 12.5)
     assert store.spent(cell) == 12.5
-    store.clear(cell, keep=False)
+    with store.claimed(cell):
+        store.clear(cell, keep=False)
     assert store.spent(cell) == 0.0
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_seeds_models_and_shards() -> None:
@@ -189,12 +192,15 @@ def test_one_value_has_no_spread() -> None:
     assert Compared(()).words == ("–", "–", "–")
 
 
-def test_a_cell_is_begun_if_it_ends_in_time(tmp_path: Path) -> None:
-    store, cell = Store(tmp_path), make_cell("uci", "cordgt", 1)
-    assert expected_seconds(cell, store) is None
-    done = make_cell("uci", "cordgt", 0)
-    store.write(done, record(done, 0.9))
-    assert expected_seconds(cell, store) == 10.0
+def test_a_cell_is_begun_if_it_ends_in_time() -> None:
+    cell, done = make_cell("uci", "cordgt", 1), record(make_cell("uci", "cordgt", 0), 0.9)
+    assert expected_seconds(cell, []) is None
+    assert expected_seconds(cell, [done]) == 10.0
+    assert expected_seconds(cell, [done], spent=4.0) == 6.0
+    assert expected_seconds(cell, [done], "cuda") is None
+    assert expected_seconds(cell.of_kind("node"), [done]) is None
+    slower = record(make_cell("uci", "cordgt", 0, {"mask": True}), 0.9, seconds=30.0)
+    assert expected_seconds(cell, [done, slower]) == 10.0
     assert Limits().fits(10.0)
     soon = Limits(time.monotonic() + 5, 60)
     assert not soon.fits(10.0)

@@ -179,7 +179,11 @@ class Store:
                 return
             except OSError:
                 pass  # a file system without locks: nobody can be kept out there
-            yield True
+            try:
+                yield True
+            finally:
+                if not self.run_folder(cell).exists():  # nothing to go on from: failed before it began, or finished
+                    path.unlink(missing_ok=True)
         finally:
             os.close(handle)
 

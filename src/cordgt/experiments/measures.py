@@ -22,6 +22,8 @@ from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, finite, flat
 from cordgt.experiments.grow import grow
 from cordgt.experiments.heat import heat
 from cordgt.run import RunFolder
+from cordgt.tasks.link import split_of
+from cordgt.tasks.node import positive_labels
 from cordgt.training import Watcher, choose_device
 
 
@@ -65,6 +67,9 @@ def run_cell(
         store.write(cell, about_cell(cell, stream, on) | spent)
         store.clear(cell, keep=keep)
         return spent
+    if cell.kind == "node":  # before hours of training
+        first = int(split_of(stream, cell.settings.protocol).validation[0])
+        positive_labels(stream.name, stream.label, first)
     try:
         run = _trained(cell, store, stream, device, watcher)
         link = cell.of_kind("link")

@@ -8,6 +8,7 @@ from typing import Any
 from cordgt import datasets
 from cordgt.experiments.catalogue import EXPERIMENTS, Experiment
 from cordgt.experiments.cells import Cell, Store, at_hand, choose_datasets
+from cordgt.experiments.measures import MEASURES, UNTRAINED
 from cordgt.experiments.statistics import all_datasets
 from cordgt.experiments.tables import Asked
 from cordgt.experiments.work import expected_seconds
@@ -27,6 +28,7 @@ BATCH_SECONDS = {
     "tgsrec": 0.7,
     "ctdne": 0.01,
 }
+KINDS = ("link", *MEASURES, *UNTRAINED)
 EPOCHS = 10  # until a training stops by itself, about
 GPU_TIMES_FASTER = {"tgn": 30, "dyrep": 30, "jodie": 30}  # others: as in docs/performance.md, about
 GPU_USUALLY = 300
@@ -59,6 +61,7 @@ def usual_datasets(experiment: Experiment, *, trained: bool) -> list[str]:
 def outlook(store: Store, seeds: Sequence[int], device: str, *, quick: bool = False) -> list[dict[str, Any]]:
     """A row for each experiment: data here and missing, cells finished, and about how long the others take."""
     rows = []
+    finished = [cell for kind in KINDS for cell in store.every(kind)]
     for name, experiment in EXPERIMENTS.items():
         here = [d for d in experiment.datasets if at_hand(d)]
         if experiment.twins:
@@ -71,11 +74,11 @@ def outlook(store: Store, seeds: Sequence[int], device: str, *, quick: bool = Fa
             asked = Asked(here, list(experiment.models), list(seeds), quick=quick)
             cells = list(dict.fromkeys(experiment.cells(asked)))
         left = [cell for cell in cells if store.read(cell) is None]
-        hours = sum(_seconds(cell, store, device) for cell in left) / 3600
+        hours = sum(_seconds(cell, finished, device) for cell in left) / 3600
         rows.append(row | {"cells": f"{len(cells) - len(left)}/{len(cells)}", "hours": round(hours, 2)})
     return rows
 
 
-def _seconds(cell: Cell, store: Store, device: str) -> float:
-    known = expected_seconds(cell, store, device)
+def _seconds(cell: Cell, finished: Sequence[dict[str, Any]], device: str) -> float:
+    known = expected_seconds(cell, finished, device)
     return known if known is not None else guess_seconds(cell, device) or 0.0

@@ -195,8 +195,8 @@ def rule_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
         shown = " and ".join(f"`{rule}`" for rule in rules)
         said.append(
             f"Ours: rule {shown}, {' and '.join(negatives)} negatives, over the whole test split; mean ± sample "
-            "standard deviation over the seeds, each with its own draw of masked nodes. The paper's: its own rule, mean over "
-            "batches of 30, three runs."
+            "standard deviation over the seeds, each with its own draw of masked nodes. The paper's: its own rule, "
+            "mean over batches of 30, three runs."
         )
         said.append(
             "`event` shows a query everything strictly earlier, `paper` no pair record of its own batch; the other "

@@ -62,18 +62,19 @@ class Limits:
         return expected is None or expected <= self.left or expected > self.seconds
 
 
-def expected_seconds(cell: Cell, store: Store, device: str = "cpu") -> float | None:
-    """How long a cell will take, by finished ones of the same data and model, less what was spent; None if unknown.
+def expected_seconds(
+    cell: Cell, finished: Sequence[dict[str, Any]], device: str = "cpu", spent: float = 0.0
+) -> float | None:
+    """How long a cell will take, by finished ones of its kind, data and model, less what was spent; None if unknown.
 
-    ``device``: its type, cpu or cuda; cells of the other say nothing.
+    ``device``: its type, cpu or cuda; cells of the other say nothing. A cell of its variant says more than others.
     """
-    kind = cell.kind if store.every(cell.kind) else "link"
-    alike = [k for k in store.every(kind) if (k["data"], k["model"]) == (cell.data, cell.model)]
+    alike = [k for k in finished if (k["kind"], k["data"], k["model"]) == (cell.kind, cell.data, cell.model)]
     alike = [k for k in alike if k["device"].startswith(device)]
     same = [k for k in alike if k["variant"] == cell.variant] or alike
     if not same:
         return None
-    return max(0.0, sum(k["seconds"] for k in same) / len(same) - store.spent(cell))
+    return max(0.0, sum(k["seconds"] for k in same) / len(same) - spent)
 
 
 def work(
@@ -97,7 +98,9 @@ def work(
             break
         if store.read(cell) is not None:
             continue
-        if not limits.fits(expected_seconds(cell, store, on)):
+        if limits.seconds < math.inf and not limits.fits(
+            expected_seconds(cell, store.every(cell.kind), on, store.spent(cell))
+        ):
             outcome.unfit += 1
             continue
         with store.claimed(cell) as ours:

@@ -61,25 +61,8 @@ class NodeTask:
 
     @classmethod
     def prepare(cls, link: LinkTask, label: np.ndarray | None) -> NodeTask:
-        """DataError where there are no labels, more than two of them, or none of a kind in training."""
-        if label is None:
-            raise DataError(f"{link.stream.name} has no labels: name their column with --label.")
-        known = np.isfinite(label)
-        values = np.unique(label[known])
-        if len(values) != 2:
-            shown = ", ".join(f"{v:g}" for v in values[:5])
-            raise DataError(
-                f"The labels of {link.stream.name} have {len(values)} different values ({shown or 'none'}); two were "
-                "expected, such as 0 and 1."
-            )
-        task = cls(link, label == values[1], known)
-        counts = [int((task.positive[task.positions("train")] == kind).sum()) for kind in (False, True)]
-        if not all(counts):
-            raise DataError(
-                f"{link.stream.name}: training has {counts[1]} events of label {values[1]:g} and {counts[0]} of "
-                f"{values[0]:g}; a classifier needs both."
-            )
-        return task
+        """DataError as in `positive_labels`."""
+        return cls(link, *positive_labels(link.stream.name, label, int(link.split.validation[0])))
 
     def positions(self, part: str) -> np.ndarray:
         """The labelled events of a part. In training also those of masked nodes, which only the encoder was to miss."""
@@ -93,6 +76,31 @@ class NodeTask:
     def labels(self, part: str) -> np.ndarray:
         """(n,) bool."""
         return self.positive[self.positions(part)]
+
+
+def positive_labels(name: str, label: np.ndarray | None, n_train: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which events of a stream are positive, and which have a label at all: (E,) bool each.
+
+    The larger one of two values is positive. DataError where there are no labels, more or fewer values than two, or
+    only one of them among the first ``n_train`` events.
+    """
+    if label is None:
+        raise DataError(f"{name} has no labels: name their column with --label.")
+    known = np.isfinite(label)
+    values = np.unique(label[known])
+    if len(values) != 2:
+        shown = ", ".join(f"{v:g}" for v in values[:5])
+        raise DataError(
+            f"The labels of {name} have {len(values)} different values ({shown or 'none'}); two were expected, such as "
+            "0 and 1."
+        )
+    counts = [int((label[:n_train] == value).sum()) for value in values]
+    if not all(counts):
+        raise DataError(
+            f"{name}: training has {counts[1]} events of label {values[1]:g} and {counts[0]} of {values[0]:g}; a "
+            "classifier needs both."
+        )
+    return label == values[1], known
 
 
 def embeddings(
