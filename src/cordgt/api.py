@@ -76,7 +76,7 @@ class Run:
         settings, data = folder.read_config()
         metrics = folder.read_metrics()
         stream = EventStream.load(folder.path)
-        if not _is_same_data(stream, data):
+        if not is_same_data(stream, data):
             raise RunError(f"{folder.path} is damaged: its events are not those it was trained on.")
         _check_same_protocol(folder, settings, metrics)
         return cls(folder, settings, stream, metrics, choose_device(device), _columns_of(data))
@@ -224,7 +224,7 @@ def _columns_of(data: Mapping[str, Any]) -> dict[str, str]:
     return as_text(found) if isinstance(found, dict) else {}
 
 
-def _is_same_data(stream: EventStream, data: Mapping[str, Any]) -> bool:
+def is_same_data(stream: EventStream, data: Mapping[str, Any]) -> bool:
     """Whether a stream is the one that a ``[data]`` table tells of."""
     same = fingerprint(stream) == data.get("fingerprint")
     return same and data.get("ids") in (None, ids_fingerprint(stream))
@@ -427,7 +427,7 @@ def check_same(folder: RunFolder, settings: Settings, stream: EventStream) -> No
     if begun != settings:
         differing = _differences(begun, settings)
         raise RunError(f"{folder.path} was begun with other settings: {differing}. Use the same, or another --out.")
-    if not _is_same_data(stream, data):
+    if not is_same_data(stream, data):
         raise RunError(f"{folder.path} was begun on other data. Use the same file, or another --out.")
 
 

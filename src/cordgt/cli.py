@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt import __version__, console
+from cordgt import __version__, cli_node, cli_reproduce, console
 from cordgt.cli_processes import (
     Processes,
     among_others,
@@ -127,6 +127,12 @@ def train(
     refit: Annotated[
         bool, flag("--refit", "Afterwards train on all events; that model answers, the figures stay.")
     ] = False,
+    task: Annotated[
+        str, typer.Option(metavar="WORD", help="link; or node: a classifier of labelled nodes on a frozen --encoder.")
+    ] = "link",
+    encoder: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="With --task node: the run whose model gives the embeddings.")
+    ] = None,
     src: Src = None,
     dst: Dst = None,
     time: Time = None,
@@ -142,9 +148,13 @@ def train(
     from cordgt.training import choose_device
 
     answers.check_json(json_)
+    others = {"--model": model, "--config": config, "--init": init, "--refit": refit, "--resume": resume}
+    cli_node.check_task(task, encoder, others | {"--seeds": seeds, "--mask-draws": mask_draws})
+    columns = _columns(src, dst, time, label, features, ids, node_features)
+    if encoder is not None:
+        return cli_node.train_classifier(data, encoder, set_, seed, device, out, columns, json_)
     settings = _settings(data, model, config, set_, seed, init)
     choose_device(device)  # before the data is read
-    columns = _columns(src, dst, time, label, features, ids, node_features)
     stream = _load(data, columns)
     folder = out or api.default_folder(stream.name, settings.model, settings.seed)
     several = seeds is not None or mask_draws is not None
@@ -667,6 +677,9 @@ def bench(
             console.out.print(tables.get(stage, report.stages_table)(found))
         for text in report.sentences(found):
             console.out.print(text, markup=False)
+
+
+app.command()(cli_reproduce.reproduce)
 
 
 @app.command("version")

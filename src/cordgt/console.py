@@ -86,6 +86,9 @@ class Bar:
     def answering(self, questions: int) -> None:
         self._new("answering", questions)
 
+    def working(self, cells: int) -> None:
+        self._new("trainings", cells)
+
     def epoch_ends(self, record: dict[str, Any]) -> None:
         what = "refit, epoch" if record["phase"] == "refit" else "epoch"
         line = f"{self.title}{what} {record['epoch']:>3}  loss {record['loss']:.4f}"

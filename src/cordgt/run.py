@@ -159,6 +159,10 @@ class RunFolder:
             given = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:  # bad UTF-8 and bad TOML are both ValueErrors
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
+        if given.get("task") == "node":
+            raise RunError(
+                f"{self.path} holds a classifier of nodes; pairs are asked of its encoder, {given.get('encoder')}."
+            )
         if given.get("format") != FORMAT:
             raise RunError(f"{path} has format {given.get('format')}, and this version reads format {FORMAT}.")
         return given

@@ -120,7 +120,7 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
     for key, value in given.items():
         home = next((name for name in tables if key in kinds[name]), None)
         if home is not None:
-            chosen[home][key] = _convert(key, value, kinds[home][key])
+            chosen[home][key] = convert(key, value, kinds[home][key])
             if home == "training" and not kind.network.trains:
                 unused.append(key)
         elif key in known_keys():
@@ -159,7 +159,7 @@ def read_config(path: Path) -> Given:
         raise SettingError(f"{path} cannot be read: {error}.") from None
 
 
-def _convert(key: str, value: Any, kind: Any) -> Any:
+def convert(key: str, value: Any, kind: Any) -> Any:
     """``value``, or the text of one, as the type of the setting."""
     try:
         if kind is bool:

@@ -1,9 +1,14 @@
-"""Ctrl-C and SIGTERM: the first one is noted, so that a training can finish its batch and save; the second ends it."""
+"""Ctrl-C and SIGTERM: the first one is noted, so that a training can finish its batch and save; the second ends it.
+
+A limit of time ends a training in the same way.
+"""
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +19,10 @@ USUAL = (signal.SIG_DFL, signal.default_int_handler)  # what a signal does where
 
 
 class Stopped(KeyboardInterrupt):
-    """A training ended early because a signal asked for it. ``saved`` says where it will go on."""
+    """A training ended early because a signal, or a limit of time (SIGALRM), asked for it.
+
+    ``saved`` says where it will go on.
+    """
 
     def __init__(self, asked: signal.Signals, saved: str = "") -> None:
         super().__init__(f"stopped by {asked.name}")
@@ -25,17 +33,38 @@ class Stopped(KeyboardInterrupt):
         """As shells count: 130 for SIGINT, 143 for SIGTERM."""
         return 128 + self.asked
 
+    @property
+    def by_clock(self) -> bool:
+        """True: the time given by `time_limit` was over."""
+        return self.asked == signal.SIGALRM
+
 
 @dataclass
 class Stop:
     """The signal that asked a training to end, if one did."""
 
     asked: signal.Signals | None = None
+    ends: float = math.inf  # when time is over, on the monotonic clock
 
     def check(self) -> None:
-        """Raises `Stopped` where a signal has come. For moments at which nothing is half done."""
+        """Raises `Stopped` where a signal has come or time is over. For moments at which nothing is half done."""
+        if self.asked is None and time.monotonic() >= self.ends:
+            self.asked = signal.SIGALRM
         if self.asked is not None:
             raise Stopped(self.asked)
+
+
+_limits = [math.inf]  # of time, the one in force last
+
+
+@contextmanager
+def time_limit(ends: float) -> Iterator[None]:
+    """While it lasts, trainings that begin stop at ``ends`` of the monotonic clock, as they would for a signal."""
+    _limits.append(ends)
+    try:
+        yield
+    finally:
+        _limits.pop()
 
 
 @contextmanager
@@ -45,7 +74,7 @@ def listening() -> Iterator[Stop]:
     A signal that is ignored (`nohup`) or that the program around us answers itself is left alone; so are all of them
     outside the main thread, where Python cannot hear them.
     """
-    stop = Stop()
+    stop = Stop(ends=_limits[-1])
     taken: dict[signal.Signals, Any] = {}
 
     def release() -> None:

@@ -22,11 +22,15 @@ ORDER = """
     models.base models.cosines models.parts models.cordgt models.edgebank models.popularity
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
-    processes protocol settings metrics tasks tasks.link floors
-    threads stopping run counting step training predict tensorboard api search audit compare
+    processes protocol settings metrics tasks tasks.link tasks.node floors
+    threads stopping run counting step training predict tensorboard api search audit compare classify
     launch bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.shared bench.report
-    console answers demo options cli_processes cli __main__
+    experiments experiments.paper experiments.cells experiments.provenance experiments.heat experiments.grow
+    experiments.measures experiments.work experiments.tables experiments.plots experiments.link experiments.node
+    experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
+    experiments.statistics experiments.catalogue experiments.outlook
+    console answers demo options cli_processes cli_node cli_reproduce cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent

@@ -57,9 +57,12 @@ def first_events(stream: EventStream, n: int) -> EventStream:
         return stream
     src, dst = (stream.ids.take(x[:n]) for x in (stream.src, stream.dst))
     edge_x = None if stream.edge_x is None else stream.edge_x[:n]
+    label = None if stream.label is None else stream.label[:n]
     shared = stream.ids.shared
     name = f"{stream.name}, first {n} events"
-    return EventStream.from_columns(src, dst, stream.t[:n], edge_x, shared_ids=shared, time=stream.time, name=name)
+    return EventStream.from_columns(
+        src, dst, stream.t[:n], edge_x, label, shared_ids=shared, time=stream.time, name=name
+    )
 
 
 def _wider(settings: Settings, times: int) -> Settings:

@@ -1,0 +1,130 @@
+"""Node classification as a run folder: a classifier on the frozen encoder of another run.
+
+config.toml              the encoder's folder, and everything the classifier was made with
+classifier.safetensors   its weights, with a checksum
+metrics.json             the figures; its presence says that it is finished
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cordgt.api import Run, is_same_data
+from cordgt.errors import DataError, RunError, SettingError, nearest
+from cordgt.events import EventStream
+from cordgt.run import RunFolder
+from cordgt.settings import convert
+from cordgt.tasks.node import ALL_PARTS, ClassifierSettings, Fitted, NodeTask, embeddings, figures, fit
+from cordgt.training import Silent, Watcher
+
+
+def classifier_settings(given: Mapping[str, Any]) -> ClassifierSettings:
+    """Settings from the keys given, each a value or the text of one. SettingError, with the nearest, for others."""
+    import typing
+
+    kinds = typing.get_type_hints(ClassifierSettings)
+    for key in given:
+        if key not in kinds:
+            raise SettingError(
+                f"A classifier has no setting '{key}'.{nearest(key, kinds)} It has: {', '.join(kinds)}. The encoder's "
+                "are those it was trained with."
+            )
+    return ClassifierSettings(**{key: convert(key, value, kinds[key]) for key, value in given.items()})
+
+
+def check_encoder(run: Run) -> None:
+    """SettingError where a run's model has no embeddings."""
+    from cordgt.models import MODELS
+
+    if not MODELS[run.settings.model].network.embeds:
+        able = ", ".join(name for name, kind in MODELS.items() if kind.network.embeds)
+        raise SettingError(f"{run.settings.model} has no embeddings to classify by. Models that have: {able}.")
+
+
+def classify(
+    run: Run,
+    label: np.ndarray | None = None,
+    settings: ClassifierSettings | None = None,
+    *,
+    seed: int | None = None,
+    watcher: Watcher | None = None,
+) -> tuple[Fitted, dict[str, Any]]:
+    """Train a classifier on a run's frozen encoder; the figures of each part come back beside it.
+
+    ``label``: one an event of the run's own stream, without those the stream's own. ``seed``: the run's by default.
+    """
+    check_encoder(run)
+    settings, watcher = settings or ClassifierSettings(), watcher or Silent()
+    seed = run.settings.seed if seed is None else seed
+    model, link = run.measured()
+    task = NodeTask.prepare(link, link.stream.label if label is None else label)
+    began = time.perf_counter()
+    x = {}
+    for part in ALL_PARTS:
+        watcher.evaluating(f"embedding, {part}", len(task.positions(part)))
+        x[part] = embeddings(model, task, part, progress=lambda n: watcher.step(n, None))
+    embedded = time.perf_counter() - began
+    y = {part: task.labels(part) for part in ALL_PARTS}
+    fitted = fit(x, y, settings, seed)
+    found = {
+        "task": "node",
+        "model": run.settings.model,
+        "data": link.stream.name,
+        "seed": seed,
+        "epochs": len(fitted.history),
+        "best_epoch": fitted.best_epoch,
+        "balance": settings.balance,
+        "embedding_seconds": embedded,
+        "classifier_seconds": time.perf_counter() - began - embedded,
+        "device": str(run.device),
+        **{part: figures(fitted.model, x[part], y[part]) for part in ALL_PARTS},
+    }
+    return fitted, found
+
+
+def labels_of(run: Run, stream: EventStream) -> np.ndarray:
+    """The labels of a stream that has the run's own events. DataError where it has others, or no labels."""
+    if not is_same_data(stream, run.folder.read_config()[1]):
+        raise DataError(
+            f"{stream.name} has other events than {run.path} was trained on. A classifier is trained on the "
+            "encoder's events: name the same data, or train an encoder on this."
+        )
+    if stream.label is None:
+        raise DataError(f"{stream.name} has no labels: name their column with --label.")
+    return stream.label
+
+
+def classify_in(
+    run: Run,
+    label: np.ndarray,
+    settings: ClassifierSettings,
+    out: Path,
+    *,
+    seed: int | None = None,
+    watcher: Watcher | None = None,
+) -> dict[str, Any]:
+    """`classify`, with everything kept in a folder. RunError where it holds something already."""
+    folder = RunFolder(out)
+    with folder.locked():
+        left = [p.name for p in out.iterdir() if not p.name.endswith(".part")]
+        if left:
+            raise RunError(f"{out} is not empty (it holds {left[0]}). Choose another folder with --out.")
+        fitted, metrics = classify(run, label, settings, seed=seed, watcher=watcher)
+        folder.write_text("config.toml", _config(run, settings, metrics["seed"]))
+        folder.write_tensors("classifier.safetensors", fitted.model.state_dict(), {"best_epoch": fitted.best_epoch})
+        folder.write_metrics(metrics)
+    return metrics
+
+
+def _config(run: Run, settings: ClassifierSettings, seed: int) -> str:
+    values: dict[str, Any] = {"task": "node", "encoder": str(run.path.resolve()), "seed": seed}
+    chosen = dataclasses.asdict(settings)
+    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+    return "\n".join([*lines, "\n[classifier]", *(f"{k} = {json.dumps(v)}" for k, v in chosen.items())]) + "\n"

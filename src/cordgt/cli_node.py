@@ -1,0 +1,92 @@
+"""`cordgt train --task node`: a classifier of nodes on the frozen encoder of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from cordgt import console
+from cordgt.errors import SettingError, check_choice
+
+TASKS = ("link", "node")
+
+
+def check_task(task: str, encoder: Path | None, not_for_nodes: dict[str, Any]) -> None:
+    """SettingError where the options do not fit the task; ``not_for_nodes``: what was given that only links take."""
+    check_choice("--task", task, TASKS)
+    if task == "link" and encoder is not None:
+        raise SettingError("--encoder is for --task node: the run whose frozen model gives the embeddings.")
+    if task == "node" and encoder is None:
+        raise SettingError("--task node needs --encoder RUN: a run on the same events, made by `cordgt train DATA`.")
+    given = [name for name, value in not_for_nodes.items() if value]
+    if task == "node" and given:
+        raise SettingError(f"{given[0]} is not for --task node: the encoder is trained already.")
+
+
+def train_classifier(
+    data: str,
+    encoder: Path,
+    assignments: list[str],
+    seed: int | None,
+    device: str,
+    out: Path | None,
+    columns: dict[str, Any],
+    json_: str | None,
+) -> None:
+    """Train it, keep it in a folder, and show its figures."""
+    from cordgt import answers, datasets
+    from cordgt.api import Run
+    from cordgt.classify import check_encoder, classifier_settings, classify_in, labels_of
+    from cordgt.settings import parse_assignments
+
+    settings = classifier_settings(parse_assignments(assignments))
+    run = Run.load(encoder, device)
+    check_encoder(run)
+    asked = {k: v for k, v in columns.items() if k != "ids" or v != "auto"}
+    known = data in datasets.KNOWN or datasets.find(data) is not None
+    stream = datasets.load(data, **(asked if known else run.columns_for(data, asked)))
+    label = labels_of(run, stream)
+    folder = out or Path("runs") / f"{stream.name or 'events'}-{run.settings.model}-node-seed{run.settings.seed}"
+    console.note(f"classifier of nodes on {encoder} ({run.settings.model}), frozen; it goes to {folder}")
+    with console.Bar() as bar:
+        metrics = classify_in(run, label, settings, folder, seed=seed, watcher=bar)
+    if json_ is not None:
+        answers.write_json(metrics, json_)
+    if json_ != "-":
+        console.out.print(_table(metrics))
+    for text in said_of(metrics):
+        console.note(text)
+
+
+def _table(metrics: dict[str, Any]) -> Table:
+    title = f"{metrics['model']} on {metrics['data']}: does the source's state change?"
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("part", no_wrap=True)
+    for name in ("AUC", "AP", "AP of chance", "positive", "events"):
+        table.add_column(name, justify="right")
+    for part in ("train", "validation", "test"):
+        row = metrics[part]
+        shown = ["–" if row[k] is None else f"{100 * row[k]:.2f}" for k in ("auc", "ap", "positive_share")]
+        table.add_row(part, *shown, f"{row['positive']:,}", f"{row['events']:,}")
+    return table
+
+
+def said_of(metrics: dict[str, Any]) -> list[str]:
+    """What is to be known of the figures: the imbalance and how it was dealt with, and what is not defined."""
+    train, test = metrics["train"], metrics["test"]
+    weighed = (
+        "both kinds weigh the same in the loss" if metrics["balance"] == "weights" else "every event weighs the same"
+    )
+    said = [f"{train['positive']:,} of {train['events']:,} training events are positive; {weighed}."]
+    few = min(test["positive"], test["events"] - test["positive"])
+    if test["auc"] is None:
+        said.append("test: not defined, all labels are of one kind.")
+    elif few < 50:
+        said.append(
+            f"The test AUC rests on {few} events of the rarer kind: another draw could move it by several points."
+        )
+    return said

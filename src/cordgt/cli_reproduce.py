@@ -1,0 +1,200 @@
+"""`cordgt reproduce`: the paper's tables and figures, filled cell by cell."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cordgt import console
+from cordgt.errors import SettingError
+from cordgt.options import Device, Json, Set, flag
+
+if TYPE_CHECKING:
+    from cordgt.experiments.catalogue import Experiment
+    from cordgt.experiments.cells import Cell, Store
+    from cordgt.experiments.tables import Asked
+    from cordgt.experiments.work import Outcome
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="What to reproduce; --list shows what there is.")
+    ] = None,
+    datasets: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", show_default="the paper's, as far as they are here", help="Datasets by name."),
+    ] = None,
+    models: Annotated[str, typer.Option(metavar="all|A,B", help="See `cordgt models`.")] = "all",
+    seeds: Annotated[
+        str, typer.Option(metavar="N|A,B", help="So many seeds, or these; each draws its own masked nodes.")
+    ] = "3",
+    device: Device = "auto",
+    quick: Annotated[
+        bool, flag("--quick", "One epoch on the first events, one seed, into OUT/quick: to see that it runs.")
+    ] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where cells are kept and tables are written.")] = Path(
+        "results"
+    ),
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="So many trainings side by side.")] = 1,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, metavar="N", help="Stop after so long; the same command goes on later.")
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="K/N", help="Only the K-th of N shares, for machines without a common folder.")
+    ] = None,
+    report: Annotated[bool, flag("--report", "Train nothing: tables of what is finished.")] = False,
+    keep: Annotated[bool, flag("--keep", "Keep the run folders of finished cells.")] = False,
+    set_: Set = [],  # noqa: B006
+    list_: Annotated[bool, flag("--list", "What can be reproduced with the data at hand, and what it takes.")] = False,
+    json_: Json = None,
+) -> None:
+    """Reproduce a table or a figure of the paper: train what is missing, and write Markdown, CSV and PNG.
+
+    What is finished is skipped, what was interrupted goes on. A finished cell is a small JSON file below OUT/cells:
+    folders of several machines are merged by copying these.
+    """
+    from cordgt import answers
+    from cordgt.experiments import catalogue, outlook
+    from cordgt.experiments.cells import Store, choose_datasets, parse_models, parse_seeds, parse_shard
+    from cordgt.experiments.tables import Asked
+    from cordgt.settings import parse_assignments
+    from cordgt.training import choose_device
+
+    answers.check_json(json_)
+    if name is None and not list_:
+        raise SettingError(f"Name what to reproduce: {', '.join(catalogue.EXPERIMENTS)}. --list says more.")
+    if out.is_file():
+        raise SettingError(f"{out} is a file; --out names a folder.")
+    wanted = parse_seeds("1" if quick and seeds == "3" else seeds)
+    share, shares = parse_shard(shard)
+    on = choose_device(device)
+    store = Store(out / "quick" if quick else out)
+    experiment = None if name is None else catalogue.find(name)
+    if list_ or experiment is None or name is None:
+        rows = outlook.outlook(store, wanted, on.type, quick=quick)
+        return _show_list([row for row in rows if name in (None, row["name"])], on.type, json_)
+    trained = not report and experiment.cells is not None
+    asked = Asked(
+        datasets=choose_datasets(datasets, experiment.datasets, trained=trained)
+        if datasets is not None
+        else outlook.usual_datasets(experiment, trained=trained),
+        models=parse_models(models, experiment.models),
+        seeds=wanted,
+        changes=parse_assignments(set_),
+        quick=quick,
+    )
+    if experiment.cells is None:
+        return _write(experiment, name, asked, store, json_)
+    cells = list(dict.fromkeys(experiment.cells(asked)))[share - 1 :: shares]
+    outcome = None if report else _work(cells, store, device, workers, minutes, keep)
+    _write(experiment, name, asked, store, json_)
+    if outcome is not None:
+        _tell_outcome(outcome, cells, store)
+
+
+def _show_list(rows: list[dict[str, Any]], device: str, json_: str | None) -> None:
+    from cordgt import answers
+
+    if json_ is not None:
+        answers.write_json(rows, json_)
+    if json_ == "-":
+        return
+    for row in rows:
+        console.out.print(f"{row['name']}: {row['about']}", style="bold", markup=False)
+        console.out.print(f"  data here: {row['data'] or 'none'}", markup=False)
+        if row["missing"]:
+            console.out.print(f"  not here: {row['missing']}", markup=False)
+        if row["cells"] != "0/0":
+            console.out.print(
+                f"  finished: {row['cells']} cells; the rest takes about {_long(row['hours'])}", markup=False
+            )
+    console.note(
+        f"Times are for this machine ({device}), one training after the other: by finished cells where there are some "
+        "of the kind, rough guesses otherwise. --datasets, --models and --seeds make it less."
+    )
+
+
+def _long(hours: float) -> str:
+    """A time in words: ``40 minutes``, ``7 hours``, ``12 days``."""
+    if hours < 1.5:
+        return f"{max(1, round(60 * hours))} minutes" if hours else "no time"
+    return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+
+
+def _work(cells: list[Cell], store: Store, device: str, workers: int, minutes: float | None, keep: bool) -> Outcome:
+    from cordgt.experiments.work import Limits, work, work_in_processes
+
+    todo = [cell for cell in cells if store.read(cell) is None]
+    console.note(f"{len(cells) - len(todo)} of {len(cells)} cells are finished; cells and tables go to {store.folder}")
+    limits = Limits.of_minutes(minutes)
+    with console.Bar() as bar:
+        told = _Told(bar, len(todo))
+        common: dict[str, Any] = {"device": device, "limits": limits, "keep": keep, "tell": told}
+        if workers == 1 or len(todo) < 2:
+            return work(todo, store, watch=lambda cell: bar.titled(f"{cell.label}: "), **common)
+        bar.working(len(todo))
+        return work_in_processes(todo, store, min(workers, len(todo)), **common)
+
+
+class _Told:
+    """Says what becomes of the cells, a line each."""
+
+    def __init__(self, bar: console.Bar, total: int) -> None:
+        self.bar, self.total, self.done = bar, total, 0
+
+    def __call__(self, word: dict[str, Any]) -> None:
+        what, cell = word["what"], word["cell"]
+        if what == "epoch":
+            self.bar.titled(f"{cell}: ").epoch_ends(word["record"])
+        elif what == "ends":
+            self.done += 1
+            self.bar.step(1, None)
+            figures = ", ".join(f"{k} {100 * v:.2f}" for k, v in word["figures"].items() if v is not None)
+            console.note(f"[{self.done}/{self.total}] {cell}: {figures or 'done'} ({word['seconds']:.0f} s)")
+        elif what == "fails":
+            console.fail(f"{cell}: {word['why']}")
+        elif what == "stops":
+            console.note(f"{cell}: stopped{', saved after ' + word['saved'] if word['saved'] else ''}")
+        else:
+            console.note(f"{cell}: begins")
+
+
+def _write(experiment: Experiment, name: str, asked: Asked, store: Store, json_: str | None) -> None:
+    """The table, if any of its cells is finished: an empty one would only look like a result."""
+    from cordgt import answers
+    from cordgt.experiments import tables
+
+    if experiment.cells is not None and all(store.read(cell) is None for cell in experiment.cells(asked)):
+        if json_ is not None:
+            answers.write_json([], json_)
+        console.note(f"{name}: no cell is finished yet, so there is no table.")
+        return
+    report = experiment.report(asked, store)
+    paths = tables.write(report, store.folder, name)
+    if json_ is not None:
+        answers.write_json(report.records, json_)
+    if json_ != "-":
+        console.out.print(report.markdown(), markup=False)
+    console.note(f"written: {', '.join(map(str, paths))}")
+
+
+def _tell_outcome(outcome: Outcome, cells: list[Cell], store: Store) -> None:
+    """What is left, how it goes on, and the exit code: 1 where a cell failed, as a signal has it where one came."""
+    again = shlex.join(["cordgt", *sys.argv[1:]])
+    left = sum(store.read(cell) is None for cell in cells)
+    if outcome.unfit:
+        console.note(f"{outcome.unfit} cells were not begun: by those that are finished, they would not end in time.")
+    if outcome.elsewhere:
+        console.note(f"{outcome.elsewhere} cells are being worked on by other processes.")
+    if left:
+        console.note(f"{left} cells are left. It goes on with: {again}")
+    if outcome.stopped is not None:
+        raise typer.Exit(outcome.stopped.exit_code)
+    if outcome.failed:
+        for label, why in outcome.failed.items():
+            console.fail(f"{label}: {why}")
+        raise typer.Exit(1)

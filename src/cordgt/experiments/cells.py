@@ -1,0 +1,306 @@
+"""Cells: what tables are made of. A finished cell is a JSON file of a few kilobytes; folders are merged by copying.
+
+FOLDER/cells/KIND/DATA/MODEL/VARIANT-seedN.json    a finished cell, written whole or not at all
+FOLDER/runs/DATA/MODEL/VARIANT-seedN/              the run folder of one that is under way; `--keep` leaves it there
+FOLDER/runs/DATA/MODEL/VARIANT-seedN.claim         locked by the process that works on it
+
+A cell is trusted if it was made with the settings that are asked for now: where a default has changed since, it is
+made again. A setting that did not exist then is taken for unchanged.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cordgt import datasets
+from cordgt.errors import DataError, SettingError, nearest
+from cordgt.files import write_atomically
+from cordgt.models import MODELS
+from cordgt.settings import Settings, make
+from cordgt.twins import ENDING, TWINS
+
+FORMAT = 1
+NOT_COMPARED = ("checkpoint_minutes",)  # settings that change no figure
+QUICK_EVENTS = 1500  # of a stream, with --quick
+QUICK = {"epochs": 1}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training, and what is measured of it: ``kind`` "link" for the figures that every training ends with."""
+
+    data: str
+    settings: Settings
+    variant: str = "default"  # what differs from the published settings, as a word for file names
+    kind: str = "link"
+    quick: bool = False  # True: of the first events only, to see that it runs
+
+    @property
+    def model(self) -> str:
+        return self.settings.model
+
+    @property
+    def seed(self) -> int:
+        return self.settings.seed
+
+    @property
+    def label(self) -> str:
+        """For people: ``uci, cordgt, mask-true, seed 0``."""
+        what = [] if self.kind == "link" else [self.kind]
+        which = [] if self.variant == "default" else [self.variant]
+        return ", ".join([*what, self.data, self.model, *which, f"seed {self.seed}"])
+
+    @property
+    def place(self) -> Path:
+        """Below the folders of cells and runs."""
+        return Path(self.data) / self.model / f"{self.variant}-seed{self.seed}"
+
+    def of_kind(self, kind: str) -> Cell:
+        """The same training, with something else measured."""
+        return replace(self, kind=kind)
+
+
+def make_cell(
+    data: str,
+    model: str,
+    seed: int,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    kind: str = "link",
+    quick: bool = False,
+) -> Cell:
+    """The cell of a dataset, a model and a seed: published settings where there are some, then ``changes``.
+
+    Each seed has its own draw of masked nodes. The variant names what the changes make different, in the words of the
+    settings, so that the same training has one name, however it was asked for.
+    """
+    base: dict[str, Any] = datasets.paper_settings(data, model) | {"mask_seed": seed} | (QUICK if quick else {})
+    usual = make(model, base, seed=seed)
+    settings = make(model, base | dict(changes or {}), seed=seed, where="--set")
+    before = flat(usual)
+    differing = {k: v for k, v in flat(settings).items() if before[k] != v}
+    return Cell(data, settings, _variant(differing) or "default", kind, quick)
+
+
+def flat(settings: Settings) -> dict[str, Any]:
+    """Every setting by name, as JSON has it: tuples are lists."""
+    tables = (settings.protocol, settings.training, settings.model_settings)
+    every = {k: v for table in tables for k, v in vars(table).items()}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in every.items()}
+
+
+def _variant(differing: Mapping[str, Any]) -> str:
+    """``alpha-0.0_mask-true``."""
+
+    def word(value: Any) -> str:
+        if isinstance(value, list):
+            return "x".join(map(str, value))
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    return "_".join(f"{key}-{word(differing[key])}" for key in sorted(differing))
+
+
+# -------------------- the folder
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of cells."""
+
+    folder: Path
+
+    def path(self, cell: Cell) -> Path:
+        path = self.folder / "cells" / cell.kind / cell.place
+        return path.with_name(f"{path.name}.json")
+
+    def run_folder(self, cell: Cell) -> Path:
+        return self.folder / "runs" / cell.place
+
+    def read(self, cell: Cell) -> dict[str, Any] | None:
+        """What a finished cell says; None where there is none, it is damaged, or it was made with other settings."""
+        found = read_cell(self.path(cell))
+        if found is None or found["seed"] != cell.seed or found["model"] != cell.model:
+            return None
+        return None if _differs(found["settings"], flat(cell.settings)) else found
+
+    def write(self, cell: Cell, found: Mapping[str, Any]) -> None:
+        """Keep a finished cell, whole or not at all."""
+        path = self.path(cell)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{path.parent} cannot be written: {error.strerror or error}.") from None
+        text = json.dumps({"format": FORMAT, **found}, indent=1, allow_nan=False) + "\n"
+        write_atomically(path, lambda part: _write(part, text))
+
+    def spent(self, cell: Cell) -> float:
+        """Seconds that earlier attempts took."""
+        try:
+            return float(json.loads(self._claim_path(cell).read_text(encoding="utf-8"))["seconds"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return 0.0
+
+    def note_spent(self, cell: Cell, seconds: float) -> None:
+        """Remember in the claim how long attempts took so far. Written in place: a lock is on the file itself."""
+        with suppress(OSError):
+            self._claim_path(cell).write_text(json.dumps({"seconds": seconds, "by": os.uname().nodename}) + "\n")
+
+    def _claim_path(self, cell: Cell) -> Path:
+        path = self.run_folder(cell)
+        return path.with_name(f"{path.name}.claim")
+
+    @contextmanager
+    def claimed(self, cell: Cell) -> Iterator[bool]:
+        """True while the cell's training is ours alone; False where another process works on it, here or elsewhere.
+
+        The system lets go of a claim when its process ends, however it ends. Across machines this needs a file system
+        with locks; without, give each machine its own folder and copy the cells together.
+        """
+        path = self._claim_path(cell)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            except OSError:
+                pass  # a file system without locks: nobody can be kept out there
+            try:
+                yield True
+            finally:
+                if not self.run_folder(cell).exists():  # nothing to go on from: failed before it began, or finished
+                    path.unlink(missing_ok=True)
+        finally:
+            os.close(handle)
+
+    def clear(self, cell: Cell, *, keep: bool) -> None:
+        """After a cell is finished: its run folder goes, unless it is to be kept, and so does the claim."""
+        if not keep:
+            shutil.rmtree(self.run_folder(cell), ignore_errors=True)
+        self._claim_path(cell).unlink(missing_ok=True)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Empty folders of runs go, up to the folder itself."""
+        root = self.folder / "runs"
+        below = [p for p in root.rglob("*") if p.is_dir()] if root.is_dir() else []
+        for path in [*sorted(below, reverse=True), root, self.folder]:
+            with suppress(OSError):  # not empty, or somebody else was faster
+                path.rmdir()
+
+    def every(self, kind: str) -> list[dict[str, Any]]:
+        """All finished cells of a kind, whatever their settings; damaged ones are left out."""
+        found = [read_cell(path) for path in sorted((self.folder / "cells" / kind).rglob("*.json"))]
+        return [cell for cell in found if cell is not None]
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+NEEDED = ("kind", "data", "model", "seed", "variant", "settings", "stream", "figures", "seconds", "device")
+
+
+def read_cell(path: Path) -> dict[str, Any] | None:
+    """A cell's file; None where it is missing, damaged, or of another format."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    sound = isinstance(found, dict) and found.get("format") == FORMAT and all(key in found for key in NEEDED)
+    return found if sound and isinstance(found["settings"], dict) else None
+
+
+def _differs(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return any(then[k] != now[k] for k in then.keys() & now.keys() if k not in NOT_COMPARED)
+
+
+# -------------------- what is asked for
+
+
+def parse_seeds(text: str) -> list[int]:
+    """``3`` is the seeds 0, 1, 2; ``0,4`` those two, and ``4,`` that one."""
+    words = [word.strip() for word in text.split(",")]
+    try:
+        seeds = list(range(int(words[0]))) if len(words) == 1 else [int(word) for word in words if word]
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0:
+        raise SettingError(f"--seeds {text}: it is a number of seeds, as in 3, or the seeds themselves, as in 0,1,2.")
+    return list(dict.fromkeys(seeds))
+
+
+def parse_models(text: str, usual: Sequence[str]) -> list[str]:
+    """``all``, or names with commas between; ``usual`` are those that can be asked for here."""
+    if text == "all":
+        return list(usual)
+    asked = [word.strip() for word in text.split(",") if word.strip()]
+    for word in asked:
+        if word not in MODELS:
+            raise SettingError(f"--models: there is no model '{word}'.{nearest(word, MODELS)}")
+        if word not in usual:
+            raise SettingError(f"--models: {word} has no place in this table; possible are {', '.join(usual)}.")
+    if not asked:
+        raise SettingError("--models: no model is named.")
+    return list(dict.fromkeys(asked))
+
+
+def parse_shard(text: str | None) -> tuple[int, int]:
+    """``2/3``: the second of three shares of the cells. Counted from 1; without it, the one and only."""
+    if text is None:
+        return 1, 1
+    k, sign, n = text.partition("/")
+    if not (sign and k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
+        raise SettingError(f"--shard {text}: it is written K/N, as in 2/3, with K from 1 to N.")
+    return int(k), int(n)
+
+
+def at_hand(data: str) -> bool:
+    """Whether a dataset's name can be loaded on this machine."""
+    return data in datasets.GENERATED or datasets.find(data) is not None
+
+
+def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = True, twins: bool = False) -> list[str]:
+    """The datasets of a table: those asked for, or of the usual ones those at hand (their twins where ``twins``).
+
+    DataError where one that is asked for is not at hand, or none is; with ``trained`` False they need not be, for
+    finished cells can be tabled anywhere.
+    """
+    if asked is None:
+        names = (name if at_hand(name) or f"{name}{ENDING}" not in TWINS else f"{name}{ENDING}" for name in usual)
+        found = [name for name in (names if twins else usual) if not trained or at_hand(name)]
+        if not found:
+            raise DataError(
+                f"None of the datasets of this table is at hand: {', '.join(usual)}. Put NAME/ml_NAME.csv into one of "
+                f"{', '.join(map(str, datasets.data_folders()))}, or name others with --datasets: `cordgt data list`."
+            )
+        return found
+    chosen = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
+    if not chosen:
+        raise SettingError("--datasets: no dataset is named.")
+    for name in chosen:
+        if any(sign in name for sign in ("/", os.sep, ".")):
+            raise SettingError(f"--datasets {name}: datasets are named here, not paths (see `cordgt data list`).")
+        if trained and not at_hand(name):
+            datasets.resolve(name)  # says what is missing, and where it was looked for
+            raise DataError(f"--datasets {name}: that is a file here, not a dataset by name (see `cordgt data list`).")
+    return chosen
+
+
+def finite(value: Any) -> Any:
+    """A figure as JSON may hold it: None for what is not a number."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

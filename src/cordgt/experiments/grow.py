@@ -1,0 +1,82 @@
+"""How the cost of a training step grows with the batch, the context and the events, on one machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from cordgt.bench.growth import first_events
+from cordgt.bench.machine import Limits
+from cordgt.bench.place import Place
+from cordgt.bench.timing import timed
+from cordgt.counting import peak_bytes
+from cordgt.events import EventStream
+from cordgt.experiments.cells import Cell
+from cordgt.settings import Settings
+from cordgt.step import CapturedStep
+from cordgt.threads import keep_threads
+
+BATCHES = (50, 100, 200, 400)
+CONTEXTS = (0.5, 1, 2)  # times the nodes drawn at a hop
+EVENTS = (1 / 16, 1 / 4, 1)  # of the stream, from its start
+LEAST = 40  # events that can be split
+NO_LIMITS = Limits(math.inf, math.inf, 0.0, 1, "", "")
+
+
+def grow(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any]:
+    """Milliseconds and peak memory of a step for each size; and the exponent that fits each growth best."""
+    keep_threads()
+    place = Place(stream, cell.settings, device, NO_LIMITS, repeat=1 if cell.quick else 5, quick=cell.quick)
+    batches = [{"size": n, **_step(replace(place, settings=_batch(cell.settings, n)))} for n in BATCHES]
+    contexts = []
+    for times in CONTEXTS:
+        settings, size = _context(cell.settings, times)
+        contexts.append({"size": size, **_step(replace(place, settings=settings))})
+    events = []
+    for share in EVENTS:
+        part = first_events(stream, max(LEAST, int(stream.n_events * share)))
+        events.append({"size": part.n_events, **_step(replace(place, stream=part))})
+    found: dict[str, Any] = {"batch": batches, "context": contexts, "events": events}
+    return found | {f"{name}_order": order([k["size"] for k in v], [k["ms"] for k in v]) for name, v in found.items()}
+
+
+def order(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """The exponent k of cost ~ size^k, by least squares on logarithms."""
+    x, y = [math.log(v) for v in sizes], [math.log(max(v, 1e-9)) for v in costs]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
+
+
+def _step(place: Place) -> dict[str, float]:
+    """The time of a step as training takes it, captured on a GPU where that can be, and its peak memory."""
+    place.model.train()
+    run, (position, weight) = place.step(), place.batch()
+    step: Any = run
+    if place.device.type == "cuda" and not place.model.remembers:
+        step = CapturedStep(run, len(position))
+    timing = timed(lambda: step(position, weight), place.device, place.repeat)
+    peak = peak_bytes(lambda: run(position, weight), place.device)
+    return {
+        "ms": 1e3 * timing.median,
+        "low_ms": 1e3 * timing.low,
+        "high_ms": 1e3 * timing.high,
+        "peak_mb": peak / 2**20,
+    }
+
+
+def _batch(settings: Settings, n: int) -> Settings:
+    return replace(settings, training=replace(settings.training, batch_size=n))
+
+
+def _context(settings: Settings, times: float) -> tuple[Settings, int]:
+    """The settings with so many times the nodes of the first hop, and how many those are."""
+    own = settings.model_settings
+    if hasattr(own, "fanout"):
+        size = max(1, round(own.fanout[0] * times))
+        return replace(settings, model_settings=replace(own, fanout=(size, *own.fanout[1:]))), size
+    size = max(1, round(own.neighbours * times))
+    return replace(settings, model_settings=replace(own, neighbours=size)), size

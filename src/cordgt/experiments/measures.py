@@ -1,0 +1,128 @@
+"""What is measured of a cell: a training's own figures, and what else can be asked of the run."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from cordgt import datasets
+from cordgt.api import Run, check_same, train_run
+from cordgt.bench.growth import first_events
+from cordgt.classify import classify
+from cordgt.errors import RunError
+from cordgt.events import EventStream
+from cordgt.experiments import provenance
+from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, finite, flat
+from cordgt.experiments.grow import grow
+from cordgt.experiments.heat import heat
+from cordgt.run import RunFolder
+from cordgt.tasks.link import split_of
+from cordgt.tasks.node import positive_labels
+from cordgt.training import Watcher, choose_device
+
+
+def node_figures(run: Run) -> dict[str, Any]:
+    """Of a classifier on the run's frozen encoder, with the labels of the run's own events."""
+    return classify(run)[1]
+
+
+# What comes back are a cell's figures: of a trained run by kind of cell, besides "link"; and of what needs no training.
+MEASURES: dict[str, Callable[[Run], dict[str, Any]]] = {"node": node_figures, "heatmap": heat}
+UNTRAINED: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {"growth": grow}
+
+
+def load_stream(data: str, quick: bool) -> EventStream:
+    """A dataset by name; with ``quick`` its first events. Read again where its file has changed."""
+    path = datasets.find(data)
+    about = None if path is None or data in datasets.GENERATED else path.stat()
+    return _load(data, quick, None if about is None else (str(path), about.st_mtime_ns, about.st_size))
+
+
+@lru_cache(maxsize=1)  # cells of one dataset mostly follow each other
+def _load(data: str, quick: bool, _version: tuple[str, int, int] | None) -> EventStream:
+    stream = datasets.load(data)
+    return first_events(stream, QUICK_EVENTS) if quick else stream
+
+
+def run_cell(
+    cell: Cell, store: Store, *, device: str = "auto", watcher: Watcher | None = None, keep: bool = False
+) -> dict[str, Any]:
+    """Train a cell from wherever it was, measure it, keep what was found, and remove the run folder.
+
+    The claim must be ours. Interrupted, the run folder stays, and the next attempt goes on from it. Whatever else is
+    measured of a training, its link figures are kept as well.
+    """
+    began, before = time.monotonic(), store.spent(cell)
+    stream = load_stream(cell.data, cell.quick)
+    if cell.kind in UNTRAINED:
+        on = choose_device(device)
+        figures = UNTRAINED[cell.kind](cell, stream, on)
+        spent = {"seconds": round(time.monotonic() - began, 3), "figures": figures}
+        store.write(cell, about_cell(cell, stream, on) | spent)
+        store.clear(cell, keep=keep)
+        return spent
+    if cell.kind == "node":  # before hours of training
+        first = int(split_of(stream, cell.settings.protocol).validation[0])
+        positive_labels(stream.name, stream.label, first)
+    try:
+        run = _trained(cell, store, stream, device, watcher)
+        link = cell.of_kind("link")
+        figures = {"validation": run.metrics["validation"], "test": run.metrics["test"]}
+        figures["floors"] = {name: floor["test"] for name, floor in run.metrics["floors"].items()}
+        seconds = before + time.monotonic() - began
+        if cell.kind == "link" or store.read(link) is None:
+            found = _record(link, run, stream, figures, seconds)
+            store.write(link, found)
+        if cell.kind != "link":
+            found = _record(cell, run, stream, MEASURES[cell.kind](run), before + time.monotonic() - began)
+            store.write(cell, found)
+    except BaseException:
+        store.note_spent(cell, before + time.monotonic() - began)
+        raise
+    store.clear(cell, keep=keep)
+    return found
+
+
+def _trained(cell: Cell, store: Store, stream: EventStream, device: str, watcher: Watcher | None) -> Run:
+    path = store.run_folder(cell)
+    folder = RunFolder(path)
+    if folder.holds_run:
+        try:
+            check_same(folder, cell.settings, stream)
+        except RunError:  # begun with other defaults, or on other data: nothing of it can be used
+            shutil.rmtree(path)
+    return train_run(stream, cell.settings, path, device=device, resume=True, watcher=watcher)
+
+
+def _record(cell: Cell, run: Run, stream: EventStream, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
+    measured = ("epochs", "best_epoch", "seconds_per_epoch", "parameters", "peak_memory_mb")
+    return about_cell(cell, stream, run.device) | {
+        **{key: finite(run.metrics.get(key)) for key in measured},
+        "seconds": round(seconds, 3),
+        "figures": figures,
+    }
+
+
+def about_cell(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any]:
+    """What a cell's file says besides its figures."""
+    return {
+        "kind": cell.kind,
+        "data": cell.data,
+        "model": cell.model,
+        "seed": cell.seed,
+        "variant": cell.variant,
+        "quick": cell.quick,
+        "settings": flat(cell.settings),
+        "stream": provenance.about_stream(cell.data, stream),
+        "device": str(device),
+        "machine": provenance.machine(device),
+        "code": provenance.code(),
+        "command": provenance.command(cell),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

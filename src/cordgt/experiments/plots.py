@@ -1,0 +1,111 @@
+"""Pictures for people: readable on white and in dark documents, told apart without colour.
+
+Colours are those of Okabe and Ito, made for all kinds of eyes; ours is a filled circle, the paper's a hollow diamond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cordgt.experiments.tables import Compared
+
+OURS, PAPER, INK, GRID = "#0072B2", "#D55E00", "#222222", "#DDDDDD"
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
+MARKERS = "osD^vPX*"
+
+
+@contextmanager
+def figure(path: Path, rows: int, columns: int, size: tuple[float, float], **options: Any) -> Iterator[Any]:
+    """Axes (rows, columns) on white; saved as PNG when the block ends."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    style: Any = {"font.size": 9, "axes.titlesize": 10, "axes.edgecolor": "#888888", "axes.spines.top": False}
+    style |= {"axes.spines.right": False, "figure.facecolor": "white", "text.color": INK, "axes.labelcolor": INK}
+    with pyplot.rc_context(style):
+        made, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, **options)
+        try:
+            yield made, axes
+            made.savefig(path, dpi=140, format="png", facecolor="white")
+        finally:
+            pyplot.close(made)
+
+
+def dots(
+    path: Path, title: str, panels: Mapping[tuple[str, str], Mapping[str, Compared]], unit: str, foot: str = ""
+) -> None:
+    """Ours beside the paper's: a panel for each (row, column), a line for each name in it."""
+    rows, columns = (list(dict.fromkeys(key[k] for key in panels)) for k in (0, 1))
+    lines = max((len(panel) for panel in panels.values()), default=1)
+    size = (1.6 + 3.1 * max(len(columns), 1.6), 1.3 + len(rows) * (0.7 + 0.25 * lines))
+    with figure(path, len(rows), len(columns), size) as (made, axes):
+        for i, row in enumerate(rows):
+            for j, column in enumerate(columns):
+                panel = panels.get((row, column), {})
+                _panel(axes[i][j], panel, show_names=j == 0)
+                axes[i][j].set_title(f"{column}, {row}" if row else column, loc="left")
+                if i == len(rows) - 1:
+                    axes[i][j].set_xlabel(unit)
+        made.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        _legend(made, foot)
+
+
+def _panel(axes: Any, panel: Mapping[str, Compared], *, show_names: bool) -> None:
+    for y, compared in enumerate(panel.values()):
+        if compared.paper is not None:
+            mean, std = compared.paper
+            axes.errorbar(mean, y - 0.17, xerr=std, fmt="D", color=PAPER, mfc="white", ms=5, lw=1.2, capsize=2)
+        if compared.mean is not None:
+            axes.plot(compared.values, np.full(len(compared.values), y + 0.17), "|", color=OURS, ms=6, alpha=0.6)
+            axes.errorbar(compared.mean, y + 0.17, xerr=compared.std or 0, fmt="o", color=OURS, ms=5, lw=1.2, capsize=2)
+    axes.set_yticks(range(len(panel)), list(panel) if show_names else [""] * len(panel))
+    axes.set_ylim(len(panel) - 0.5, -0.5)
+    axes.grid(axis="x", color=GRID, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+
+
+def _legend(made: Any, foot: str) -> None:
+    from matplotlib.lines import Line2D
+
+    marks = [
+        Line2D([], [], marker="o", color=OURS, lw=1.2, label="here: mean, standard deviation, each seed"),
+        Line2D([], [], marker="D", color=PAPER, mfc="white", lw=1.2, label="the paper"),
+    ]
+    made.legend(handles=marks, loc="outside lower left", ncols=2, frameon=False, title=foot or None)
+
+
+def curves(axes: Any, series: Mapping[str, Sequence[tuple[float, Compared]]]) -> None:
+    """Lines with spread over a number on the x-axis, each with a mark of its own."""
+    for k, (name, points) in enumerate(series.items()):
+        known = [(x, c) for x, c in points if c.mean is not None]
+        if known:
+            x, means = [p[0] for p in known], [p[1].mean for p in known]
+            spread = [p[1].std or 0 for p in known]
+            look = {"color": SERIES[k % len(SERIES)], "marker": MARKERS[k % len(MARKERS)]}
+            axes.errorbar(x, means, yerr=spread, label=name, lw=1.4, ms=5, capsize=2, **look)
+    axes.grid(color=GRID, lw=0.7)
+    axes.set_axisbelow(True)
+
+
+def heat(axes: Any, values: np.ndarray, labels: tuple[Sequence[str], Sequence[str]], form: str = "{:.1f}") -> Any:
+    """A grid of numbers in colour and in figures; blank where there is none."""
+    shown = np.ma.masked_invalid(values)
+    image = axes.imshow(shown, cmap="cividis", aspect="auto")
+    low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 1.0)
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            dark = (value - low) / (high - low or 1) < 0.55
+            axes.text(j, i, form.format(value), ha="center", va="center", fontsize=8, color="white" if dark else INK)
+    axes.set_yticks(range(len(labels[0])), labels[0])
+    axes.set_xticks(range(len(labels[1])), labels[1])
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return image

@@ -1,0 +1,78 @@
+"""Where a figure comes from: code, machine, data and the command that gives it again."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import shlex
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import cordgt
+from cordgt import datasets
+from cordgt.events import EventStream
+from cordgt.experiments.cells import Cell, flat
+from cordgt.run import fingerprint
+from cordgt.settings import make
+
+ROOT = Path(cordgt.__file__).parent
+
+
+@cache
+def code() -> dict[str, str | None]:
+    """The version, a hash of the source, and the commit where it lies in a repository (None elsewhere)."""
+    digest = hashlib.sha256()
+    for path in sorted(ROOT.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return {"version": cordgt.__version__, "source": digest.hexdigest()[:12], "commit": _commit()}
+
+
+def _commit() -> str | None:
+    try:
+        said = subprocess.run(
+            ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=9"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip() or None if said.returncode == 0 else None
+
+
+def machine(device: torch.device) -> str:
+    """The name of what computed."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def about_stream(name: str, stream: EventStream) -> dict[str, Any]:
+    """What a cell was made of, so that a table can say so where the data is not at hand."""
+    return {
+        "name": stream.name,
+        "nodes": stream.n_nodes,
+        "events": stream.n_events,
+        "edge_features": stream.edge_dim,
+        "node_features": stream.node_dim,
+        "fingerprint": fingerprint(stream),
+        "differs": datasets.difference(name, stream),
+    }
+
+
+def command(cell: Cell) -> str:
+    """The `cordgt train` that gives a cell's figures again."""
+    usual = flat(make(cell.model, datasets.paper_settings(cell.data, cell.model)))
+    changed = {k: v for k, v in flat(cell.settings).items() if usual[k] != v}
+    words = ["cordgt", "train", cell.data, "--model", cell.model, "--seed", str(cell.seed)]
+    for key, value in changed.items():
+        words += ["--set", f"{key}={','.join(map(str, value)) if isinstance(value, list) else _word(value)}"]
+    return shlex.join(words)
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

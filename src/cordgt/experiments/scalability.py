@@ -1,0 +1,105 @@
+"""One epoch on the largest datasets, or on their twins: inductive AP against seconds, for every model that trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cordgt.experiments import paper, plots
+from cordgt.experiments.cells import Cell, Store, make_cell
+from cordgt.experiments.link import model_name
+from cordgt.experiments.tables import NONE, Asked, Compared, Report, Section, gather, notes, percent
+from cordgt.models import MODELS
+from cordgt.twins import ENDING, is_twin
+
+DATASETS = ("food", "outdoors")
+TRAINED = tuple(name for name, kind in MODELS.items() if kind.network.trains)
+CONTEXTS = (10, 20)  # nodes that CorDGT draws at its first hop
+
+
+def _entries(models: list[str]) -> list[tuple[str, str, dict[str, Any]]]:
+    """(name, model, changes): CorDGT stands there once for each size of its context."""
+    found: list[tuple[str, str, dict[str, Any]]] = []
+    for model in models:
+        if model == "cordgt":
+            found += [(f"CorDGT-{n}", model, {"epochs": 1, "fanout": (n, 1)}) for n in CONTEXTS]
+        else:
+            found.append((model_name(model), model, {"epochs": 1}))
+    return found
+
+
+def scalability_cells(asked: Asked) -> list[Cell]:
+    return [
+        make_cell(data, model, seed, {**asked.changes, **changes}, quick=asked.quick)
+        for seed in asked.seeds
+        for data in asked.datasets
+        for _, model, changes in _entries(asked.models)
+    ]
+
+
+def scalability_report(asked: Asked, store: Store) -> Report:
+    """Seconds of the epoch and inductive AP, beside the few times that the paper tells in words."""
+    wanted = scalability_cells(asked)
+    every = gather(store, wanted)
+    sections, records = [], []
+    points: dict[str, list[tuple[str, float, Compared]]] = {}
+    for data in asked.datasets:
+        rows = []
+        for name, model, changes in _entries(asked.models):
+            own = [make_cell(data, model, s, {**asked.changes, **changes}, quick=asked.quick) for s in asked.seeds]
+            found = gather(store, own)
+            ap = Compared(percent(found, "test", "inductive", "ap"))
+            seconds = Compared(tuple(float(k["seconds_per_epoch"]) for k in found))
+            theirs = paper.epoch_seconds(name.lower(), data.removesuffix(ENDING))
+            peak = max((k["peak_memory_mb"] for k in found if k["device"].startswith("cuda")), default=None)
+            words = [NONE if theirs is None else f"{theirs:,.0f}", _seconds(seconds)]
+            rows.append([name, *words, ap.ours, NONE if peak is None else f"{peak:,.0f}", str(len(found))])
+            about = {"data": data, "model": name, "paper_seconds": theirs, "seconds": seconds.columns["ours"]}
+            about |= {"seconds_std": seconds.columns["std"], "peak_memory_mb": peak}
+            records.append(about | {k: v for k, v in ap.columns.items() if not k.startswith("paper")})
+            if seconds.mean is not None and ap.mean is not None:
+                points.setdefault(data, []).append((name, seconds.mean, ap))
+        columns = ["", "seconds an epoch: the paper", "here", "inductive AP here", "peak GPU memory, MB", "seeds"]
+        sections.append(Section(data, columns, rows))
+    said = [
+        f"One epoch. The paper's seconds are those its text names, on an {paper.figures()['epoch_gpu']}; its figure "
+        "gives no AP as a number. Ours leave out validation and the building of the index.",
+        *notes(store, wanted, every),
+    ]
+    if any(is_twin(data) for data in asked.datasets):
+        said.insert(1, "A **twin** is generated with the dataset's sizes: its seconds can be compared, its AP cannot.")
+    return Report("Scalability: one epoch on large streams", sections, records, said, lambda path: _draw(path, points))
+
+
+def _seconds(value: Compared) -> str:
+    if value.mean is None:
+        return NONE
+    return f"{value.mean:,.1f}" if value.std is None else f"{value.mean:,.1f} ± {value.std:,.1f}"
+
+
+def _draw(path: Path, points: dict[str, list[tuple[str, float, Compared]]]) -> None:
+    """A mark for each model, told by the legend: names beside the marks would cover each other."""
+    from matplotlib.ticker import LogLocator
+
+    names = list(dict.fromkeys(name for named in points.values() for name, _, _ in named))
+    with plots.figure(path, 1, max(1, len(points)), (2.6 + 4.2 * max(1, len(points)), 4.2)) as (made, axes):
+        handles = {}
+        for place, (data, named) in zip(axes[0], points.items(), strict=False):
+            for name, seconds, ap in named:
+                k = names.index(name)
+                look = {"color": plots.SERIES[k % len(plots.SERIES)], "marker": plots.MARKERS[k % len(plots.MARKERS)]}
+                look["mfc"] = "white" if k >= len(plots.SERIES) else look["color"]
+                size = 9 if name.startswith("CorDGT") else 6
+                handles[name] = place.errorbar(
+                    seconds, ap.mean, yerr=ap.std or 0, ms=size, lw=1.2, capsize=2, ls="none", **look
+                )
+            place.set(xscale="log", title=data, xlabel="seconds an epoch", ylabel="inductive AP, %")
+            place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            place.xaxis.set_major_formatter("{x:g}")
+            place.xaxis.set_minor_formatter("")
+            place.margins(x=0.12, y=0.12)
+            place.grid(color=plots.GRID, lw=0.7, which="both", axis="x")
+            place.grid(color=plots.GRID, lw=0.7, axis="y")
+            place.set_axisbelow(True)
+        made.legend(list(handles.values()), list(handles), loc="outside right center", frameon=False)
+        made.suptitle("One epoch: upper left is better", x=0.01, ha="left", fontsize=11)

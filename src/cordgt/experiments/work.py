@@ -1,0 +1,252 @@
+"""Working off cells: in this process or in several, within a limit of time, each cell by one process at a time.
+
+Processes do not divide the cells among themselves: each goes through the list and takes the first that is neither
+finished nor claimed. So two of them, two calls, or two machines on one folder need not know of each other.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import queue
+import signal
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from cordgt.errors import CordgtError
+from cordgt.experiments.cells import Cell, Store
+from cordgt.experiments.measures import run_cell
+from cordgt.stopping import Stopped, listening, time_limit
+from cordgt.tasks.link import SETTINGS
+from cordgt.training import Silent, Watcher, choose_device
+
+Tell = Callable[[dict[str, Any]], None]  # hears of cells: {"what": "begins" | "ends" | "fails" | "epoch", …}
+
+
+@dataclass
+class Outcome:
+    """How the cells of a call ended."""
+
+    done: int = 0
+    failed: dict[str, str] = field(default_factory=dict)  # label -> why
+    elsewhere: int = 0  # claimed by another process
+    unfit: int = 0  # not begun: they would have taken longer than the time left
+    stopped: Stopped | None = None  # by a signal
+    out_of_time: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop, on the monotonic clock: ``ends``; and how long all of it may take."""
+
+    ends: float = math.inf
+    seconds: float = math.inf
+
+    @classmethod
+    def of_minutes(cls, minutes: float | None) -> Limits:
+        return cls() if minutes is None else cls(time.monotonic() + 60 * minutes, 60 * minutes)
+
+    @property
+    def left(self) -> float:
+        return self.ends - time.monotonic()
+
+    def fits(self, expected: float | None) -> bool:
+        """Whether a cell may be begun: it ends in time, or nobody knows, or no call of this length could hold it."""
+        return expected is None or expected <= self.left or expected > self.seconds
+
+
+def expected_seconds(
+    cell: Cell, finished: Sequence[dict[str, Any]], device: str = "cpu", spent: float = 0.0
+) -> float | None:
+    """How long a cell will take, by finished ones of its kind, data and model, less what was spent; None if unknown.
+
+    ``device``: its type, cpu or cuda; cells of the other say nothing. A cell of its variant says more than others.
+    """
+    alike = [k for k in finished if (k["kind"], k["data"], k["model"]) == (cell.kind, cell.data, cell.model)]
+    alike = [k for k in alike if k["device"].startswith(device)]
+    same = [k for k in alike if k["variant"] == cell.variant] or alike
+    if not same:
+        return None
+    return max(0.0, sum(k["seconds"] for k in same) / len(same) - spent)
+
+
+def work(
+    cells: Sequence[Cell],
+    store: Store,
+    *,
+    device: str = "auto",
+    limits: Limits | None = None,
+    keep: bool = False,
+    tell: Tell | None = None,
+    watch: Callable[[Cell], Watcher] | None = None,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Outcome:
+    """Work off cells in this process. A cell that fails for a reason a person can mend does not stop the others."""
+    limits, outcome = limits or Limits(), Outcome()
+    tell = tell or (lambda _: None)
+    on = choose_device(device).type
+    for cell in cells:
+        if limits.left <= 0 or not go_on():
+            outcome.out_of_time = limits.left <= 0
+            break
+        if store.read(cell) is not None:
+            continue
+        if limits.seconds < math.inf and not limits.fits(
+            expected_seconds(cell, store.every(cell.kind), on, store.spent(cell))
+        ):
+            outcome.unfit += 1
+            continue
+        with store.claimed(cell) as ours:
+            if not ours:
+                outcome.elsewhere += 1
+                continue
+            if store.read(cell) is not None:  # finished by another process meanwhile
+                store.clear(cell, keep=True)
+                continue
+            tell({"what": "begins", "cell": cell.label})
+            try:
+                with time_limit(limits.ends):
+                    watcher = Silent() if watch is None else watch(cell)
+                    found = run_cell(cell, store, device=device, watcher=watcher, keep=keep)
+            except Stopped as stopped:
+                outcome.out_of_time = stopped.by_clock
+                outcome.stopped = None if stopped.by_clock else stopped
+                tell({"what": "stops", "cell": cell.label, "saved": stopped.saved})
+                break
+            except CordgtError as error:
+                outcome.failed[cell.label] = str(error)
+                tell({"what": "fails", "cell": cell.label, "why": str(error)})
+                continue
+            outcome.done += 1
+            tell({"what": "ends", "cell": cell.label, "seconds": found["seconds"], "figures": _short(found)})
+    store.sweep()
+    return outcome
+
+
+def _short(found: dict[str, Any]) -> dict[str, Any]:
+    """The figures that a line has room for."""
+    test = found["figures"].get("test", {})
+    if "auc" in test:
+        return {"AUC": test["auc"]}
+    return {setting: test[setting]["ap"] for setting in SETTINGS if setting in test}
+
+
+# -------------------- several processes
+
+
+def work_in_processes(
+    cells: Sequence[Cell],
+    store: Store,
+    workers: int,
+    *,
+    device: str = "auto",
+    limits: Limits | None = None,
+    keep: bool = False,
+    tell: Tell | None = None,
+) -> Outcome:
+    """`work` in several processes at once; on a machine with several GPUs they are spread over them.
+
+    A signal to this process is passed on once: each training saves after its batch.
+    """
+    limits, total = limits or Limits(), Outcome()
+    tell = tell or (lambda _: None)
+    context = multiprocessing.get_context("spawn")
+    said: Any = context.Queue()
+    share = max(1, torch.get_num_threads() // workers)
+    started = []
+    for number, own in zip(range(workers), _devices(device, workers), strict=True):
+        options = {"device": own, "left": limits.left, "whole": limits.seconds, "keep": keep, "threads": share}
+        process = context.Process(target=_worker, args=(number, list(cells), store, options, said))
+        process.start()
+        started.append(process)
+    with listening() as stop:
+        passed_on = False
+        while any(process.is_alive() for process in started):
+            if stop.asked is not None and not passed_on:
+                passed_on, total.stopped = True, Stopped(stop.asked)
+                for process in started:
+                    process.terminate()
+            _hear(said, total, tell, wait=0.2)
+        while _hear(said, total, tell, wait=0.0):
+            pass
+    for process in started:
+        process.join()
+        if process.exitcode not in (0, None) and total.stopped is None:
+            total.failed.setdefault(f"process {process.pid}", f"ended with code {process.exitcode}")
+    store.sweep()
+    return total
+
+
+def _devices(device: str, workers: int) -> list[str]:
+    several = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    return [f"cuda:{k % several}" if several > 1 else device for k in range(workers)]
+
+
+def _hear(said: Any, total: Outcome, tell: Tell, wait: float) -> bool:
+    """Take one word of the workers', if there is one within the time; whether there was."""
+    try:
+        word = said.get(timeout=wait) if wait else said.get_nowait()
+    except queue.Empty:
+        return False
+    if word["what"] != "outcome":
+        if word["what"] == "ends":
+            total.done += 1
+        tell(word)
+        return True
+    total.failed |= word["failed"]
+    total.unfit = max(total.unfit, word["unfit"])
+    total.out_of_time |= word["out_of_time"]
+    return True
+
+
+class Relay(Silent):
+    """Watches a training in a worker, and passes each epoch on."""
+
+    def __init__(self, cell: Cell, said: Any) -> None:
+        self.cell, self.said = cell.label, said
+
+    def epoch_ends(self, record: dict[str, Any]) -> None:
+        self.said.put({"what": "epoch", "cell": self.cell, "record": record})
+
+
+def _worker(number: int, cells: list[Cell], store: Store, options: dict[str, Any], said: Any) -> None:
+    """One of the processes. Ctrl-C reaches all of them at once: only SIGTERM counts here, which the first passes on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(options["threads"])
+    parent = os.getppid()
+    limits = Limits(time.monotonic() + options["left"], options["whole"])
+    failed: dict[str, str] = {}
+    outcome = Outcome()
+    time.sleep(0.05 * number)  # so that the first cells are claimed in their order
+    try:
+        outcome = work(
+            cells,
+            store,
+            device=options["device"],
+            limits=limits,
+            keep=options["keep"],
+            tell=said.put,
+            watch=lambda cell: Relay(cell, said),
+            go_on=lambda: os.getppid() == parent,
+        )
+    except Exception as error:  # a mistake of ours: told by the first process, and the others go on
+        traceback.print_exc()
+        failed = {f"worker {number}": f"{type(error).__name__}: {error}"}
+    said.put(
+        {
+            "what": "outcome",
+            "failed": outcome.failed | failed,
+            "unfit": outcome.unfit,
+            "out_of_time": outcome.out_of_time,
+        }
+    )
+    with suppress(OSError, ValueError):
+        said.close()
+        said.join_thread()

@@ -1,0 +1,194 @@
+"""`cordgt reproduce` on stand-ins for the paper's datasets: skipped, interrupted, resumed, side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from .helpers import call, contents, events, fails, settings, unchanged, works, write_rows
+
+SMALL = settings(epochs=2)
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Streams of 160 events under the names of two datasets."""
+    data = tmp_path / "data"
+    for name, seed in (("uci", 0), ("enron", 1)):
+        (data / name).mkdir(parents=True)
+        rows = [(k, u + 1, v + 1, t, int(k % 7 == 0), k + 1) for k, (u, v, t) in enumerate(events(seed=seed))]
+        write_rows(data / name / f"ml_{name}.csv", rows, header=("", "u", "i", "ts", "label", "idx"))
+    monkeypatch.setenv("CORDGT_DATA", str(data))
+    return data
+
+
+def cells(folder: Path = Path("results")) -> dict[str, bytes]:
+    return {k: v for k, v in contents(folder).items() if k.startswith("cells")}
+
+
+def test_a_table_is_filled_and_not_filled_again(tmp_path: Path) -> None:
+    asked = ("--datasets", "uci,enron", "--models", "cordgt,edgebank", "--seeds", "2", *SMALL)
+    said = works("reproduce", "link-ap", *asked)
+    assert "not uci as published" in said.out
+    assert {p.name for p in Path("results").iterdir()} == {"cells", "link-ap.md", "link-ap.csv", "link-ap.png"}
+    done = cells()
+    assert len(done) == 8
+    assert all(len(content) < 8192 for content in done.values())
+    again = works("reproduce", "link-auc", *asked)  # of the same cells
+    assert "8 of 8 cells are finished" in again.err
+    assert cells() == done
+    assert Path("results/link-auc.md").exists()
+    record = json.loads(next(iter(done.values())))
+    assert {"validation", "test", "floors"} <= set(record["figures"])
+    told = works(*shlex.split(record["command"])[1:], "--out", "again", "--json").json
+    assert told["test"] == record["figures"]["test"]  # the command gives the cell again
+
+
+def test_folders_are_merged_by_copying(tmp_path: Path) -> None:
+    common = ("reproduce", "link-ap", "--datasets", "uci", "--models", "edgebank", "--seeds", "2")
+    works(*common, "--shard", "1/2", "--out", "a")
+    works(*common, "--shard", "2/2", "--out", "b")
+    for name, content in cells(Path("b")).items():
+        path = Path("a") / name
+        assert not path.exists()
+        path.write_bytes(content)
+    said = works(*common, "--report", "--out", "a")
+    assert "| EdgeBank |" in said.out
+    assert "cells are finished" not in said.out  # all of them are
+    rows = works(*common, "--report", "--out", "a", "--json").json
+    assert {row["seeds"] for row in rows} == {2}
+
+
+def test_a_time_limit_stops_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    common = ("reproduce", "link-ap", "--datasets", "uci", "--models", "cordgt", "--seeds", "1", *settings(epochs=400))
+    patient = ("--set", "patience=400", "--keep")
+    said = works(*common, *patient, "--minutes", "0.03")
+    assert "stopped, saved after" in said.err
+    assert "no cell is finished yet" in said.err
+    assert not Path("results/cells").exists()
+    assert not Path("results/link-ap.md").exists()
+    run = next(Path("results/runs").rglob("config.toml")).parent
+    begun = max(json.loads(line)["epoch"] for line in (run / "history.jsonl").read_text().splitlines())
+    more = works(*common, *patient, "--minutes", "0.03")
+    assert "saved after" in more.err
+    last = max(json.loads(line)["epoch"] for line in (run / "history.jsonl").read_text().splitlines())
+    assert last > begun  # it went on, and did not start anew
+
+
+def test_processes_side_by_side_and_a_signal(tmp_path: Path) -> None:
+    """Two trainings without end; once both have trained, the first process is told to stop."""
+    common = ("reproduce", "link-ap", "--datasets", "uci,enron", "--models", "cordgt", "--workers", "2", "--seeds", "1")
+    folder, told = tmp_path / "results" / "runs", []
+
+    def stop_when_both_train() -> None:
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline:
+            if len([p for p in folder.rglob("history.jsonl") if "validation" in p.read_text()]) == 2:
+                told.append("stop")
+                break
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=stop_when_both_train)
+    watcher.start()
+    said = call(*common, *settings(epochs=100_000, patience=100_000))
+    watcher.join()
+    assert told, said.err
+    assert said.code == 143, said.err
+    assert said.err.count("stopped, saved after") == 2
+    assert "2 cells are left" in said.err
+    assert not (tmp_path / "results" / "cells").exists()
+
+
+def test_no_data_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "nothing"))
+    with unchanged(tmp_path):
+        fails("reproduce", "link-ap", saying=["None of the datasets of this table is at hand", "ml_NAME.csv"])
+        fails("reproduce", "ablation", "--datasets", "uci", saying="The dataset uci is not here")
+        fails("reproduce", "link-pa", saying="Did you mean 'link-ap'?")
+        fails("reproduce", saying="Name what to reproduce")
+        fails("reproduce", "link-ap", "--models", "cordgtt", "--datasets", "synthetic", saying="Did you mean 'cordgt'?")
+    assert not Path("results").exists()
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, stand_ins: Path) -> None:
+    write_rows(stand_ins / "uci" / "ml_uci.csv", [(0, 1, 2, 0, 0, 1)], header=("", "u", "i", "ts", "label", "idx"))
+    said = call("reproduce", "link-ap", "--datasets", "uci,enron", "--models", "edgebank", "--seeds", "1")
+    assert said.code == 1
+    assert "Too few events to split" in said.err
+    assert [name for name in cells() if "uci" in name] == []
+    assert len(cells()) == 1
+
+
+def test_labels_are_looked_at_before_the_encoder_is_trained(stand_ins: Path) -> None:
+    rows = [(k, u + 1, v + 1, t, 0, k + 1) for k, (u, v, t) in enumerate(events())]
+    write_rows(stand_ins / "uci" / "ml_uci.csv", rows, header=("", "u", "i", "ts", "label", "idx"))
+    said = call("reproduce", "node-classification", "--datasets", "uci", "--models", "cordgt", "--seeds", "1")
+    assert said.code == 1
+    assert "The labels of uci have 1 different values (0)" in said.err
+    assert "epoch" not in said.err
+    assert not Path("results").exists()
+
+
+def test_quick_stays_apart(tmp_path: Path) -> None:
+    works("reproduce", "link-ap", "--quick", "--datasets", "uci", "--models", "edgebank")
+    assert Path("results/quick/link-ap.md").read_text().count("**Quick**") == 1
+    assert not Path("results/cells").exists()
+
+
+def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
+    works("train", "uci", *settings(), "--out", "encoder")
+    asked = ("train", "uci", "--task", "node", "--set", "epochs=2")
+    said = works(*asked, "--encoder", "encoder", "--out", "node", "--json")
+    assert said.json["test"]["events"] > 0
+    assert "weigh the same in the loss" in said.err
+    fails(*asked, saying="--task node needs --encoder RUN")
+    fails("train", "uci", "--encoder", "encoder", saying="--encoder is for --task node")
+    fails(*asked, "--encoder", "encoder", "--refit", saying="--refit is not for --task node")
+    fails(*asked, "--encoder", "nowhere", saying="nowhere does not exist")
+    fails("train", "enron", "--task", "node", "--encoder", "encoder", saying="other events")
+    fails("recommend", "node", "--source", "1", saying="holds a classifier of nodes")
+
+
+NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cordgt.experiments import sensitivity
+
+    monkeypatch.setattr(sensitivity, "WEIGHTS", (0.1, 1.0))
+    monkeypatch.setattr(sensitivity, "NEIGHBOURS", (2, 3))
+    monkeypatch.setattr(sensitivity, "BATCHES", (50, 100))
+    models = {"scalability": "cordgt,jodie,ctdne", "node-classification": "cordgt,jodie", "complexity": "cordgt,tgn"}
+    some = ("--models", models[name]) if name in models else ()
+    said = works("reproduce", name, "--datasets", "uci", "--quick", *some, *settings(memory_dim=4, time_dim=4))
+    folder = Path("results/quick")
+    assert (folder / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+    assert (folder / f"{name}.csv").read_text().count("\n") > 2
+    assert (folder / f"{name}.md").read_text().startswith("# ")
+    assert said.out.startswith("# ")
+    assert not (folder / "runs").exists()
+    again = works(
+        "reproduce", name, "--report", "--datasets", "uci", "--quick", *some, *settings(memory_dim=4, time_dim=4)
+    )
+    assert again.out == said.out
+
+
+def test_the_list(stand_ins: Path) -> None:
+    rows = {row["name"]: row for row in works("reproduce", "--list", "--json").json}
+    assert set(rows) == {"link-ap", "link-auc", *NAMES}
+    assert rows["link-ap"]["data"] == "uci, enron"
+    assert "reddit" in rows["link-ap"]["missing"]
+    assert rows["scalability"]["data"] == "food-twin, outdoors-twin"
+    assert rows["heatmap"]["cells"] == "0/6"
+    told = works("reproduce", "--list").out
+    assert "not here: reddit" in told
+    assert not Path("results").exists()

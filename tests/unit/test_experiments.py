@@ -1,0 +1,255 @@
+"""Cells and tables: what is trusted, what is done again, and what stands beside the paper's figures."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cordgt import stopping
+from cordgt.errors import DataError, SettingError
+from cordgt.experiments import catalogue, paper
+from cordgt.experiments.cells import Cell, Store, flat, make_cell, parse_models, parse_seeds, parse_shard
+from cordgt.experiments.link import ABLATIONS, ablation_cells, link_cells, link_report
+from cordgt.experiments.provenance import command
+from cordgt.experiments.tables import Asked, Compared, write
+from cordgt.experiments.work import Limits, expected_seconds
+from cordgt.stopping import Stopped
+
+
+def record(cell: Cell, ap: float, *, nodes: int = 1899, events: int = 59835, **changes: Any) -> dict[str, Any]:
+    """What a finished cell says, with an AP of our choice."""
+    figures = {"ap": ap, "auc": ap - 0.01, "ap_batch": ap, "auc_batch": ap, "events": 100}
+    differs = "" if (nodes, events) == (1899, 59835) else f"not {cell.data} as published"
+    stream = {"nodes": nodes, "events": events, "fingerprint": "1", "differs": differs}
+    return {
+        "kind": cell.kind,
+        "data": cell.data,
+        "model": cell.model,
+        "seed": cell.seed,
+        "variant": cell.variant,
+        "quick": cell.quick,
+        "settings": flat(cell.settings),
+        "stream": stream,
+        "figures": {"test": {"transductive": figures, "inductive": figures}},
+        "seconds": 10.0,
+        "device": "cpu",
+        "machine": "an abacus",
+        "code": {"version": "1", "source": "abc", "commit": "fedcba987"},
+        **changes,
+    }
+
+
+def test_a_training_has_one_name() -> None:
+    assert make_cell("uci", "cordgt", 0).variant == "default"
+    assert make_cell("uci", "cordgt", 0, {"alpha": "0.1", "beta": 1, "fanout": "32,1"}).variant == "default"
+    assert make_cell("enron", "cordgt", 0, {"alpha": "0.1", "beta": 1}).variant == "alpha-0.1_beta-1.0"
+    assert make_cell("uci", "cordgt", 0, {"mask": "true", "fanout": (8, 1)}).variant == "fanout-8x1_mask-true"
+    assert make_cell("uci", "tgn", 0, {"alpha": 0.0}).variant == "default"  # which has no alpha
+    assert make_cell("uci", "cordgt", 2).settings.protocol.mask_seed == 2
+    with pytest.raises(SettingError, match="Did you mean 'alpha'"):
+        make_cell("uci", "cordgt", 0, {"alfa": 1})
+
+
+def test_the_command_of_a_cell() -> None:
+    cell = make_cell("uci", "cordgt", 1, {"mask": True, "fanout": (8, 1)})
+    told = command(cell)
+    assert told == "cordgt train uci --model cordgt --seed 1 --set mask_seed=1 --set fanout=8,1 --set mask=true"
+
+
+def test_names_with_points_keep_them(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    cells = [make_cell("uci", "cordgt", 0, {"alpha": a}) for a in (0.25, 0.5)]
+    assert len({store.path(cell) for cell in cells}) == 2
+    assert store.path(cells[0]).name == "alpha-0.25-seed0.json"
+
+
+def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), make_cell("uci", "cordgt", 0)
+    assert store.read(cell) is None
+    store.write(cell, record(cell, 0.9))
+    found = store.read(cell)
+    assert found is not None
+    assert found["figures"]["test"]["inductive"]["ap"] == 0.9
+    assert store.path(cell).stat().st_size < 8192
+    assert store.read(make_cell("uci", "cordgt", 1)) is None
+    assert store.read(make_cell("uci", "cordgt", 0, {"mask": True})) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"format": 1}', '{"format": 99}', "\x00", "[" * 100_000],
+    ids=["empty", "cut off", "a list", "nothing said", "another format", "no text", "endless"],
+)
+def test_a_damaged_cell_is_made_again(tmp_path: Path, content: str) -> None:
+    store, cell = Store(tmp_path), make_cell("uci", "cordgt", 0)
+    store.write(cell, record(cell, 0.9))
+    store.path(cell).write_text(content)
+    assert store.read(cell) is None
+    assert store.every("link") == []
+
+
+def test_a_cell_of_other_settings_is_not_trusted(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), make_cell("uci", "cordgt", 0)
+    settings = flat(cell.settings)
+    store.write(cell, record(cell, 0.9, settings=settings | {"never_met": 1.0}))  # a default of another day
+    assert store.read(cell) is None
+    asked = Asked(["uci"], ["cordgt"], [0])
+    assert any("1 cells were made with other settings" in k for k in link_report(asked, store, "ap").notes)
+    without = {k: v for k, v in settings.items() if k != "never_met"}  # made before there was such a setting
+    store.write(cell, record(cell, 0.9, settings=without | {"checkpoint_minutes": 1.0, "gone": 3}))
+    assert store.read(cell) is not None
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), make_cell("uci", "cordgt", 0)
+    with store.claimed(cell) as ours:
+        assert ours
+        with store.claimed(cell) as again:
+            assert not again
+        with store.claimed(make_cell("uci", "cordgt", 1)) as other:
+            assert other
+    with store.claimed(cell) as ours:
+        assert ours
+        store.run_folder(cell).mkdir()
+        store.note_spent(cell, 12.5)
+    assert store.spent(cell) == 12.5
+    with store.claimed(cell):
+        store.clear(cell, keep=False)
+    assert store.spent(cell) == 0.0
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_seeds_models_and_shards() -> None:
+    assert parse_seeds("3") == [0, 1, 2]
+    assert parse_seeds("4,") == [4]
+    assert parse_seeds("2,0,2") == [2, 0]
+    for wrong in ("0", "", "a", "1,b", "-1,2", "-3"):
+        with pytest.raises(SettingError, match="--seeds"):
+            parse_seeds(wrong)
+    assert parse_models("all", ("a", "b")) == ["a", "b"]
+    assert parse_models("tgn,cordgt,tgn", ("cordgt", "tgn")) == ["tgn", "cordgt"]
+    with pytest.raises(SettingError, match="Did you mean 'tgat'"):
+        parse_models("tgatt", ("tgat",))
+    with pytest.raises(SettingError, match="no place in this table"):
+        parse_models("tgat", ("cordgt",))
+    assert parse_shard("2/3") == (2, 3)
+    for wrong in ("0/3", "4/3", "1", "a/b", "/"):
+        with pytest.raises(SettingError, match="--shard"):
+            parse_shard(wrong)
+
+
+def test_the_first_seed_of_everything_comes_first() -> None:
+    cells = link_cells(Asked(["uci", "enron"], ["cordgt", "tgn"], [0, 1]))
+    assert [cell.seed for cell in cells] == [0] * 4 + [1] * 4
+    assert len(set(cells)) == 8
+
+
+def test_ablations_are_those_of_the_paper() -> None:
+    assert list(ABLATIONS) == list(paper.figures()["ablation"])
+    cells = ablation_cells(Asked(["uci"], ["cordgt"], [0]))
+    assert len(set(cells)) == 8
+    assert [cell.variant for cell in cells if not cell.settings.model_settings.mask] == ["default"]
+
+
+def test_ours_beside_the_papers(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt", "dygformer", "tgn"], [0, 1])
+    for seed, ap in ((0, 0.95), (1, 0.97)):
+        for model in ("cordgt", "dygformer"):
+            cell = make_cell("uci", model, seed)
+            store.write(cell, record(cell, ap))
+    report = link_report(asked, store, "ap")
+    rows = {row[0]: row[1:] for row in report.sections[0].rows}
+    assert rows["CorDGT"][:3] == ["96.03 ± 0.2", "96.00 ± 1.41", "-0.03"]
+    assert rows["DyGFormer"][:3] == ["–", "96.00 ± 1.41", "–"]  # not in the paper
+    assert rows["TGN"][1] == "–"
+    assert rows["TGN"][-1] == "0"
+    assert any("4 of 6 cells are finished" in note for note in report.notes)
+    paths = write(report, tmp_path, "link-ap")
+    assert sorted(p.suffix for p in paths) == [".csv", ".md", ".png"]
+    assert paths[0].parent.joinpath("link-ap.png").read_bytes()[:4] == b"\x89PNG"
+    with open(tmp_path / "link-ap.csv") as file:
+        first = next(row for row in csv.DictReader(file) if row["model"] == "cordgt")
+    assert (first["paper"], first["ours"], first["seeds"]) == ("96.03", "96.0", "2")
+    assert math.isclose(float(first["difference"]), -0.03)
+
+
+def test_another_dataset_of_the_same_name_has_no_figures_of_the_papers(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), make_cell("uci", "cordgt", 0)
+    store.write(cell, record(cell, 0.95, nodes=10, events=100))
+    report = link_report(Asked(["uci"], ["cordgt"], [0]), store, "ap")
+    assert report.sections[0].rows[0][1:4] == ["–", "95.00", "–"]
+    assert any("not uci as published" in note for note in report.notes)
+
+
+def test_one_value_has_no_spread() -> None:
+    assert Compared((50.0,)).ours == "50.00"
+    assert Compared(()).words == ("–", "–", "–")
+
+
+def test_a_cell_is_begun_if_it_ends_in_time() -> None:
+    cell, done = make_cell("uci", "cordgt", 1), record(make_cell("uci", "cordgt", 0), 0.9)
+    assert expected_seconds(cell, []) is None
+    assert expected_seconds(cell, [done]) == 10.0
+    assert expected_seconds(cell, [done], spent=4.0) == 6.0
+    assert expected_seconds(cell, [done], "cuda") is None
+    assert expected_seconds(cell.of_kind("node"), [done]) is None
+    slower = record(make_cell("uci", "cordgt", 0, {"mask": True}), 0.9, seconds=30.0)
+    assert expected_seconds(cell, [done, slower]) == 10.0
+    assert Limits().fits(10.0)
+    soon = Limits(time.monotonic() + 5, 60)
+    assert not soon.fits(10.0)
+    assert soon.fits(4.0)
+    assert soon.fits(None)
+    assert soon.fits(100.0)  # which no call of a minute could hold: begun, and gone on with in the next
+
+
+def test_a_limit_of_time_stops_like_a_signal() -> None:
+    with stopping.time_limit(time.monotonic() - 1), stopping.listening() as stop, pytest.raises(Stopped) as stopped:
+        stop.check()
+    assert stopped.value.by_clock
+    with stopping.listening() as stop:
+        stop.check()
+
+
+def test_the_paper_in_figures() -> None:
+    for metric in ("ap", "auc"):
+        for setting in ("transductive", "inductive"):
+            for model in paper.LINK_MODELS:
+                for data in paper.LINK_DATASETS:
+                    assert paper.link(metric, setting, model, data) is not None
+    assert paper.link("ap", "inductive", "cordgt", "uci") == (94.7, 1.0)
+    assert paper.ablation("ap", "stpe_u", "uci") == (64.32, 4.6)
+    assert paper.node_auc("cordgt", "wikipedia") == (88.16, 0.3)
+    assert paper.link("ap", "inductive", "dygformer", "uci") is None
+
+
+def test_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cordgt.experiments.cells import choose_datasets
+
+    monkeypatch.setenv("CORDGT_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(SettingError, match="Did you mean 'link-ap'"):
+        catalogue.find("link-pa")
+    with pytest.raises(DataError, match="None of the datasets of this table is at hand"):
+        choose_datasets(None, ("uci", "enron"))
+    with pytest.raises(DataError, match="uci is not here"):
+        choose_datasets("uci", ("uci",))
+    with pytest.raises(SettingError, match="not paths"):
+        choose_datasets("data/uci.csv", ("uci",))
+    assert choose_datasets("uci", ("uci",), trained=False) == ["uci"]
+    assert choose_datasets(None, ("uci", "food-twin")) == ["food-twin"]
+
+
+def test_cells_are_plain_json(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), make_cell("uci", "cordgt", 0)
+    with pytest.raises(ValueError, match="JSON"):
+        store.write(cell, record(cell, float("nan")))
+    assert store.read(cell) is None
+    store.write(cell, record(cell, 0.5))
+    assert json.loads(store.path(cell).read_text())["format"] == 1
