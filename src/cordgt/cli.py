@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt import __version__, console
+from cordgt import __version__, cli_report, console
 from cordgt.errors import CordgtError, SettingError
 from cordgt.options import (
     FILE_ENDINGS,
@@ -116,6 +116,7 @@ def train(
     refit: Annotated[
         bool, flag("--refit", "Afterwards train on all events; that model answers, the figures stay.")
     ] = False,
+    no_report: Annotated[bool, flag("--no-report", "Without report.html in the run folder.")] = False,
     src: Src = None,
     dst: Dst = None,
     time: Time = None,
@@ -137,6 +138,7 @@ def train(
     folder = out or api.default_folder(stream.name, settings.model, settings.seed)
     several = seeds is not None or mask_draws is not None
     options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit, "columns": columns}
+    options["report"] = not no_report
     console.note(f"{settings.model} on {_facts(stream)}; figures and weights go to {folder}")
     with _resumable(), console.Bar() as bar:
         if not several:
@@ -154,7 +156,10 @@ def train(
     if resume and not bar.trained:
         console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
     _show_figures(f"{settings.model} on {stream.name}", metrics, json_)
-    _suggest(folder / next(iter(api.spread(settings, seeds, mask_draws))), stream)
+    first = folder / next(iter(api.spread(settings, seeds, mask_draws)))
+    if (first / "report.html").exists():
+        console.note(f"See {first / 'report.html'}" + (f", or compare: cordgt report {folder}" if several else ""))
+    _suggest(first, stream)
 
 
 @app.command()
@@ -318,6 +323,9 @@ def compare(
         answers.show(table_rows(found), None)
         for text in found["says"]:
             console.out.print(text, markup=False)
+
+
+app.command()(cli_report.report)
 
 
 @app.command()

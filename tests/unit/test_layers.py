@@ -23,10 +23,12 @@ ORDER = """
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     protocol settings metrics tasks tasks.link floors
-    threads stopping run counting step training predict tensorboard api search audit compare
+    threads stopping run counting step training predict tensorboard
+    report report.page report.charts report.asked report.drivers report.look report.why report.one
+    api search audit compare report.several
     bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.report
-    console answers demo options cli __main__
+    console answers demo options cli_report cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent
