@@ -7,7 +7,6 @@ one: the nodes of largest influence are taken out of both trees, one at a time, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -54,59 +53,65 @@ def drivers(model: LinkModel, task: LinkTask, queries: Queries) -> list[list[Dri
     Neither end itself can be taken out of its own root, but out of the other end's tree it can: that is what the two
     owe to having met. A newcomer without a history has no drivers.
     """
-    if not isinstance(model, Cordgt):
+    if not isinstance(model, Cordgt) or not len(queries.src):
         return [[] for _ in queries.src]
     model.eval()
-    return [_taken_out(model, task, one) for one in _one_by_one(queries)]
-
-
-def _taken_out(model: Cordgt, task: LinkTask, query: Queries) -> list[Driver]:
     with torch.inference_mode():
-        node = model.reader.sample(task.whole, query.ends, query.cut).node[0]  # (2, C)
-        batch = model.reader.pairs(task.whole, query)
-    tried = _largest(model, batch, node)
-    if not len(tried):
-        return []
+        node = model.reader.sample(task.whole, queries.ends, queries.cut).node  # (B, 2, C)
+        batch = model.reader.pairs(task.whole, queries)
+    who = node.cpu().numpy()
+    row, tried = _largest(model, batch, who)
+    change = _changes(model, batch, node, row, tried)
+    hop = model.shape.hop.numpy()
+    return [
+        [_driver(who[b], hop, tried[k], change[k]) for k in _most(change, row == b)] for b in range(len(queries.src))
+    ]
+
+
+def _most(change: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Where ``which`` is True, the largest changes, largest first."""
+    there = np.flatnonzero(which)
+    return there[np.argsort(-np.abs(change[there]), kind="stable")[:SHOWN]]
+
+
+def _driver(trees: np.ndarray, hop: np.ndarray, node: int, change: float) -> Driver:
+    near = [int(hop[tree == node].min()) if (tree == node).any() else None for tree in trees]
+    return Driver(int(node), float(change), (near[0], near[1]))
+
+
+def _largest(model: Cordgt, batch: Trees, node: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which nodes to take out: the row of each and the node, those below the roots with the largest influence."""
+    influence = torch.cat(model.influences(batch), dim=1).cpu().numpy()  # (B, 2, C)
+    rows, found = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for b in range(len(node)):
+        nodes, which = np.unique(node[b, :, 1:], return_inverse=True)
+        total = np.abs(np.bincount(which.reshape(-1), weights=influence[b, :, 1:].reshape(-1)))
+        order = np.argsort(-total, kind="stable")
+        kept = nodes[order][nodes[order] >= 0][:TRIED]  # -1 is padding
+        rows.append(np.full(len(kept), b))
+        found.append(kept)
+    return np.concatenate(rows), np.concatenate(found)
+
+
+def _changes(model: Cordgt, batch: Trees, node: Tensor, row: np.ndarray, tried: np.ndarray) -> np.ndarray:
+    """What the logit of each row loses without a node: (K,). The roots stay."""
+    found = [np.empty(0)]
     with torch.inference_mode():
-        is_it = node[None, :, 1:] == tried[:, None, None]  # (K, 2, C-1); the roots stay
-        valid = batch.valid.expand(len(tried), -1, -1).clone()
-        valid[:, :, 1:] &= ~is_it
-        many = _each(batch, lambda x: x.expand(len(tried), *x.shape[1:]))
-        without = torch.cat([model(_part(replace(many, valid=valid), i)) for i in range(0, len(tried), PAIRS_AT_ONCE)])
-        change = (model(batch) - without)[:, 0].double().cpu().numpy()
-    hop = model.shape.hop_on(node.device)
-    found = []
-    for k in np.argsort(-np.abs(change), kind="stable")[:SHOWN]:
-        at = node == tried[k]
-        near = [int(hop[at[end]].min()) if bool(at[end].any()) else None for end in (0, 1)]
-        found.append(Driver(int(tried[k]), float(change[k]), (near[0], near[1])))
-    return found
+        whole = model(batch)[:, 0]
+        for start in range(0, len(row), PAIRS_AT_ONCE):
+            rows, out = (torch.from_numpy(x[start : start + PAIRS_AT_ONCE]).to(node.device) for x in (row, tried))
+            some = _each(batch, rows)
+            stays = some.valid & (node[rows] != out[:, None, None])
+            stays[..., 0] = some.valid[..., 0]
+            without = model(replace(some, valid=stays))[:, 0]
+            found.append((whole[rows] - without).double().cpu().numpy())
+    return np.concatenate(found)
 
 
-def _largest(model: Cordgt, batch: Trees, node: Tensor) -> Tensor:
-    """The nodes below the roots whose slots have the largest influence together, (K,), largest first."""
-    influence = torch.cat(model.influences(batch), dim=1)[0]  # (2, C)
-    below, size = node[:, 1:].reshape(-1), influence[:, 1:].reshape(-1)
-    nodes, which = torch.unique(below, return_inverse=True)
-    total = torch.zeros(len(nodes), dtype=size.dtype, device=size.device).index_add_(0, which, size).abs()
-    total[nodes < 0] = -1.0  # padding
-    order = total.argsort(descending=True, stable=True)[:TRIED]
-    return nodes[order[total[order] >= 0]]
-
-
-def _part(batch: Trees, start: int) -> Trees:
-    return _each(batch, lambda x: x[start : start + PAIRS_AT_ONCE])
-
-
-def _each(batch: Trees, change: Callable[[Tensor], Tensor]) -> Trees:
-    """The trees with all their arrays changed alike."""
-    made: dict[str, Any] = {key: None if x is None else change(x) for key, x in vars(batch).items()}
+def _each(batch: Trees, rows: Tensor) -> Trees:
+    """Some rows of the trees, possibly several times."""
+    made: dict[str, Any] = {key: None if x is None else x[rows] for key, x in vars(batch).items()}
     return Trees(**made)
-
-
-def _one_by_one(queries: Queries) -> Iterator[Queries]:
-    for i in range(len(queries.src)):
-        yield Queries(**{name: value[i : i + 1] for name, value in vars(queries).items()})
 
 
 # -------------------- by distance
