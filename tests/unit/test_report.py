@@ -24,6 +24,7 @@ from cordgt.report.asked import (
     by_newness,
     over_time,
     precision_recall,
+    staircase,
     surprises,
     take,
     wilson,
@@ -197,6 +198,7 @@ def test_the_area_under_precision_and_recall_is_the_ap(asked: Asked) -> None:
         area = float((np.diff(recall) * precision[1:]).sum())
         assert area == pytest.approx(float(ap_and_auc(one.positive[None], one.negative[None])[0][0]))
         assert (np.diff(recall) >= 0).all()
+        assert np.trapezoid(*reversed(staircase(one))) == pytest.approx(area)
 
 
 def test_surprises_are_the_extremes(asked: Asked) -> None:

@@ -183,6 +183,12 @@ def precision_recall(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
     return np.append(0.0, hits / max(len(asked), 1)), np.append(hits[:1] / through[:1], hits / through)
 
 
+def staircase(asked: Asked) -> tuple[list[float], list[float]]:
+    """`precision_recall` as it is drawn: in steps, since nothing is let through between two thresholds."""
+    recall, precision = precision_recall(asked)
+    return np.repeat(recall, 2)[1:-1].tolist(), np.repeat(precision[1:], 2).tolist()
+
+
 def surprises(asked: Asked, rows: int) -> dict[str, np.ndarray]:
     """Rows of the most surprising events: first meetings foreseen, true events missed, and false alarms.
 

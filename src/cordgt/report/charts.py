@@ -15,7 +15,7 @@ from cordgt.report.page import Html, join, text
 WIDTH = 360.0  # of the drawing, in its own units: about a phone's
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 3", "10 4", "3 5")
 COLOURS = 8
-MOST_POINTS = 240  # of a line; more cannot be told apart
+MOST_POINTS = 400  # of a line; more cannot be told apart
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from cordgt.report.asked import (
     by_newness,
     group,
     over_time,
-    precision_recall,
     sigmoid,
+    staircase,
 )
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach
 from cordgt.report.look import Look, percent, share_axis, times_of, wins
@@ -267,12 +267,12 @@ def epoch_axis(at: Sequence[float]) -> Axis:
 
 
 def _precision_recall(look: Look) -> Html:
-    recall, precision = precision_recall(look.asked)
+    recall, precision = staircase(look.asked)
     ap = _of_all(look.asked).ap
     drawn = line_chart(
-        [Line("precision", recall.tolist(), precision.tolist(), marks=False)],
+        [Line("precision", recall, precision, marks=False)],
         recall_axis(),
-        share_axis(precision.tolist(), "precision"),
+        share_axis(precision, "precision"),
         says=f"Precision over recall; AP {percent(ap)} %",
         level=0.5,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cordgt.compare import paired
-from cordgt.report.asked import by_newness, precision_recall
+from cordgt.report.asked import by_newness, staircase
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach
 from cordgt.report.look import Look, percent, share_axis, wins
 from cordgt.report.one import epoch_axis, epochs_of, recall_axis, time_line
@@ -211,8 +211,7 @@ def _curves(looks: Mapping[str, Look]) -> Html:
 def _precision_recall(looks: Mapping[str, Look]) -> Html:
     lines = []
     for name, look in looks.items():
-        recall, precision = precision_recall(look.asked)
-        lines.append(Line(name, recall.tolist(), precision.tolist(), marks=False))
+        lines.append(Line(name, *staircase(look.asked), marks=False))
     y = share_axis([v for line in lines for v in line.y], "precision")
     drawn = line_chart(lines, recall_axis(), y, says="Precision over recall of each run", level=0.5)
     said = "Farther up and right is better; guessing stays at 50 %."
