@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt import __version__, cli_report, console
+from cordgt import __version__, cli_fetch, cli_report, console
 from cordgt.errors import CordgtError, SettingError
 from cordgt.options import (
     FILE_ENDINGS,
@@ -58,8 +58,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Look at data, or convert it.", no_args_is_help=True)
+data_app = typer.Typer(help="Fetch data, look at it, or convert it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+data_app.command("fetch")(cli_fetch.data_fetch)
 
 
 def main() -> None:

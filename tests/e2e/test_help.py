@@ -8,7 +8,7 @@ import pytest
 
 from .helpers import call, process, works
 
-DATA = ("list", "describe", "convert")
+DATA = ("fetch", "list", "describe", "convert")
 OTHERS = "train search evaluate compare report audit predict recommend embed data models demo bench version".split()
 COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
 

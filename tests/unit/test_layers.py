@@ -16,6 +16,7 @@ ORDER = """
     files arrays ids times events
     usual_names tables opening roles node_features published convert readers
     columns describe synthetic twins datasets
+    download archives gowalla sources fetch
     kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
     draws split index negatives context recent walks cooccurrence distance encoding history
@@ -28,7 +29,7 @@ ORDER = """
     api search audit compare report.several
     bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.report
-    console answers demo options cli_report cli __main__
+    console answers demo options cli_fetch cli_report cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent
