@@ -23,6 +23,9 @@ from cordgt.predict import Oracle, Recommendation
 from cordgt.processes import Group
 from cordgt.protocol import Protocol
 from cordgt.readers import read_events
+from cordgt.report.asked import AT_MOST
+from cordgt.report.look import Look, look_at
+from cordgt.report.one import FILE, write_report
 from cordgt.run import BEFORE_CONFIG, RunFolder, Unwritten, fingerprint, ids_fingerprint
 from cordgt.settings import Settings, known_keys, make
 from cordgt.tasks.link import PARTS, LinkTask, history_of, split_of
@@ -155,6 +158,16 @@ class Run:
         )
         return self._network("model.safetensors"), task
 
+    def look(self, watcher: Watcher | None = None, *, at_most: int | None = AT_MOST) -> Look:
+        """What a report shows of the run, from ``at_most`` so many test events, evenly spread; None: from all."""
+        model, task = self.measured()
+        return _looked_at(self, model, task, watcher or Silent(), at_most)
+
+    def report(self, watcher: Watcher | None = None, *, at_most: int | None = AT_MOST) -> Path:
+        """Write ``report.html`` into the run folder, anew where there is one. Its path comes back."""
+        write_report(self.folder, self.look(watcher, at_most=at_most))
+        return self.path / FILE
+
     @cached_property
     def oracle(self) -> Oracle:
         """The model on its device, ready to answer; with the refitted weights where there are some."""
@@ -212,6 +225,20 @@ class Run:
         return np.array(times * n if len(times) == 1 else times)
 
 
+def _looked_at(run: Run, model: LinkModel, task: LinkTask, watcher: Watcher, at_most: int | None) -> Look:
+    n = len(task.split.test)
+    watcher.evaluating("the report", n if at_most is None else min(n, at_most))
+    return look_at(
+        run.folder,
+        run.settings,
+        run.metrics,
+        model,
+        task,
+        at_most=at_most,
+        progress=lambda k: watcher.step(k, None),
+    )
+
+
 def _as_list(values: Any) -> list[Any]:
     """Several ids or times as a list, a single one as a list of one."""
     if isinstance(values, str) or not hasattr(values, "__len__"):
@@ -240,6 +267,7 @@ def train(
     resume: bool = False,
     init: str | Path | Run | None = None,
     refit: bool = False,
+    report: bool = True,
     columns: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
     **settings: Any,
@@ -252,13 +280,23 @@ def train(
         init: a run whose weights to start from.
         refit: afterwards train on all events for as many epochs as validation chose; questions are then answered by
             that model, while the figures stay those of the split.
+        report: write ``report.html`` into the folder at the end.
         columns: the column options the stream was read with, remembered for `Run.with_events`.
         settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``.
     """
     made = make(model, settings, seed=seed)
     path = Path(out) if out is not None else _free(default_folder(stream.name, model, seed))
     return train_run(
-        stream, made, path, device=device, resume=resume, init=init, refit=refit, columns=columns, watcher=watcher
+        stream,
+        made,
+        path,
+        device=device,
+        resume=resume,
+        init=init,
+        refit=refit,
+        report=report,
+        columns=columns,
+        watcher=watcher,
     )
 
 
@@ -271,6 +309,7 @@ def train_run(
     resume: bool = False,
     init: str | Path | Run | None = None,
     refit: bool = False,
+    report: bool = True,
     columns: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
@@ -287,9 +326,23 @@ def train_run(
     folder = RunFolder(out) if group.leads else Unwritten(out)
     with folder.locked(), memory_explained(settings, folder):
         start = None if init is None or not group.leads else _initial_weights(init, settings)
-        return _train_locked(
+        run, task = _train_locked(
             stream, settings, folder, chosen, resume, start, refit, as_text(columns or {}), watcher, group
         )
+        if report and group.leads and not folder.has(FILE):
+            _report_at_the_end(run, task, watcher or Silent())
+    return run
+
+
+def _report_at_the_end(run: Run, task: LinkTask | None, watcher: Watcher) -> None:
+    """``report.html`` of a run that is finished. ``task``: as it was trained on, where that is at hand."""
+    try:
+        if task is None:
+            run.report(watcher)
+        else:
+            write_report(run.folder, _looked_at(run, run._network("model.safetensors"), task, watcher, AT_MOST))
+    except RunError as error:
+        raise RunError(f"The run is finished, but not its report: {error} `cordgt report` writes it.") from None
 
 
 def _told(settings: Settings, stream: EventStream, resume: bool, refit: bool, init: bool) -> dict[str, str]:
@@ -311,8 +364,11 @@ def _train_locked(
     columns: dict[str, str],
     watcher: Watcher | None,
     group: Group,
-) -> Run:
-    """`train_run` in a folder that is ours alone. What it holds, the first process tells the others."""
+) -> tuple[Run, LinkTask | None]:
+    """`train_run` in a folder that is ours alone; the task comes back too, unless the run was finished before.
+
+    What the folder holds, the first process tells the others.
+    """
     out = folder.path
     done: Run | None = None
     if group.leads and folder.holds_run:
@@ -324,7 +380,7 @@ def _train_locked(
             done = Run.load(out, str(device))
     metrics, refit, starts = group.from_first((None if done is None else done.metrics, refit, start is not None))
     if metrics is not None:
-        return done or Run(RunFolder(out), settings, stream, metrics, device, columns)
+        return done or Run(RunFolder(out), settings, stream, metrics, device, columns), None
     start = group.tensors_from_first(start or {}) if starts else None
     task = LinkTask.prepare(
         stream, settings.protocol, seed=settings.seed, device=device, group=group
@@ -335,7 +391,7 @@ def _train_locked(
         folder.create(settings, stream, columns=columns, start=start, refit=refit)
     with curves(watcher or Silent(), out) if group.leads else nullcontext(Silent()) as watching:
         metrics = train_in(folder, settings, task, start=start, refit=refit, watcher=watching)
-    return Run(RunFolder(out), settings, stream, metrics, device, columns)
+    return Run(RunFolder(out), settings, stream, metrics, device, columns), task
 
 
 def train_seeds(

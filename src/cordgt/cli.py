@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt import __version__, cli_node, cli_reproduce, console
+from cordgt import __version__, cli_fetch, cli_node, cli_report, cli_reproduce, console
 from cordgt.cli_processes import (
     Processes,
     among_others,
@@ -67,8 +67,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Look at data, or convert it.", no_args_is_help=True)
+data_app = typer.Typer(help="Fetch data, look at it, or convert it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+data_app.command("fetch")(cli_fetch.data_fetch)
 
 
 def main() -> None:
@@ -127,6 +128,7 @@ def train(
     refit: Annotated[
         bool, flag("--refit", "Afterwards train on all events; that model answers, the figures stay.")
     ] = False,
+    no_report: Annotated[bool, flag("--no-report", "Without report.html in the run folder.")] = False,
     task: Annotated[
         str, typer.Option(metavar="WORD", help="link; or node: a classifier of labelled nodes on a frozen --encoder.")
     ] = "link",
@@ -159,6 +161,7 @@ def train(
     folder = out or api.default_folder(stream.name, settings.model, settings.seed)
     several = seeds is not None or mask_draws is not None
     options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit, "columns": columns}
+    options["report"] = not no_report
     console.note(f"{settings.model} on {_facts(stream)}; figures and weights go to {folder}")
     with _resumable(), console.Bar() as bar:
         if not several:
@@ -178,7 +181,10 @@ def train(
     if resume and not bar.trained:
         console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
     _show_figures(f"{settings.model} on {stream.name}", metrics, json_)
-    _suggest(folder / next(iter(api.spread(settings, seeds, mask_draws))), stream)
+    first = folder / next(iter(api.spread(settings, seeds, mask_draws)))
+    if (first / "report.html").exists():
+        console.note(f"See {first / 'report.html'}" + (f", or compare: cordgt report {folder}" if several else ""))
+    _suggest(first, stream)
 
 
 @app.command()
@@ -346,6 +352,9 @@ def compare(
         answers.show(table_rows(found), None)
         for text in found["says"]:
             console.out.print(text, markup=False)
+
+
+app.command()(cli_report.report)
 
 
 @app.command()

@@ -11,12 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 from rich.table import Table
 
@@ -97,6 +99,42 @@ class Bar:
             line += f"  {self.best}"
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
         err.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)
+
+
+class Receiving:
+    """A bar for downloads on a terminal, a line a file elsewhere."""
+
+    def __init__(self) -> None:
+        self.live = err.is_terminal
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=err,
+            transient=True,
+            disable=not self.live,
+        )
+        self.task: TaskID | None = None
+        self.what = ""
+
+    def __enter__(self) -> Receiving:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.bar.stop()
+
+    def tell(self, what: str, have: int, total: int | None) -> None:
+        """How much of what there is: bytes, and in all where that is known."""
+        if what != self.what or self.task is None:
+            if self.task is not None:
+                self.bar.remove_task(self.task)
+            self.what, self.task = what, self.bar.add_task(escape(what), total=total)
+            if not self.live:
+                note(what if total is None else f"{what}: {total:,} bytes" + (f", {have:,} are here" if have else ""))
+        self.bar.update(self.task, completed=have, total=total)
 
 
 def note(text: str) -> None:

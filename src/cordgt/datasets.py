@@ -223,6 +223,7 @@ def _not_found(name: str, path: Path) -> str:
     unset = "" if os.environ.get("CORDGT_DATA") else "; CORDGT_DATA is not set"
     if name in KNOWN:
         instead = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
-        return f"The dataset {name} is not here: looked for {places}{unset}.{instead}"
+        fetch = f" Fetch it: cordgt data fetch {name}."
+        return f"The dataset {name} is not here: looked for {places}{unset}.{instead}{fetch}"
     hint = nearest(name, [*KNOWN, *GENERATED, *_found_names(), *names_beside(path)])
     return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}{unset}."

@@ -8,6 +8,7 @@ init.safetensors     the weights it started from, where `--init` was given
 state.safetensors    what `--resume` needs, and state.previous.safetensors, the one before; gone once it is finished
 refit.safetensors    weights trained on everything, where `--refit` was asked for
 metrics.json         the figures; its presence says that the run is finished
+report.html          the run for people, in one file; written last, or by `cordgt report`
 tensorboard/         curves, where TensorBoard is installed
 
 Tensors are kept with a checksum, which is verified whenever they are read. One process at a time trains in a folder: it
@@ -269,6 +270,19 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{path} cannot be written: {error.strerror or error}.{self._left()}") from None
 
+    def read_history(self) -> list[dict[str, Any]]:
+        """The lines of ``history.jsonl`` that can be read; none where there is no such file."""
+        path = self.path / "history.jsonl"
+        found = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue  # cut off while being written
+            if isinstance(record, dict):
+                found.append(record)
+        return found
+
     def keep_history(self, phase: str, epochs: int, events: int = 0) -> None:
         """Drop the lines of what will be trained again: those of ``phase`` after so many epochs and ``events``."""
 
@@ -277,15 +291,7 @@ class RunFolder:
             begun = epoch == epochs + 1 and record.get("events", events + 1) <= events
             return record.get("phase") != phase or epoch <= epochs or begun
 
-        path = self.path / "history.jsonl"
-        kept = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue  # cut off while being written
-            if isinstance(record, dict) and stays(record):
-                kept.append(line + "\n")
+        kept = [json.dumps(record) + "\n" for record in self.read_history() if stays(record)]
         self.write_text("history.jsonl", "".join(kept))
 
 

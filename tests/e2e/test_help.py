@@ -8,8 +8,10 @@ import pytest
 
 from .helpers import call, process, works
 
-DATA = ("list", "describe", "convert")
-OTHERS = "train search evaluate compare audit predict recommend embed data models demo bench reproduce version".split()
+DATA = ("fetch", "list", "describe", "convert")
+OTHERS = (
+    "train search evaluate compare report audit predict recommend embed data models demo bench reproduce version".split()
+)
 COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
 
 

@@ -16,6 +16,7 @@ ORDER = """
     files arrays ids times events
     usual_names tables opening roles node_features published convert readers
     columns describe synthetic twins datasets
+    download archives gowalla sources fetch
     kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
     draws split index negatives context recent walks cooccurrence distance encoding history
@@ -23,14 +24,16 @@ ORDER = """
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     processes protocol settings metrics tasks tasks.link tasks.node floors
-    threads stopping run counting step training predict tensorboard api search audit compare classify
+    threads stopping run counting step training predict tensorboard
+    report report.page report.charts report.asked report.drivers report.look report.why report.one
+    api search audit compare report.several classify
     launch bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.shared bench.report
     experiments experiments.paper experiments.cells experiments.provenance experiments.heat experiments.grow
     experiments.measures experiments.work experiments.tables experiments.plots experiments.link experiments.node
     experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.outlook
-    console answers demo options cli_processes cli_node cli_reproduce cli __main__
+    console answers demo options cli_fetch cli_report cli_processes cli_node cli_reproduce cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent

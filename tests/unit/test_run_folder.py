@@ -297,6 +297,7 @@ def test_nothing_but_the_promised_files_is_left(run: Path) -> None:
         "history.jsonl",
         "model.safetensors",
         "metrics.json",
+        "report.html",
     }
 
 

@@ -109,13 +109,18 @@ class TreeReader:
         """One tree each, with distances to its own root (STPE-U), since there is no other end."""
         return self._read(history, node[:, None], t, cut, cut, correlated=False)
 
+    def sample(self, history: History, roots: Tensor, cut: Tensor) -> Context:
+        """The trees of roots (B, T) over the first ``cut`` (B,) events: who stands in the slots that are read."""
+        how = self.settings.sampling
+        return sample_trees(
+            history.index, self.shape, roots, cut[:, None], seed=history.seed, epoch=history.epoch, sampling=how
+        )
+
     def _read(
         self, history: History, roots: Tensor, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
     ) -> Trees:
-        index, how = history.index, self.settings.sampling
-        trees = sample_trees(
-            index, self.shape, roots, cut[:, None], seed=history.seed, epoch=history.epoch, sampling=how
-        )
+        index = history.index
+        trees = self.sample(history, roots, cut)
         td, sd = tree_distances(index, self.shape, trees, t, pair_cut, self.scale, correlated=correlated)
         return Trees(
             valid=trees.valid,
@@ -251,8 +256,11 @@ class Cordgt(LinkModel):
 
     def forward(self, batch: Trees) -> Tensor:
         """Logits (B, M)."""
-        n = batch.valid.shape[1] - 1
-        pooled = self._pooled(batch)  # (B, 2M, D)
+        return self._scores(self._pooled(batch))
+
+    def _scores(self, pooled: Tensor) -> Tensor:
+        """Logits (B, M) from the sequences' embeddings (B, 2M, D)."""
+        n = pooled.shape[1] // 2
         src, dst = pooled[:, :n], pooled[:, n:]
         with in_full(pooled):
             if self.head_linear is not None:
@@ -271,6 +279,22 @@ class Cordgt(LinkModel):
         n = batch.valid.shape[1] - 1
         share = (self._encode(batch) @ self.head_linear.weight[0]) * self._pooling(batch)  # (B, 2M, C)
         return share[:, :n], share[:, n:]
+
+    def influences(self, batch: Trees) -> tuple[Tensor, Tensor]:
+        """How much each context node moves the logit, to first order, (B, M, C) for either end; 0 for padding.
+
+        The head's slope at the embeddings times what a slot adds to them. With the linear head these are the `shares`.
+        """
+        weight = self._pooling(batch)  # (B, 2M, C)
+        with torch.no_grad():
+            states = self._encode(batch).float()  # (B, 2M, C, D)
+            pooled = (weight.unsqueeze(-2) @ states).squeeze(-2)
+        with torch.enable_grad():
+            pooled.requires_grad_()
+            (slope,) = torch.autograd.grad(self._scores(pooled).sum(), pooled)  # (B, 2M, D)
+        found = (states @ slope.unsqueeze(-1)).squeeze(-1) * weight
+        n = batch.valid.shape[1] - 1
+        return found[:, :n], found[:, n:]
 
     def _pooled(self, batch: Trees) -> Tensor:
         """The embedding of each sequence, the mean of its tree's tokens: (B, 2M, D); (B, 1, D) for nodes alone."""

@@ -1,0 +1,104 @@
+"""Files out of archives: those that are asked for by name, and nothing else. No archive decides where a file goes."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from cordgt.errors import DataError
+
+LARGEST = (
+    8 << 30
+)  # bytes of one file unpacked: nothing published comes near, and features of zeros shrink a thousandfold
+CHUNK = 1 << 20
+ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is called like an archive that can be opened."""
+    return path.is_file() and path.name.lower().endswith(ENDINGS)
+
+
+class Archive:
+    """The files of a zip or tar by their last name. DataError where it is damaged, or would write outside a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def names(self) -> list[str]:
+        """The last names of its files, without what macOS adds."""
+        with self._opened() as members:
+            return [PurePosixPath(name).name for name, _, _ in members]
+
+    def take(self, name: str, target: Path) -> None:
+        """Write the file of that last name to ``target``."""
+        with self._opened() as members:
+            for path, size, opened in members:
+                if PurePosixPath(path).name == name:
+                    self._check_size(path, size, target.parent)
+                    with opened() as source, open(target, "wb") as file:
+                        self._copy(source, file, size, path)
+                    return
+        raise DataError(f"{self.path} holds no {name}.")
+
+    def _copy(self, source: IO[bytes], file: IO[bytes], size: int, name: str) -> None:
+        written = 0
+        while chunk := source.read(CHUNK):
+            written += len(chunk)
+            if written > size:
+                raise DataError(f"{self.path}: {name} is larger than the archive says.")
+            file.write(chunk)
+        if written != size:
+            raise DataError(f"{self.path} is damaged or incomplete: {name} ends early.")
+
+    def _check_size(self, name: str, size: int, folder: Path) -> None:
+        if size > LARGEST:
+            raise DataError(f"{self.path}: {name} claims {size:,} bytes unpacked, which cannot be right.")
+        free = shutil.disk_usage(folder).free
+        if size > free:
+            raise DataError(f"{folder} has room for {free:,} bytes, and {name} of {self.path} takes {size:,}.")
+
+    @contextmanager
+    def _opened(self) -> Iterator[list[tuple[str, int, Callable[[], Any]]]]:
+        """Path, size and opener of every file, all checked before the first is used."""
+        try:
+            if zipfile.is_zipfile(self.path):
+                with zipfile.ZipFile(self.path) as archive:
+                    yield self._sound(
+                        (m.filename, m.file_size, partial(archive.open, m))
+                        for m in archive.infolist()
+                        if not m.is_dir()
+                    )
+            else:
+                with tarfile.open(self.path) as tar:
+                    yield self._sound((m.name, m.size, partial(tar.extractfile, m)) for m in self._files(tar))
+        except (zipfile.BadZipFile, tarfile.TarError, EOFError, NotImplementedError, RuntimeError) as error:
+            told = " ".join(str(error).split()).rstrip(".")
+            raise DataError(f"{self.path} is a damaged or incomplete archive: {told or 'it ends early'}.") from None
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be unpacked: {error.strerror or error}.") from None
+        except Exception as error:
+            if type(error).__module__ != "zlib":
+                raise
+            raise DataError(f"{self.path} is a damaged archive: {error}.") from None
+
+    def _files(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+        for member in tar:
+            if member.issym() or member.islnk() or member.isdev():
+                raise DataError(f"{self.path} holds a link or a device ({member.name}): it is not opened.")
+            if member.isfile():
+                yield member
+
+    def _sound(self, members: Any) -> list[tuple[str, int, Callable[[], Any]]]:
+        found = list(members)
+        for name, *_ in found:
+            path = PurePosixPath(name.replace("\\", "/"))
+            if path.is_absolute() or ".." in path.parts or ":" in (path.parts or ("",))[0]:
+                raise DataError(f"{self.path} holds a path that leads outside ({name}): it is not opened.")
+        return [m for m in found if "__MACOSX" not in m[0] and not PurePosixPath(m[0]).name.startswith("._")]

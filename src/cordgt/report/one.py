@@ -1,0 +1,454 @@
+"""The report of one run: ``report.html`` in its folder.
+
+Sections that do not apply to a model say so in a sentence, or are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cordgt import models
+from cordgt.events import EventStream
+from cordgt.report.asked import (
+    Asked,
+    Group,
+    by_activity,
+    by_newness,
+    group,
+    over_time,
+    sigmoid,
+    staircase,
+)
+from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach
+from cordgt.report.look import Look, percent, share_axis, times_of, wins
+from cordgt.report.page import (
+    DASH,
+    Html,
+    cards,
+    contents,
+    details,
+    facts,
+    figure,
+    page,
+    paragraph,
+    section,
+    side_by_side,
+    table,
+    text,
+    warning,
+)
+from cordgt.report.why import by_distance, most_surprising
+from cordgt.run import RunFolder
+from cordgt.settings import Settings
+from cordgt.tasks.link import PARTS, SETTINGS
+
+FILE = "report.html"
+FEW = 30  # events below which a group's figure says little
+
+
+def write_report(folder: RunFolder, look: Look) -> None:
+    """``report.html``, whole or not at all. RunError where it cannot be written."""
+    folder.write_text(FILE, report(look))
+
+
+def report(look: Look) -> str:
+    """The report of one run as a page."""
+    from cordgt import __version__
+
+    name = f"{look.settings.model} on {look.task.stream.name or 'events'}"
+    sections = [
+        _figures(look),
+        _curves(look),
+        _precision_recall(look),
+        _time(look),
+        _activity(look),
+        _newness(look),
+        by_distance(look),
+        most_surprising(look),
+        _what(look),
+    ]
+    return page(name, *_head(look), *sections, foot=f"Written by cordgt {__version__}. This file needs no network.")
+
+
+# -------------------- the first screen
+
+
+def _head(look: Look) -> list[Html]:
+    metrics = look.metrics
+    test = metrics["test"]
+    best = {setting: best_floor(metrics, setting) for setting in SETTINGS}
+    rows = [
+        (f"Test AP, {setting}", percent(test[setting]["ap"]), _against(test[setting]["ap"], best[setting]))
+        for setting in SETTINGS
+    ]
+    rows.append(("Test AUC, transductive", percent(test["transductive"]["auc"]), "50 is guessing"))
+    rows.append(
+        ("Test events", f"{test['transductive']['events']:,}", f"{test['inductive']['events']:,} with a new node")
+    )
+    parts = [paragraph(verdict(metrics), kind="lead"), cards(rows)]
+    parts += [warning(sentence) for sentence in _cautions(look)]
+    links = (
+        ("figures", "Figures"),
+        ("curves", "Curves"),
+        ("precision", "Precision and recall"),
+        ("time", "Over time"),
+        ("activity", "Activity"),
+        ("newness", "Newness"),
+        *([("distances", "Distances")] if hasattr(look.model, "influences") else []),
+        ("surprises", "Surprises"),
+        ("what", "What was trained"),
+    )
+    return [*parts, contents(links)]
+
+
+def verdict(metrics: Mapping[str, Any]) -> str:
+    """What the run reached, against the best trivial predictor, in a sentence."""
+    ap, floor = metrics["test"]["transductive"]["ap"], best_floor(metrics, "transductive")
+    if ap is None:
+        return "There is no test event to measure it on."
+    if floor is None:
+        return f"{percent(ap)} % average precision on the test period."
+    gap = 100 * (ap - floor[1])
+    if gap < 0:
+        reached = f"“{floor[0]}” reaches {percent(floor[1])} % average precision"
+        return f"A trivial predictor does better: {reached} on the test period, this model {percent(ap)} %."
+    above = f"{gap:.2f} points above the best trivial predictor (“{floor[0]}”)"
+    return f"{percent(ap)} % average precision on the test period, {above}."
+
+
+def best_floor(metrics: Mapping[str, Any], setting: str) -> tuple[str, float] | None:
+    """The trivial predictor of the highest test AP, and that; None where there is none."""
+    found = {k: v["test"][setting]["ap"] for k, v in metrics.get("floors", {}).items() if "test" in v}
+    there = {k: v for k, v in found.items() if v is not None}
+    return max(there.items(), key=lambda item: item[1]) if there else None
+
+
+def _against(ap: float | None, floor: tuple[str, float] | None) -> str:
+    if ap is None:
+        return "not defined"
+    return "" if floor is None else f"{100 * (ap - floor[1]):+.2f} to “{floor[0]}”"
+
+
+def _cautions(look: Look) -> list[str]:
+    """What a reader should know before trusting the numbers."""
+    said = [note for note in look.task.stream.notes if note.startswith("not ")]
+    asked = look.asked
+    if asked.is_sample:
+        said.append(
+            f"The plots and lists below look at {len(asked):,} of the {asked.total:,} test events, evenly spread; "
+            f"the figures are those of all. `cordgt report RUN --events all` looks at every one."
+        )
+    if asked.total < 100:
+        said.append(f"The test period has {asked.total} events: every figure here is rough.")
+    return said
+
+
+# -------------------- figures
+
+
+def shown_figures(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """The figures of a table by what they are called."""
+    batch = metrics["protocol"]["eval_batch"]
+    shown = {"AP": "ap", "AUC": "auc", f"AP/{batch}": "ap_batch", f"AUC/{batch}": "auc_batch"}
+    if "mrr" in metrics["test"]["transductive"]:
+        shown |= {"MRR": "mrr", "hits@10": "hits@10"}
+    return shown
+
+
+def _figures(look: Look) -> Html:
+    metrics = look.metrics
+    shown = shown_figures(metrics)
+    rows: list[list[Any]] = []
+    for part in PARTS:
+        for setting in SETTINGS:
+            own = metrics[part][setting]
+            rows.append([f"{part}, {setting}", *(percent(own.get(k)) for k in shown.values()), f"{own['events']:,}"])
+            for name, floor in metrics.get("floors", {}).items() if part == "test" else ():
+                of = floor[part][setting]
+                mark = " ▲" if own["ap"] is not None and of["ap"] is not None and of["ap"] > own["ap"] else ""
+                title = Html(f'<span class="floor">&nbsp; {text(name)}{mark}</span>')
+                rows.append([title, *(percent(of.get(k)) for k in shown.values()), ""])
+    plots = [_floor_plot(look, setting) for setting in SETTINGS if metrics["test"][setting]["ap"] is not None]
+    batch = metrics["protocol"]["eval_batch"]
+    return section(
+        "Figures, beside trivial predictors",
+        table(["", *shown, "events"], rows, caption="In percent; ▲: a trivial predictor reaches more than the model"),
+        side_by_side(*plots),
+        paragraph(
+            f"Each true event is told from one other destination ({metrics['protocol']['negatives']} negatives), so "
+            f"50 is guessing. “Inductive” are the events with a node that training never saw. AP/{batch} and "
+            f"AUC/{batch} are means over small batches, as papers report them; the others are over the whole split.",
+            kind="how",
+        ),
+        name="figures",
+    )
+
+
+def _floor_plot(look: Look, setting: str) -> Html:
+    metrics = look.metrics
+    own = metrics["test"][setting]["ap"]
+    dots = [Dot(look.settings.model, own, note=f"{percent(own)} %")]
+    for name, floor in metrics.get("floors", {}).items():
+        value = floor["test"][setting]["ap"]
+        dots.append(Dot(name, value, note=f"{percent(value)} %", series=7))
+    axis = share_axis([d.value for d in dots], "test AP")
+    said = f"Test AP, {setting}: " + ", ".join(f"{d.name} {d.note}" for d in dots)
+    return figure(dot_plot(dots, axis, says=said, level=0.5), f"Test AP, {setting}: farther right is better.")
+
+
+# -------------------- curves
+
+
+def epochs_of(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The records of whole epochs of the first phase, by epoch."""
+    found = {r["epoch"]: r for r in history if r.get("phase") == "fit" and "events" not in r and "loss" in r}
+    return [found[k] for k in sorted(found)]
+
+
+def _curves(look: Look) -> Html:
+    epochs = epochs_of(look.history)
+    if not epochs:
+        return section(
+            "Curves", paragraph("There is nothing to train in this model, so there is no curve."), name="curves"
+        )
+    at = [float(r["epoch"]) for r in epochs]
+    loss = [float(r["loss"]) for r in epochs]
+    ap = [float(r["validation"]["ap"]) if "validation" in r else np.nan for r in epochs]
+    best = look.metrics["best_epoch"]
+    x = epoch_axis(at)
+    mark = (float(best), f"kept: epoch {best}")
+    plots = [
+        figure(
+            line_chart(
+                [Line("loss", at, loss)],
+                x,
+                Axis("training loss", *reach(loss)),
+                mark=mark,
+                says=f"Training loss over {len(at)} epochs",
+            ),
+            "Mean training loss of each epoch: lower is better, and it should fall.",
+        ),
+        figure(
+            line_chart(
+                [Line("validation AP", at, ap)],
+                x,
+                share_axis(ap, "validation AP", least=0.01),
+                mark=mark,
+                says=f"Validation AP over {len(at)} epochs; epoch {best} was kept",
+            ),
+            "AP on the validation period: the epoch where it was highest is the one that was kept.",
+        ),
+    ]
+    rows = [
+        [str(r["epoch"]), f"{r['loss']:.4f}", percent(a), f"{r['train_seconds']:.1f}"]
+        for r, a in zip(epochs, ap, strict=True)
+    ]
+    numbers = details("The numbers", table(["epoch", "loss", "validation AP", "seconds"], rows))
+    return section("Curves", side_by_side(*plots), numbers, name="curves")
+
+
+def epoch_axis(at: Sequence[float]) -> Axis:
+    """Whole epochs, about six of them named."""
+    last = int(max(at))
+    step = max(1, round(last / 6))
+    return Axis(
+        "epoch",
+        min(1, last - 1),
+        max(last, 1),
+        [(float(k), str(k)) for k in range(step if step > 1 else 1, last + 1, step)],
+    )
+
+
+# -------------------- where it is right
+
+
+def _precision_recall(look: Look) -> Html:
+    recall, precision = staircase(look.asked)
+    ap = _of_all(look.asked).ap
+    drawn = line_chart(
+        [Line("precision", recall, precision, marks=False)],
+        recall_axis(),
+        share_axis(precision, "precision"),
+        says=f"Precision over recall; AP {percent(ap)} %",
+        level=0.5,
+    )
+    said = (
+        "Lower the threshold from left to right: recall is the share of true events let through, precision the "
+        f"share of what is let through that is true. The area is the AP, here {percent(ap)} %; guessing stays at 50 %."
+    )
+    return section("Precision and recall", side_by_side(figure(drawn, said), _score_plot(look)), name="precision")
+
+
+def recall_axis() -> Axis:
+    return Axis("recall, %", 0, 1, [(k / 4, str(25 * k)) for k in range(5)])
+
+
+def _score_plot(look: Look) -> Html:
+    """How the scores of true events and of the others spread."""
+    edges = np.linspace(0, 1, 21)
+    middle = ((edges[:-1] + edges[1:]) / 2).tolist()
+    shares = [
+        (np.histogram(sigmoid(x), edges)[0] / max(len(x), 1)).tolist()
+        for x in (look.asked.positive, look.asked.negative)
+    ]
+    lines = [
+        Line("true events", middle, shares[0], marks=False),
+        Line("other destinations", middle, shares[1], marks=False),
+    ]
+    x = Axis("score", 0, 1, [(k / 4, f"{k / 4:g}") for k in range(5)])
+    drawn = line_chart(
+        lines, x, share_axis([0.0, *shares[0], *shares[1]], "of the events"), says="How the scores spread"
+    )
+    return figure(
+        drawn, "Scores of true events and of the destinations they are told from: the less they overlap, the better."
+    )
+
+
+def _of_all(asked: Asked) -> Group:
+    return group("all", asked, np.ones(len(asked), dtype=bool))
+
+
+def _time(look: Look) -> Html:
+    parts = over_time(look.asked)
+    x, line = time_line(look.task.stream, look.asked, look.settings.model)
+    drawn = line_chart([line], x, share_axis(line.y, "AP"), says="AP over the test period")
+    rows = [
+        [times[0], times[1], f"{g.events:,}", percent(g.ap), wins(g)]
+        for first, last, g in parts
+        for times in [times_of(look.task.stream, look.asked.position[[first, last]])]
+    ]
+    return section(
+        "Over time",
+        figure(
+            drawn,
+            "AP in consecutive parts of the test period, with as many events each. A fall: what was learnt gets old.",
+        ),
+        details("The numbers", table(["from", "to", "events", "AP", "above its negative"], rows)),
+        name="time",
+    )
+
+
+def time_line(stream: EventStream, asked: Asked, name: str) -> tuple[Axis, Line]:
+    """AP over the test period, at the middle of each part, and its axis."""
+    at, ap = [], []
+    for first, last, g in over_time(asked):
+        ends = stream.elapsed[asked.position[[first, last]]]
+        at.append(float(ends.mean()))
+        ap.append(np.nan if g.ap is None else g.ap)
+    low, high = (float(stream.elapsed[asked.position[k]]) for k in (0, -1))
+    named = times_of(stream, asked.position[[0, -1]], short=True)
+    label = "time" if stream.time.kind == "date" else "time, in the unit of the data"
+    return Axis(label, low, high, [(low, named[0]), (high, named[1])]), Line(name, at, ap)
+
+
+def _activity(look: Look) -> Html:
+    plots, rows = [], []
+    for end, who in (("src", "source"), ("dst", "destination")):
+        groups = by_activity(look.asked, end)
+        plots.append(
+            _groups_plot(groups, f"By the {who}'s earlier events", f"By how many events the {who} had before.")
+        )
+        rows += [[f"{who}: {g.name}", f"{g.events:,}", percent(g.ap), wins(g)] for g in groups if g.events]
+    return section(
+        "By node activity",
+        side_by_side(*plots),
+        paragraph(_groups_say(), kind="how"),
+        details("The numbers", table(["earlier events", "events", "AP", "above its negative"], rows)),
+        name="activity",
+    )
+
+
+def _newness(look: Look) -> Html:
+    groups = by_newness(look.asked)
+    rows = [[g.name, f"{g.events:,}", percent(g.ap), wins(g)] for g in groups]
+    return section(
+        "By newness",
+        side_by_side(
+            _groups_plot(
+                groups, "By newness", "Pairs that had met are easy to foresee; first meetings show what was understood."
+            )
+        ),
+        table(["", "events", "AP", "above its negative"], rows),
+        paragraph(_groups_say(), " “New to the model”: a node in no training event.", kind="how"),
+        name="newness",
+    )
+
+
+def _groups_say() -> str:
+    return (
+        "The dot is the share of events that score above the destination they are told from, with its 95 % interval; "
+        f"50 % is guessing. Groups of fewer than {FEW} events say little."
+    )
+
+
+def _groups_plot(groups: Sequence[Group], title: str, caption: str) -> Html:
+    there = [g for g in groups if g.events]
+    dots = [
+        Dot(g.name, g.wins, g.low, g.high, note=f"{g.events:,} events", series=0 if g.events >= FEW else 7)
+        for g in there
+    ]
+    ends = [v for g in there for v in (g.low, g.high, g.wins)]
+    said = f"{title}: " + ", ".join(f"{g.name} {wins(g)}" for g in there)
+    return figure(dot_plot(dots, share_axis(ends, "above its negative"), says=said, level=0.5), caption)
+
+
+# -------------------- what was trained on what
+
+
+def _what(look: Look) -> Html:
+    stream, split, metrics, settings = look.task.stream, look.task.split, look.metrics, look.settings
+    ends = times_of(stream, np.array([0, stream.n_events - 1]))
+    parts = [(f"{name} events", f"{len(getattr(split, name)):,}") for name in ("train", "validation", "test")]
+    began = times_of(stream, np.array([split.validation[0], split.test[0]]))
+    data = [
+        ("events", f"{stream.n_events:,}"),
+        ("nodes", f"{stream.n_nodes:,}"),
+        ("first", ends[0]),
+        ("last", ends[1]),
+        ("validation from", began[0]),
+        ("test from", began[1]),
+        *parts,
+        ("masked nodes", f"{int(split.masked.sum()):,}"),
+        ("event features", stream.edge_dim),
+        ("node features", stream.node_dim),
+    ]
+    training = [
+        ("model", settings.model),
+        ("parameters", f"{metrics['parameters']:,}" if "parameters" in metrics else None),
+        ("seed", settings.seed),
+        ("epochs", metrics["epochs"]),
+        ("kept epoch", metrics.get("best_epoch") or DASH),
+        ("seconds an epoch", f"{metrics.get('seconds_per_epoch', 0):.2f}"),
+        ("device", metrics.get("device")),
+        ("peak memory", f"{metrics['peak_memory_mb']:,.0f} MB" if "peak_memory_mb" in metrics else None),
+        ("refitted on all events", "yes" if "refit" in metrics else "no"),
+    ]
+    return section(
+        "What was trained on what",
+        paragraph(models.find(settings.model).about, "."),
+        Html("<h3>Data</h3>"),
+        facts(data),
+        *(paragraph(note, kind="how") for note in stream.notes),
+        Html("<h3>Training</h3>"),
+        facts(training),
+        Html("<h3>Settings</h3>"),
+        facts(_settings(settings)),
+        details("The protocol: what the figures depend on besides the model", facts(vars(settings.protocol).items())),
+        details("metrics.json", Html(f"<pre>{text(json.dumps(metrics, indent=2))}</pre>")),
+        name="what",
+    )
+
+
+def _settings(settings: Settings) -> list[tuple[Any, Any]]:
+    """The model's and the training's settings; those that are not as by default are marked."""
+    default = models.find(settings.model).settings()
+    found = []
+    for key, value in {**vars(settings.model_settings), **vars(settings.training)}.items():
+        written = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        changed = hasattr(default, key) and getattr(default, key) != value
+        found.append((key, Html(f"<strong>{text(written)}</strong>") if changed else written))
+    return found

@@ -1,0 +1,167 @@
+"""Why a model says what it says: which context speaks for a pair, and the events where it is most surprising."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cordgt.report.asked import sigmoid, surprises, take
+from cordgt.report.charts import heatmap
+from cordgt.report.drivers import Driver, Heat, drivers, heats
+from cordgt.report.look import Look, times_of
+from cordgt.report.page import Html, figure, join, narrow, paragraph, section, side_by_side, table, text, user_id
+
+ROWS = 5  # of each kind of surprise
+HEATED = 200  # true events whose context is looked at for the heatmaps
+
+
+def by_distance(look: Look) -> Html:
+    if not hasattr(look.model, "influences"):
+        return Html("")
+    asked = look.asked
+    rows = np.linspace(0, len(asked) - 1, min(HEATED, len(asked))).round().astype(int)
+    found = heats(look.model, look.task, take(asked.true, np.unique(rows)))
+    exact = getattr(look.settings.model_settings, "head", "") == "linear"
+    how = (
+        "exactly, since this model's head is linear"
+        if exact
+        else "to first order: by the slope of the head, which is not linear (`--set head=linear` makes it exact)"
+    )
+    return section(
+        "By distance: which context speaks for a pair",
+        side_by_side(*(_heat_plot(heat) for heat in found)),
+        paragraph(
+            f"The context nodes of {min(HEATED, len(asked)):,} true events, by how far each is from either end: "
+            "temporal distance (TD: small where two met often and lately) and spatial distance (SD: hops in the "
+            f"sampled tree). A cell is what the logit would gain if all context were like that, {how}. Blank: no such "
+            "node. In the paper, nearness to both ends (top left) speaks most for a pair.",
+            kind="how",
+        ),
+        name="distances",
+    )
+
+
+def _heat_plot(heat: Heat) -> Html:
+    names = {"TD": "temporal distance", "SD": "spatial distance"}[heat.what]
+    notes = [
+        [
+            f"{names} to source {a}, to destination {b}: {m:+.3f}, {c:,} nodes"
+            for b, m, c in zip(heat.names, means, counts, strict=True)
+        ]
+        for a, means, counts in zip(heat.names, heat.mean.tolist(), heat.count.tolist(), strict=True)
+    ]
+    drawn = heatmap(
+        heat.mean.tolist(),
+        notes,
+        (f"{heat.what} to the destination", heat.names),
+        (f"{heat.what} to the source", heat.names),
+        says=f"Mean influence of context nodes by {names} to both ends",
+    )
+    return figure(drawn, f"By {names} ({heat.what}) to both ends.")
+
+
+def most_surprising(look: Look) -> Html:
+    asked, task = look.asked, look.task
+    rows = surprises(asked, ROWS)
+    explained = hasattr(look.model, "influences")
+    parts = []
+    for kind, title, said, queries, logits, met in (
+        (
+            "hits",
+            "Foreseen, though they had never met",
+            "True first meetings with the highest scores.",
+            asked.true,
+            asked.positive,
+            asked.met,
+        ),
+        (
+            "misses",
+            "Missed",
+            "True events with the lowest scores, below one half.",
+            asked.true,
+            asked.positive,
+            asked.met,
+        ),
+        (
+            "alarms",
+            "False alarms",
+            "Destinations that were not the event's, with the highest scores.",
+            asked.drawn,
+            asked.negative,
+            asked.met_drawn,
+        ),
+    ):
+        which = rows[kind]
+        parts.append(Html(f"<h3>{text(title)}</h3>"))
+        if not len(which):
+            parts.append(paragraph("None among the events looked at.", kind="how"))
+            continue
+        chosen = take(queries, which)
+        found = drivers(look.model, task, chosen) if explained else [[] for _ in which]
+        parts.append(paragraph(said, kind="how"))
+        parts.append(_surprise_table(look, which, chosen, logits[which], met[which], found, explained))
+    if explained:
+        parts.append(
+            paragraph(
+                "Driven by: each of the context nodes of largest influence is taken out of both trees, the pair is "
+                "scored again, and those that changed it most are named: + raised the logit, − lowered it, by so much.",
+                kind="how",
+            )
+        )
+    return section("The most surprising", *parts, name="surprises")
+
+
+def _surprise_table(
+    look: Look,
+    which: np.ndarray,
+    queries: Any,
+    logits: np.ndarray,
+    met: np.ndarray,
+    found: list[list[Driver]],
+    explained: bool,
+) -> Html:
+    stream = look.task.stream
+    times = times_of(stream, look.asked.position[which])
+    ends = [stream.ids.take(x.cpu().numpy()).to_pylist() for x in (queries.src, queries.dst[:, 0])]
+    rows = []
+    for i, (a, b) in enumerate(zip(*ends, strict=True)):
+        pair = Html(f"{user_id(a)} → {user_id(b)}")
+        score = Html(f"{_score(logits[i])} <small>(logit {text(_change(logits[i]))})</small>")
+        before = Html("<small>never met</small>") if not met[i] else Html(f"<small>met {met[i]:,}×</small>")
+        row: list[Any] = [pair, join([narrow("at"), times[i]]), score, before]
+        rows.append([*row, _named(look, queries, i, found[i])] if explained else row)
+    header = ["source → destination", "time", "score", "before"]
+    return table([*header, "driven by"] if explained else header, rows, kind="stack")
+
+
+def _score(logit: float) -> str:
+    """A score that is not rounded to a certainty it does not have."""
+    score = float(sigmoid(logit))
+    return f"{score:.3f}" if 0.001 <= score <= 0.999 else "<0.001" if score < 0.5 else ">0.999"
+
+
+def _named(look: Look, queries: Any, row: int, found: list[Driver]) -> Html:
+    """The nodes that drove a score, by the user's ids."""
+    if not found:
+        return Html("<small>no history</small>")
+    ids = look.task.stream.ids.take([d.node for d in found]).to_pylist()
+    ends = (int(queries.src[row]), int(queries.dst[row, 0]))
+    parts = []
+    for driver, name in zip(found, ids, strict=True):
+        whose = " itself" if driver.node in ends else ""
+        hops = ", ".join(
+            f"{h} from the {who}" for h, who in zip(driver.hops, ("source", "destination"), strict=True) if h
+        )
+        kind = "up" if driver.change >= 0 else "down"
+        parts.append(
+            Html(
+                f'<span class="driver" title="hops: {text(hops)}">{user_id(name)}{whose} '
+                f'<span class="{kind}">{text(_change(driver.change))}</span></span>'
+            )
+        )
+    return join([narrow("driven by"), *parts], " ")
+
+
+def _change(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")

@@ -1,0 +1,46 @@
+"""`cordgt data fetch`: what a person sees. The fetching itself is tested in `tests/unit/test_fetch.py`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cordgt import datasets, download, sources
+
+from .helpers import fails, works
+
+ML = ",u,i,ts,label,idx\n" + "".join(f"{k},{1 + k % 3},{1 + (k + 1) % 3},{k}.0,0,{k + 1}\n" for k in range(60))
+
+
+@pytest.fixture
+def by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a small dataset under a known name."""
+    monkeypatch.setitem(datasets.KNOWN, "uci", replace(datasets.KNOWN["uci"], nodes=3, links=60))
+    (tmp_path / "hand").mkdir()
+    (tmp_path / "hand" / "ml_uci.csv").write_text(ML)
+    return tmp_path / "hand"
+
+
+def test_fetched_then_trained_on_by_name(by_hand: Path) -> None:
+    said = works("data", "fetch", "uci", "--from", by_hand)
+    assert "ml_uci.csv: written" in said.err and "cordgt train uci" in said.err
+    assert "published" in said.out and "intensity" in said.out
+    assert works("data", "fetch", "uci", "--json").json["was_here"]
+    works("train", "uci", "--model", "edgebank", "--out", "run")
+
+
+def test_other_numbers(by_hand: Path) -> None:
+    (by_hand / "ml_uci.csv").write_text("\n".join(ML.splitlines()[:-1]) + "\n")
+    fails("data", "fetch", "uci", "--from", by_hand, saying=["59 links (60 are published)", "--accept-different"])
+    works("data", "fetch", "uci", "--from", by_hand, "--accept-different")
+
+
+def test_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "WAIT", 0.001)
+    monkeypatch.setattr(sources, "SNAP", "http://127.0.0.1:9/jodie")  # where nobody listens
+    monkeypatch.setenv("no_proxy", "*")
+    fails("data", "fetch", "reddit", saying=["127.0.0.1 cannot be reached", "Is there a network", "--from DIR"])
+    fails("data", "fetch", "redit", saying="Did you mean 'reddit'?")
+    fails("train", "reddit", saying="cordgt data fetch reddit")

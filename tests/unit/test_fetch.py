@@ -1,0 +1,453 @@
+"""Fetching datasets, against a server on this machine that answers, breaks off, refuses and lies."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cordgt import archives, datasets, download, sources
+from cordgt.archives import Archive
+from cordgt.download import Expected, Unreachable
+from cordgt.errors import DataError
+from cordgt.fetch import fetch
+from cordgt.readers import read_events
+
+
+class Server(ThreadingHTTPServer):
+    """Files by path, and what goes wrong with them."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.cut: list[int] = []  # bytes after which the next answers break off
+        self.codes: list[int] = []  # of the next answers
+        self.etag: str | None = '"1"'
+        self.ranges = True
+        self.asked: list[tuple[str, str | None]] = []  # path and range
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{path}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        s, path = self.server, self.path.lstrip("/")
+        wanted = self.headers.get("Range")
+        s.asked.append((path, wanted))
+        code = s.codes.pop(0) if s.codes else 404 if path not in s.files else 200
+        if code != 200:
+            self.send_response(code)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        content, start = s.files[path], 0
+        if wanted and s.ranges and self.headers.get("If-Range") == s.etag:
+            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])  # type: ignore[index]
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if s.etag:
+            self.send_header("ETag", s.etag)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        self.wfile.write(content[start : start + s.cut.pop(0)] if s.cut else content[start:])
+        self.close_connection = True
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing to say."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+@pytest.fixture(autouse=True)
+def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waiting, a data folder of the test's own, and no proxies."""
+    monkeypatch.setattr(download, "WAIT", 0.001)
+    monkeypatch.setattr(download, "TIMEOUT", 5.0)
+    monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "*")
+
+
+def published(monkeypatch: pytest.MonkeyPatch, name: str, **numbers: int) -> None:
+    """As if the paper had given these numbers for a dataset."""
+    monkeypatch.setitem(datasets.KNOWN, name, replace(datasets.KNOWN[name], **numbers))
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) if folder.exists() else []
+
+
+CONTENT = bytes(range(256)) * 5000
+
+
+# --- downloads ---
+
+
+def test_a_download(server: Server, tmp_path: Path) -> None:
+    server.files["x"] = CONTENT
+    seen: list[tuple[int, int | None]] = []
+    found = download.download(server.url("x"), tmp_path / "x", progress=lambda a, b: seen.append((a, b)))
+    assert (tmp_path / "x").read_bytes() == CONTENT
+    assert found.sha256 == hashlib.sha256(CONTENT).hexdigest() and found.size == len(CONTENT)
+    assert seen[0] == (0, len(CONTENT)) and seen[-1] == (len(CONTENT), len(CONTENT))
+    download.download(server.url("x"), tmp_path / "x")
+    assert len(server.asked) == 1  # it is here, and its checksum is right
+    (tmp_path / "x").write_bytes(CONTENT[:-1])
+    download.download(server.url("x"), tmp_path / "x")
+    assert len(server.asked) == 2 and (tmp_path / "x").read_bytes() == CONTENT
+
+
+def test_broken_off_and_continued(server: Server, tmp_path: Path) -> None:
+    server.files["x"] = CONTENT
+    server.cut = [100_000, 300_000]
+    download.download(server.url("x"), tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == CONTENT
+    assert [k for _, k in server.asked] == [None, "bytes=100000-", "bytes=400000-"]
+
+
+def test_what_came_is_kept_for_the_next_call(server: Server, tmp_path: Path) -> None:
+    server.files["x"] = CONTENT
+    server.cut = [1000] * download.TRIES
+    with pytest.raises(Unreachable, match=r"5,000 bytes are kept, and the same command goes on"):
+        download.download(server.url("x"), tmp_path / "x")
+    assert left(tmp_path) == ["x.part", "x.part.json"]
+    download.download(server.url("x"), tmp_path / "x")
+    assert server.asked[-1] == ("x", "bytes=5000-")
+    assert (tmp_path / "x").read_bytes() == CONTENT and left(tmp_path) == ["x", "x.whole.json"]
+
+
+@pytest.mark.parametrize("change", ["another version", "no mark", "no ranges", "another address"])
+def test_begun_anew_where_it_may_be_another_file(server: Server, tmp_path: Path, change: str) -> None:
+    server.files["x"] = server.files["y"] = b"old" * 5000
+    if change == "no mark":
+        server.etag = None
+    server.cut = [1000] * download.TRIES
+    with pytest.raises(Unreachable):
+        download.download(server.url("y" if change == "another address" else "x"), tmp_path / "x")
+    server.files["x"] = CONTENT
+    server.etag = {"another version": '"2"', "no mark": None}.get(change, '"1"')
+    server.ranges = change != "no ranges"
+    download.download(server.url("x"), tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("expected", [Expected(md5="0" * 32), Expected(sha256="0" * 64), Expected(size=7)])
+def test_what_is_not_as_published_goes(server: Server, tmp_path: Path, expected: Expected) -> None:
+    server.files["x"] = CONTENT
+    with pytest.raises(DataError, match=r"was expected|were expected"):
+        download.download(server.url("x"), tmp_path / "x", expected)
+    assert left(tmp_path) == []
+
+
+def test_a_busy_server_is_asked_again_and_a_refusal_is_final(server: Server, tmp_path: Path) -> None:
+    server.files["x"] = CONTENT
+    server.codes = [503, 429]
+    download.download(server.url("x"), tmp_path / "x")
+    assert len(server.asked) == 3
+    with pytest.raises(DataError, match=r"the server answers 404. It may have moved"):
+        download.download(server.url("y"), tmp_path / "y")
+    assert len(server.asked) == 4
+    server.codes = [500] * download.TRIES
+    with pytest.raises(DataError, match=r"the server answers 500. Try again later"):
+        download.download(server.url("x"), tmp_path / "z")
+
+
+def test_no_network(server: Server, tmp_path: Path) -> None:
+    url = server.url("x")
+    server.server_close()
+    with pytest.raises(Unreachable, match=r"127.0.0.1 cannot be reached.*Is there a network"):
+        download.download(url, tmp_path / "x")
+    with pytest.raises(DataError, match="no address on the web"):
+        download.download("file:///etc/passwd", tmp_path / "x")
+    assert left(tmp_path) == []
+
+
+def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.files["x"] = CONTENT
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(DataError, match="has room for 10 bytes"):
+        download.download(server.url("x"), tmp_path / "x")
+
+
+# --- archives ---
+
+
+def zipped(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["../ml_uci.csv", "/etc/ml_uci.csv", "a/../../ml_uci.csv", "..\\ml_uci.csv", "C:/x"])
+def test_paths_that_lead_outside(tmp_path: Path, name: str) -> None:
+    path = zipped(tmp_path / "a.zip", {"good": b"x", name: b"x"})
+    with pytest.raises(DataError, match="leads outside"):
+        Archive(path).names()
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match="leads outside"):
+        Archive(path).take("good", tmp_path / "out" / "good")
+    assert left(tmp_path) == ["a.zip"]
+
+
+def test_links_damage_and_absurd_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        link = tarfile.TarInfo("ml_uci.csv")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    with pytest.raises(DataError, match="a link or a device"):
+        Archive(tmp_path / "a.tar").names()
+    whole = zipped(tmp_path / "b.zip", {"x": np.random.default_rng(0).bytes(10_000)}).read_bytes()
+    (tmp_path / "b.zip").write_bytes(whole[:5000])
+    with pytest.raises(DataError, match="damaged or incomplete archive"):
+        Archive(tmp_path / "b.zip").names()
+    (tmp_path / "c.zip").write_bytes(whole[:60] + b"!" + whole[61:])
+    with pytest.raises(DataError, match="damaged"):
+        Archive(tmp_path / "c.zip").take("x", tmp_path / "x")
+    bomb = zipped(tmp_path / "d.zip", {"x": bytes(2 << 20)})
+    monkeypatch.setattr(archives, "LARGEST", 1 << 20)
+    with pytest.raises(DataError, match="cannot be right"):
+        Archive(bomb).take("x", tmp_path / "x")
+
+
+def test_a_tar_of_the_same_files(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        member = tarfile.TarInfo("uci/ml_uci.csv")
+        member.size = 3
+        tar.addfile(member, io.BytesIO(b"abc"))
+    Archive(tmp_path / "a.tar.gz").take("ml_uci.csv", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == b"abc"
+
+
+# --- datasets ---
+
+JODIE = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n" + "".join(
+    f"{u},{i},{t}.0,{int(t == 5)},{t / 10},{u}\n"
+    for t, (u, i) in enumerate([(1, 0), (0, 2), (2, 1), (1, 0), (0, 0), (2, 2)])
+)
+ML = ",u,i,ts,label,idx\n" + "".join(f"{k},{1 + k % 3},{1 + (k + 1) % 3},{k}.0,0,{k + 1}\n" for k in range(6))
+
+
+def dgb(name: str = "uci") -> dict[str, bytes]:
+    zeros = io.BytesIO()
+    np.save(zeros, np.zeros((7, 4)))
+    made = {f"{name}/ml_{name}.csv": ML.encode(), f"{name}/ml_{name}.npy": zeros.getvalue()}
+    return {**made, f"__MACOSX/{name}/._ml_{name}.csv": b"junk"}
+
+
+def test_jodie_from_its_publisher(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
+    published(monkeypatch, "wikipedia", nodes=6, links=6, link_attributes=2)
+    server.files["jodie/wikipedia.csv"] = JODIE.encode()
+    server.cut = [100]
+    found = fetch("wikipedia")
+    assert found.path == tmp_path / "data" / "wikipedia" / "ml_wikipedia.csv" and not found.was_here
+    assert left(tmp_path / "data") == [
+        f"wikipedia/{k}" for k in ("ml_wikipedia.csv", "ml_wikipedia.npy", "source.json")
+    ]
+    ours, theirs = datasets.load("wikipedia"), read_events_of(JODIE, tmp_path)
+    for key in ("src", "dst", "t", "edge_x", "label"):
+        assert np.array_equal(getattr(ours, key), getattr(theirs, key)), key
+    first = (tmp_path / "data/wikipedia/ml_wikipedia.csv").read_text().splitlines()
+    assert first[:2] == [",u,i,ts,label,idx", "0,2,4,0,0,1"]  # user 1 and item 0, after three users
+    again = fetch("wikipedia")
+    assert again.was_here and len(server.asked) == 2
+
+
+def read_events_of(text: str, folder: Path) -> Any:
+    (folder / "jodie.csv").write_text(text)
+    return read_events(folder / "jodie.csv")
+
+
+def test_dgb_from_its_publisher(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    published(monkeypatch, "social_evolution", nodes=3, links=6)
+    content = zipped(tmp_path / "a.zip", dgb("SocialEvo")).read_bytes()
+    server.files["SocialEvo.zip"] = content
+    listed = {"key": "SocialEvo.zip", "size": len(content), "checksum": f"md5:{hashlib.md5(content).hexdigest()}"}
+    server.files["record"] = json.dumps(
+        {"files": [{**listed, "links": {"self": server.url("SocialEvo.zip")}}]}
+    ).encode()
+    monkeypatch.setattr(sources, "ZENODO", server.url("record"))
+    found = fetch("social_evolution")
+    assert found.facts["nodes"] == 3 and found.facts["links"] == 6
+    assert datasets.load("social_evolution").n_events == 6
+    about = json.loads((tmp_path / "data/social_evolution/source.json").read_text())
+    assert about["sha256"] == {"SocialEvo.zip": hashlib.sha256(content).hexdigest()}
+    server.files["SocialEvo.zip"] = content[:-1] + b"?"  # the same size, another content
+    with pytest.raises(DataError, match="is not what was published: its md5"):
+        fetch("social_evolution", again=True)
+    assert datasets.load("social_evolution").n_events == 6  # what was there is as it was
+    assert not (tmp_path / "data" / ".downloads").exists()
+    server.files["record"] = b"{}"
+    with pytest.raises(DataError, match="does not answer as it used to"):
+        fetch("social_evolution", again=True)
+
+
+def test_other_counts_are_refused_and_nothing_is_left(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
+    published(monkeypatch, "mooc", nodes=6, links=7, link_attributes=2)
+    server.files["jodie/mooc.csv"] = JODIE.encode()
+    with pytest.raises(DataError, match=r"not mooc as published: it has 6 links \(7 are published\)"):
+        fetch("mooc")
+    assert left(tmp_path / "data") == []
+    fetch("mooc", accept_different=True)
+    assert "not mooc as published" in " ".join(datasets.load("mooc").notes)
+
+
+def test_a_file_that_changed_since_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
+    published(monkeypatch, "mooc", nodes=6, links=6, link_attributes=2)
+    server.files["jodie/mooc.csv"] = JODIE.encode()
+    fetch("mooc")
+    server.files["jodie/mooc.csv"] = JODIE.replace("0.5", "0.7").encode()
+    server.etag = '"2"'
+    with pytest.raises(DataError, match=r"mooc.csv is not the file it was"):
+        fetch("mooc", again=True)
+    fetch("mooc", again=True, accept_different=True)
+
+
+@pytest.mark.parametrize("form", ["folder", "own folder", "zip", "whole archive", "archive itself", "gzip"])
+def test_files_fetched_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    published(monkeypatch, "uci", nodes=3, links=6)
+    given = tmp_path / "given"
+    (given / "uci").mkdir(parents=True)
+    if form in ("folder", "own folder"):
+        (given / ("uci" if form == "own folder" else "") / "ml_uci.csv").write_text(ML)
+    elif form == "gzip":
+        import gzip
+
+        (given / "ml_uci.csv.gz").write_bytes(gzip.compress(ML.encode()))
+    else:
+        inside = (
+            {f"TG_network_datasets/{k}": v for k, v in (dgb() | dgb("enron")).items()} if "whole" in form else dgb()
+        )
+        zipped(given / ("TG_network_datasets.zip" if form == "whole archive" else "uci.zip"), inside)
+    fetch("uci", given=given / "uci.zip" if form == "archive itself" else given)
+    assert datasets.load("uci").n_events == 6
+    assert fetch("uci").was_here
+
+
+def test_a_folder_with_half_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="There is no folder"):
+        fetch("uci", given=tmp_path / "none")
+    (tmp_path / "half").mkdir()
+    with pytest.raises(DataError, match=r"has no file of uci: looked for ml_uci.csv"):
+        fetch("uci", given=tmp_path / "half")
+    published(monkeypatch, "wikipedia", nodes=3, links=6, link_attributes=2)
+    (tmp_path / "half" / "ml_wikipedia.csv").write_text(ML)
+    with pytest.raises(DataError, match=r"incomplete: there are events, but not their 2 features"):
+        fetch("wikipedia", given=tmp_path / "half")
+    (tmp_path / "half" / "gowalla_checkins.csv").write_text("userid,placeid,datetime\n")
+    with pytest.raises(DataError, match=r"it has gowalla_checkins.csv, but not gowalla_spots_subset1.csv, gowalla_cat"):
+        fetch("food", given=tmp_path / "half")
+    zipped(tmp_path / "half" / "uci.zip", {"../ml_uci.csv": b""})
+    with pytest.raises(DataError, match="leads outside"):
+        fetch("uci", given=tmp_path / "half")
+    zipped(tmp_path / "half" / "enron.zip", {"readme": b""})
+    with pytest.raises(DataError, match="has no file of enron"):
+        fetch("enron", given=tmp_path / "half")
+    assert left(tmp_path / "data") == []
+
+
+def test_names(tmp_path: Path) -> None:
+    assert set(sources.SOURCES) == set(datasets.KNOWN)
+    with pytest.raises(DataError, match="Did you mean 'reddit'"):
+        fetch("redit")
+    with pytest.raises(DataError, match=r"Fetch it: cordgt data fetch reddit"):
+        datasets.load("reddit")
+
+
+# --- Gowalla ---
+
+STRUCTURE = {
+    "spot_categories": [
+        {"name": "Food", "url": "/categories/7", "spot_categories": [
+            {"name": "Pizza", "url": "/categories/70", "spot_categories": [{"name": "Deep", "url": "/categories/700"}]},
+        ]},
+        {"name": "Outdoors", "url": "/categories/9", "spot_categories": [{"name": "Park", "url": "/categories/90"}]},
+    ]
+}  # fmt: skip
+SPOTS = """id,created_at,lng,lat,photos_count,spot_categories
+11,x,0,0,1,"[{'url': '/categories/700', 'name': 'Deep'}]"
+12,x,0,0,1,"[{'url': '/categories/90', 'name': 'Park'}]"
+13,x,0,0,1,"[{'url': '/categories/70', 'name': 'Pizza'}, {'url': '/categories/90', 'name': 'Park'}]"
+14,x,0,0,1,"[{'url': '/categories/77', 'name': 'Of old'}]"
+"""
+CHECKINS = """userid,placeid,datetime
+5,11,2011-06-30T23:59:59Z
+5,11,2011-07-01T00:00:00Z
+6,13,2011-01-01T00:00:00Z
+6,12,2010-12-31T23:59:59Z
+7,12,2009-01-01T00:00:05Z
+5,14,2011-03-01T00:00:00Z
+7,13,2010-01-01T00:00:00Z
+7,11,2010-12-31T23:59:59Z
+"""
+
+
+def test_gowalla_is_cut_by_category_and_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / "gowalla_category_structure.json").write_text(json.dumps(STRUCTURE))
+    (given / "gowalla_spots_subset1.csv").write_text(SPOTS)
+    (given / "gowalla_checkins.csv").write_text(CHECKINS)
+    published(monkeypatch, "food", nodes=4, links=2)
+    published(monkeypatch, "outdoors", nodes=4, links=3)
+    for name in ("food", "outdoors"):
+        fetch(name, given=given)
+    food, outdoors = datasets.load("food"), datasets.load("outdoors")
+    assert food.t.tolist() == [0, 181 * 86400 - 1]
+    assert outdoors.t.tolist() == [0, 365 * 86400 - 5, 730 * 86400 - 6]  # the second is 13, also a park
+    assert [outdoors.ids.take(x).to_pylist() for x in (outdoors.src, outdoors.dst)] == [[2, 2, 1], [3, 4, 3]]
+    (given / "gowalla_checkins.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="not Gowalla's file as published"):
+        fetch("food", given=given, again=True, accept_different=True)
+    (given / "gowalla_category_structure.json").write_text("{}")
+    with pytest.raises(DataError, match="not Gowalla's category structure"):
+        fetch("food", given=given, again=True, accept_different=True)
+    assert datasets.load("food").n_events == 2
+
+
+def test_gowalla_from_its_publisher(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"gowalla_category_structure.json": json.dumps(STRUCTURE), "gowalla_spots_subset1.csv": SPOTS}
+    files["gowalla_checkins.csv"] = CHECKINS
+    rows = []
+    for name, content in files.items():
+        server.files[name] = content.encode()
+        rows.append({"name": name, "size": len(content), "computed_md5": hashlib.md5(content.encode()).hexdigest()})
+        rows[-1]["download_url"] = server.url(name)
+    server.files["article"] = json.dumps({"files": rows}).encode()
+    monkeypatch.setattr(sources, "FIGSHARE", server.url("article"))
+    with pytest.raises(DataError, match="not food as published"):
+        fetch("food")
+    before = len(server.asked)
+    fetch("food", accept_different=True)
+    assert len(server.asked) == before + 1  # the list alone: the files are here, and their checksums are right
