@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt import __version__, console
+from cordgt import __version__, cli_store, console
 from cordgt.errors import CordgtError, SettingError
 from cordgt.options import (
     FILE_ENDINGS,
@@ -58,8 +58,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Look at data, or convert it.", no_args_is_help=True)
+data_app = typer.Typer(help="Look at data, convert it, or keep it in a store on disk.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+cli_store.register(data_app)
 
 
 def main() -> None:
@@ -516,28 +517,6 @@ def data_describe(
     answers.check_json(json_)
     stream = datasets.load(data, **_columns(src, dst, time, label, features, ids, node_features))
     answers.show_facts(describe(stream), json_)  # the notes are among them
-
-
-@data_app.command("convert")
-def data_convert(
-    data: Data,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A .csv or .parquet file.")],
-    src: Src = None,
-    dst: Dst = None,
-    time: Time = None,
-    label: Label = None,
-    features: Features = None,
-    ids: Ids = "auto",
-    node_features: NodeFeatures = None,
-) -> None:
-    """Write DATA, sorted and checked, as CSV or Parquet."""
-    from cordgt import answers
-    from cordgt.readers import convert
-
-    answers.check_output(out, (".csv", ".parquet"))
-    stream = _load(data, _columns(src, dst, time, label, features, ids, node_features))
-    for path in convert(stream, out):
-        console.note(f"{path}: written")
 
 
 @app.command("models")

@@ -28,9 +28,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -39,6 +36,7 @@ from torch import Tensor
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream
 from cordgt.files import write_atomically
+from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.settings import Settings, from_toml
 
 FORMAT = 1  # of the folder; raised when an older program could not read a newer one
@@ -287,20 +285,17 @@ class RunFolder:
 
 def fingerprint(stream: EventStream) -> str:
     """A hash of what a stream says, to tell whether a run is resumed on the same data."""
-    digest = hashlib.sha256()
+    if stream.kept is not None:
+        return str(stream.kept.fingerprint)
     arrays = (stream.src, stream.dst, stream.t, stream.edge_x, stream.node_x)
-    for array in arrays:
-        if array is not None:
-            digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
+    return fingerprint_of(x for x in arrays if x is not None)
 
 
 def ids_fingerprint(stream: EventStream) -> str:
     """A hash of the ids and of what the times are: two files can agree in all else."""
-    names = stream.ids.names
-    digest = hashlib.sha256(f"{names.type} {stream.time.kind}\n".encode())
-    digest.update("\n".join(pc.cast(names, pa.string()).to_pylist()).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:16]
+    if stream.kept is not None:
+        return str(stream.kept.ids_fingerprint)
+    return ids_fingerprint_of(stream.ids.names, stream.time.kind)
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:

@@ -13,9 +13,10 @@ import cordgt
 # From left to right. Modules in one line do not know each other unless they stand in that order.
 ORDER = """
     errors
-    files arrays ids times events
+    files arrays vocabulary ids times events growing fingerprints store
     usual_names tables opening roles node_features published convert readers
-    columns describe synthetic twins datasets
+    chunks ordering index_files staging store_build store_append
+    columns describe synthetic twins datasets conversion
     kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
     draws split index negatives context recent walks cooccurrence distance encoding history
@@ -26,7 +27,7 @@ ORDER = """
     threads stopping run counting step training predict tensorboard api search audit compare
     bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.report
-    console answers demo options cli __main__
+    console answers demo options cli_store cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent
