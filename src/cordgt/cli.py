@@ -139,6 +139,8 @@ def train(
     several = seeds is not None or mask_draws is not None
     options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit, "columns": columns}
     console.note(f"{settings.model} on {_facts(stream)}; figures and weights go to {folder}")
+    if stream.kept is not None:
+        console.note(f"{data} is a store: the run answers from it. The index for training is made once and kept in it.")
     with _resumable(), console.Bar() as bar:
         if not several:
             metrics = api.train_run(stream, settings, folder, watcher=bar, **options).metrics

@@ -2,6 +2,7 @@
 
 config.toml          everything the run was made with
 events.parquet       the history it answers from; with nodes.parquet, the original file is not needed again
+events.json          in their place, where it was trained on a store: which store that is
 history.jsonl        figures while it trained, a line each
 model.safetensors    the best weights so far
 init.safetensors     the weights it started from, where `--init` was given
@@ -38,9 +39,17 @@ from cordgt.events import EventStream
 from cordgt.files import write_atomically
 from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.settings import Settings, from_toml
+from cordgt.store import is_store, open_store
 
 FORMAT = 1  # of the folder; raised when an older program could not read a newer one
-BEFORE_CONFIG = ("events.parquet", "nodes.parquet", "init.safetensors", "history.jsonl")  # what `create` writes first
+STORE_FILE = "events.json"
+BEFORE_CONFIG = (
+    "events.parquet",
+    "nodes.parquet",
+    STORE_FILE,
+    "init.safetensors",
+    "history.jsonl",
+)  # what `create` writes first
 STATES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
 FIGURES = ("model", "data", "seed", "epochs", "validation", "test")  # what metrics.json has at least
 
@@ -113,7 +122,7 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            stream.save(self.path)
+            self._keep(stream)
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror or error}.") from None
         if start is not None:
@@ -130,6 +139,37 @@ class RunFolder:
         begun = {"init": start is not None, "refit": refit}
         tables = f"\n[data]\n{_toml_lines(data)}\n[run]\n{_toml_lines(begun)}"
         self.write_text("config.toml", f"format = {FORMAT}\n{settings.to_toml()}{tables}")
+
+    def _keep(self, stream: EventStream) -> None:
+        """The history, or where the store lies that has it."""
+        if stream.kept is None:
+            stream.save(self.path)
+            return
+        store = Path(stream.kept.path).resolve()
+        beside = os.path.relpath(store, self.path.resolve())
+        self.write_text(STORE_FILE, json.dumps({"store": str(store), "relative": beside}) + "\n")
+
+    def streams(self, fingerprint: str) -> tuple[EventStream, EventStream]:
+        """The events it was trained on, and those it answers from: a store may have grown since.
+
+        RunError where the history is missing, damaged or no longer the same; ``fingerprint`` says which it was.
+        """
+        if not self.has(STORE_FILE):
+            stream = EventStream.load(self.path)
+            return stream, stream
+        try:
+            told = json.loads((self.path / STORE_FILE).read_text(encoding="utf-8"))
+            places = [Path(told["store"]), self.path / told["relative"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self.path / STORE_FILE} is damaged: {_sentence(error)}") from None
+        place = next((p for p in places if is_store(p)), None)
+        if place is None:
+            raise RunError(f"{self.path} answers from the store {places[0]}, which is not there. Put it back.")
+        try:
+            store = open_store(place)
+            return store.stream(fingerprint), store.stream()
+        except DataError as error:
+            raise RunError(f"{self.path} cannot answer: {error}") from None
 
     def read_config(self) -> tuple[Settings, dict[str, Any]]:
         """The settings, and the ``[data]`` table."""

@@ -55,6 +55,10 @@ class Kept:
     index: Mapping[str, npt.NDArray[Any]]  # the arrays of a `TemporalIndex` by name
     longest: Mapping[str, int]
 
+    def covers(self, stream: EventStream) -> bool:
+        """Whether the index is of these events and no later ones."""
+        return len(self.elapsed) == stream.n_events
+
 
 @dataclass(frozen=True)
 class Array:

@@ -19,7 +19,7 @@ ORDER = """
     columns describe synthetic twins datasets conversion
     kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
-    draws split index negatives context recent walks cooccurrence distance encoding history
+    draws split hidden_index index negatives context recent walks cooccurrence distance encoding history
     models.base models.cosines models.parts models.cordgt models.edgebank models.popularity
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
