@@ -74,6 +74,9 @@ class Source(Protocol):
     def has_features(self) -> bool:
         """False: no features, or a layout's that are all zero."""
 
+    def total(self) -> int | None:
+        """How many events there are; None where only reading tells."""
+
     def identity(self) -> list[Any]:
         """What tells whether this is the source that was read before, as JSON holds it."""
 
@@ -137,6 +140,12 @@ class EventFiles:
     def has_features(self) -> bool:
         optional = self.first.layout == "jodie" and self.options.features is None
         return bool(self.roles.features) and not (optional and self._zero)
+
+    def total(self) -> int | None:
+        try:
+            return sum(pq.read_metadata(path).num_rows for path in self.paths)
+        except PARQUET_ERRORS:
+            return None  # text
 
     def identity(self) -> list[Any]:
         told = [[str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in self.paths]
@@ -410,6 +419,9 @@ class OneStream:
     def has_features(self) -> bool:
         return self.stream.edge_x is not None
 
+    def total(self) -> int | None:
+        return self.stream.n_events
+
     def identity(self) -> list[Any]:
         return ["a stream", self.name, self.stream.n_events, fingerprint_of([self.stream.t])]
 
@@ -449,6 +461,10 @@ class Both:
 
     def has_features(self) -> bool:
         return self.first.has_features()
+
+    def total(self) -> int | None:
+        counts = [self.first.total(), self.second.total()]
+        return None if None in counts else sum(n for n in counts if n is not None)
 
     def identity(self) -> list[Any]:
         return [self.first.identity(), self.second.identity()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
@@ -24,12 +25,13 @@ Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="How much 
 
 
 class Progressing:
-    """A bar for each phase on a terminal, a line each elsewhere."""
+    """A bar for each phase on a terminal, and a line when it is done."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self.bar = Progress(*columns, console=console.err, transient=True, disable=not console.err.is_terminal)
         self.task: TaskID | None = None
+        self.phase, self.began = "", 0.0
 
     def __enter__(self) -> Progressing:
         self.bar.start()
@@ -37,13 +39,19 @@ class Progressing:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.bar.stop()
+        if error is None:
+            self._ends()
 
     def begins(self, phase: str, total: int | None) -> None:
         if self.task is not None:
             self.bar.remove_task(self.task)
+        self._ends()
         self.task = self.bar.add_task(phase, total=total)
-        if not console.err.is_terminal:
-            console.note(f"{phase} …")
+        self.phase, self.began = phase, time.perf_counter()
+
+    def _ends(self) -> None:
+        if self.phase:
+            console.note(f"{self.phase}: {time.perf_counter() - self.began:.1f} s")
 
     def step(self, n: int) -> None:
         if self.task is not None:

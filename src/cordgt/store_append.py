@@ -67,7 +67,7 @@ def append_to_store(
         work.mkdir()
         stage = Stage(work / "stage", source)
         try:
-            watcher.begins("reading", None)
+            watcher.begins("reading", source.total())
             stage.collect(watcher.step)
             _check_features(store, stage)
             if _is_late(store, stage, late) or _needs_other_types(store, stage):

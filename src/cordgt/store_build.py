@@ -108,7 +108,7 @@ def _build(stage: Stage, part: Path, node_features: Any, memory: int, watcher: W
     (part / "stage").mkdir(exist_ok=True)
     if again:
         stage.restore()
-    watcher.begins("reading", None)
+    watcher.begins("reading", source.total())
     watcher.step(stage.rows)
     stage.collect(watcher.step)
     data = part / f"data-{secrets.token_hex(4)}"
