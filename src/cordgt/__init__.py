@@ -17,6 +17,7 @@ except PackageNotFoundError:  # run from source
 
 if TYPE_CHECKING:
     from cordgt.api import Run, train
+    from cordgt.conversion import append_to, convert_to_store
     from cordgt.errors import CordgtError, DataError, RunError, SettingError
     from cordgt.events import EventStream
     from cordgt.readers import read_events
@@ -29,6 +30,8 @@ _HOME = {
     "Run": "api",
     "RunError": "errors",
     "SettingError": "errors",
+    "append_to": "conversion",
+    "convert_to_store": "conversion",
     "read_events": "readers",
     "synthetic_stream": "synthetic",
     "train": "api",
@@ -42,6 +45,8 @@ __all__ = [
     "RunError",
     "SettingError",
     "__version__",
+    "append_to",
+    "convert_to_store",
     "read_events",
     "synthetic_stream",
     "train",

@@ -78,8 +78,8 @@ class Run:
         folder = RunFolder(Path(path))
         settings, data = folder.read_config()
         metrics = folder.read_metrics()
-        stream = EventStream.load(folder.path)
-        if not is_same_data(stream, data):
+        own, stream = folder.streams(str(data.get("fingerprint")))
+        if not is_same_data(own, data):
             raise RunError(f"{folder.path} is damaged: its events are not those it was trained on.")
         _check_same_protocol(folder, settings, metrics)
         return cls(folder, settings, stream, metrics, choose_device(device), _columns_of(data))
@@ -198,7 +198,7 @@ class Run:
 
     def _own_stream(self) -> EventStream:
         """The events the run was trained and measured on, without those appended since."""
-        return EventStream.load(self.path)
+        return self.folder.streams(str(self.folder.read_config()[1].get("fingerprint")))[0]
 
     def _evaluation_protocol(self, changes: dict[str, Any]) -> Protocol:
         wanted = {

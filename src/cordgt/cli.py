@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt import __version__, cli_fetch, cli_node, cli_report, cli_reproduce, console
+from cordgt import __version__, cli_fetch, cli_node, cli_report, cli_reproduce, cli_store, console
 from cordgt.cli_processes import (
     Processes,
     among_others,
@@ -67,9 +67,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Fetch data, look at it, or convert it.", no_args_is_help=True)
+data_app = typer.Typer(help="Fetch data, look at it, convert it, or keep it in a store.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 data_app.command("fetch")(cli_fetch.data_fetch)
+cli_store.register(data_app)
 
 
 def main() -> None:
@@ -163,6 +164,8 @@ def train(
     options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit, "columns": columns}
     options["report"] = not no_report
     console.note(f"{settings.model} on {_facts(stream)}; figures and weights go to {folder}")
+    if stream.kept is not None:
+        console.note(f"{data} is a store: the run answers from it. The index for training is made once and kept in it.")
     with _resumable(), console.Bar() as bar:
         if not several:
             metrics = api.train_run(stream, settings, folder, watcher=bar, **options).metrics
@@ -553,28 +556,6 @@ def data_describe(
     answers.check_json(json_)
     stream = datasets.load(data, **_columns(src, dst, time, label, features, ids, node_features))
     answers.show_facts(describe(stream), json_)  # the notes are among them
-
-
-@data_app.command("convert")
-def data_convert(
-    data: Data,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A .csv or .parquet file.")],
-    src: Src = None,
-    dst: Dst = None,
-    time: Time = None,
-    label: Label = None,
-    features: Features = None,
-    ids: Ids = "auto",
-    node_features: NodeFeatures = None,
-) -> None:
-    """Write DATA, sorted and checked, as CSV or Parquet."""
-    from cordgt import answers
-    from cordgt.readers import convert
-
-    answers.check_output(out, (".csv", ".parquet"))
-    stream = _load(data, _columns(src, dst, time, label, features, ids, node_features))
-    for path in convert(stream, out):
-        console.note(f"{path}: written")
 
 
 @app.command("models")

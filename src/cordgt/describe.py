@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cordgt.arrays import distinct
 from cordgt.events import EventStream
 
 
@@ -19,7 +20,7 @@ def describe(stream: EventStream) -> dict[str, Any]:
     span = _span(stream)
     repeated = stream.n_events - _n_pairs(stream)
     tie_sizes = np.bincount(stream.tie_start, minlength=1)
-    n_sources, n_destinations = len(np.unique(stream.src)), len(np.unique(stream.dst))
+    n_sources, n_destinations = (len(distinct(ends, stream.n_nodes)) for ends in (stream.src, stream.dst))
     return {
         "name": stream.name,
         "events": stream.n_events,
@@ -51,6 +52,9 @@ def _span(stream: EventStream) -> float:
 
 def _n_pairs(stream: EventStream) -> int:
     """How many unordered pairs of nodes have met."""
+    if stream.kept is not None and stream.kept.covers(stream):  # its index has each pair twice, a node with itself once
+        alone = len(distinct(stream.src[stream.src == stream.dst], stream.n_nodes))
+        return (len(stream.kept.index["pair_nbr"]) + alone) // 2
     low, high = np.minimum(stream.src, stream.dst), np.maximum(stream.src, stream.dst)
     order = np.lexsort((high, low))
     low, high = low[order], high[order]

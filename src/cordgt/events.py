@@ -39,7 +39,7 @@ from cordgt.times import FIRST_DATE, LAST_DATE, TimeAxis, number_column
 
 __all__ = ["EventStream", "NodeIds", "TimeAxis"]
 
-_SORTED_NOTE = "the events were not sorted by time: sorted, events of equal time kept in the given order"
+SORTED_NOTE = "the events were not sorted by time: sorted, events of equal time kept in the given order"
 _EVENTS_FILE = "events.parquet"
 _NODES_FILE = "nodes.parquet"
 _FORMAT = "1"
@@ -55,6 +55,7 @@ class EventStream:
         edge_x: (E, de) float32 or None. node_x: (N, dn) float32 or None.
         label: (E,) int64 or float64 or None; NaN where an event has none.
         notes: what was assumed or done on reading, in sentences for people.
+        kept: what a store on disk keeps beside the events (`cordgt.store.Kept`); the arrays are then mapped from files.
     """
 
     src: Ints
@@ -67,6 +68,7 @@ class EventStream:
     time: TimeAxis
     name: str = ""
     notes: tuple[str, ...] = ()
+    kept: Any = None
 
     @classmethod
     def from_columns(
@@ -90,7 +92,7 @@ class EventStream:
         """
         given, was_sorted = _checked(src, dst, t, edge_x, label, time).by_time()
         ids, src_id, dst_id = NodeIds.empty(shared=shared_ids).extend(given.src, given.dst)
-        said = tuple(notes) if was_sorted else (*notes, _SORTED_NOTE)
+        said = tuple(notes) if was_sorted else (*notes, SORTED_NOTE)
         return cls(src_id, dst_id, given.t, given.edge_x, None, given.label, ids, given.time, name, said)
 
     @property
@@ -117,12 +119,14 @@ class EventStream:
 
         Numbers are exact up to 2^53 of span; dates, whose unit is the microsecond, are told apart to the same span.
         """
-        since: Floats = self.elapsed_at(self.t)
+        since: Floats = self.elapsed_at(self.t) if self.kept is None else self.kept.elapsed[: self.n_events]
         return since
 
     @cached_property
     def tie_start(self) -> Ints:
         """(E,) int64 position of the first event with the same time."""
+        if self.kept is not None:
+            return np.asarray(self.kept.tie_start[: self.n_events], np.int64)
         later = np.zeros(self.n_events, np.int64)
         later[1:] = np.where(self.t[1:] != self.t[:-1], np.arange(1, self.n_events), 0)
         return np.maximum.accumulate(later)
@@ -146,7 +150,8 @@ class EventStream:
 
     def with_node_features(self, node_x: Any, *notes: str) -> EventStream:
         """The same stream with (N, dn) node features in internal order, and what there is to say about them."""
-        return replace(self, node_x=feature_rows(node_x, self.n_nodes, "node features"), notes=(*self.notes, *notes))
+        rows = feature_rows(node_x, self.n_nodes, "node features")
+        return replace(self, node_x=rows, notes=(*self.notes, *notes), kept=None)
 
     def with_notes(self, *notes: str) -> EventStream:
         """The same stream with more notes."""
@@ -164,7 +169,7 @@ class EventStream:
         if new_t[0] < old_t[-1]:
             first, last = self.time.format_one(new_t[0]), self.time.format_one(old_t[-1])
             raise DataError(f"The new events begin at {first}, before the last event of the history ({last}).")
-        _check_span(old_t[0], new_t[-1])
+        check_span(old_t[0], new_t[-1])
         edge_x = self._more_features(given.edge_x)
         ids, src_id, dst_id = self.ids.extend(given.src, given.dst)
         return replace(
@@ -176,6 +181,7 @@ class EventStream:
             node_x=_more_rows(self.node_x, len(ids)),
             label=_more_labels(self.label, given.label, len(src_id)),
             ids=ids,
+            kept=None,
             notes=(*self.notes, f"{len(src_id)} later events appended, with {len(ids) - self.n_nodes} new nodes"),
         )
 
@@ -271,7 +277,7 @@ def _damage(stream: EventStream) -> str:
     ):
         return "its times are no dates"
     try:
-        _check_span(stream.t[0], stream.t[-1])
+        check_span(stream.t[0], stream.t[-1])
     except DataError as error:
         return str(error).rstrip(".")
     if stream.label is not None and stream.label.dtype not in (np.int64, np.float64):
@@ -328,17 +334,17 @@ def _checked(src: Any, dst: Any, t: Any, edge_x: Any, label: Any, time: TimeAxis
         raise DataError(f"Columns of unequal length: {len(src)} sources, {len(dst)} destinations, {len(t)} times.")
     if len(src) == 0:
         raise DataError("There are no events.")
-    _check_span(t.min(), t.max())
-    return _Columns(src, dst, t, feature_rows(edge_x, len(t), "event features"), _labels(label, len(t)), time)
+    check_span(t.min(), t.max())
+    return _Columns(src, dst, t, feature_rows(edge_x, len(t), "event features"), label_column(label, len(t)), time)
 
 
-def _check_span(first: Any, last: Any) -> None:
+def check_span(first: Any, last: Any) -> None:
     """DataError where the time between two numpy numbers cannot be told in numbers of their type."""
     if last.item() - first.item() >= (2**63 if first.dtype.kind == "i" else np.inf):
         raise DataError(f"The times span from {first} to {last}, too far to subtract one from the other.")
 
 
-def _labels(values: Any, n_rows: int) -> Ints | Floats | None:
+def label_column(values: Any, n_rows: int) -> Ints | Floats | None:
     """Labels as int64 (integers, booleans) or float64 (NaN where missing). DataError if they are not numbers."""
     if values is None:
         return None

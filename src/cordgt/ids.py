@@ -67,10 +67,13 @@ class NodeIds:
     Attributes:
         names: (N,) Arrow array, int64 or string.
         side: (N,) uint8, 0 for the space of the sources and 1 for that of the destinations; None: one shared space.
+        lookup: where the ids are found (`cordgt.vocabulary.SortedNames`), as a store keeps it; it may know later ones
+            too. None: a table of all ids is made for each question.
     """
 
     names: Any
     side: npt.NDArray[np.uint8] | None = None
+    lookup: Any = None
 
     @classmethod
     def empty(cls, *, shared: bool) -> NodeIds:
@@ -131,6 +134,10 @@ class NodeIds:
 
     def _place(self, column: Any, side: Side) -> Ints:
         """Internal ids of an integer or text column, -1 for null and unknown."""
+        if self.lookup is not None and len(self):
+            column = pc.cast(column, pa.string()) if is_text(self.names.type) else _written_or_null(column)
+            placed = self.lookup.find(column, self.names, self.side, int(side == "dst"))
+            return np.where(placed < len(self), placed, -1)
         names, here = self._space(side)
         if len(names) == 0:
             return np.full(len(column), -1, np.int64)
@@ -148,6 +155,15 @@ class NodeIds:
             return self.names, None
         here = np.flatnonzero(self.side == (side == "dst"))
         return self.names.take(pa.array(here)), here
+
+
+def _written_or_null(column: Any) -> Any:
+    """Integers, or text that is an integer as we would write it, as int64; null for anything else."""
+    if not is_text(column.type):
+        return _fitting_or_null(column)
+    like = pc.match_substring_regex(column, r"^(0|-?[1-9][0-9]{0,18})$")
+    wide = [None if v is None else int(v) for v in pc.if_else(like, column, None).to_pylist()]
+    return pa.array([v if v is not None and -(2**63) <= v < 2**63 else None for v in wide], pa.int64())
 
 
 def _fitting_or_null(column: Any) -> Any:

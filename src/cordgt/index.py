@@ -13,6 +13,8 @@ for, with identical results.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,6 +88,18 @@ class TemporalIndex:
             max_pairs=longest[1],
             max_meetings=longest[2],
         )
+
+    @classmethod
+    def kept(
+        cls,
+        arrays: Mapping[str, np.ndarray],
+        longest: Mapping[str, int],
+        elapsed: np.ndarray,
+        tie_start: np.ndarray,
+    ) -> TemporalIndex:
+        """An index that was built before, from arrays that may be mapped from files: nothing is read or copied."""
+        found: dict[str, Any] = {name: as_tensor(array) for name, array in arrays.items()} | dict(longest)
+        return cls(**found, elapsed=as_tensor(elapsed), tie_start=as_tensor(tie_start))
 
     @property
     def n_nodes(self) -> int:
@@ -181,6 +195,13 @@ class TemporalIndex:
         known = (node >= 0) & (node < self.n_nodes)
         at = torch.where(known, node, 0)
         return torch.where(known, starts[at], 0).long(), torch.where(known, starts[at + 1], 0).long()
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """A tensor on the same memory. Nothing here writes into a stream or an index, so read-only arrays will do."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def _flat(x: Tensor) -> np.ndarray:

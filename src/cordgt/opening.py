@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,22 @@ def _parquet(label: str, data: bytes) -> TypedTable:
 
 
 # -------------------- text
+
+
+def open_text(label: str, data: bytes, expected: Expected) -> TextTable:
+    """The beginning of a text, whole lines, as a table: what it shows of the format holds for the rest."""
+    return _text(label, data, expected)
+
+
+def more_text(table: TextTable, data: bytes, first_line: int) -> TextTable:
+    """Later lines of the same text as a table of their own; the first of them is ``first_line`` of the file.
+
+    Errors as for the beginning, but for line numbers in bytes that are not UTF-8, which count from the piece's start.
+    """
+    data, n_comments = _without_comments(_cleaned(table.label, data), table.delimiter)
+    data = _single_spaced(data) if table.delimiter == " " else _quotes_first(data, table.delimiter)
+    notes = table.notes if not n_comments else ("lines starting with # or % skipped",)
+    return replace(table, body=data, first_line=first_line, notes=notes)
 
 
 def _text(label: str, data: bytes, expected: Expected) -> TextTable:

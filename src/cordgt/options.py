@@ -24,7 +24,8 @@ def flag(name: str, text: str) -> Any:
 Data = Annotated[
     str,
     typer.Argument(
-        metavar="DATA", help="A known dataset's name, or a file: CSV, TSV, edge list, Parquet, gzip of these."
+        metavar="DATA",
+        help="A known dataset's name, a file (CSV, TSV, edge list, Parquet, gzip of these), or a store.",
     ),
 ]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, made by `cordgt train`.")]

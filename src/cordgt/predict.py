@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cordgt.arrays import distinct
 from cordgt.errors import DataError
 from cordgt.events import EventStream
 from cordgt.history import History, Queries
@@ -129,7 +130,7 @@ class Oracle:
         u = self.nodes([node], "src")
         t, cut = self.moments(None if at is None else np.array([at]), 1)
         visible = int(cut[0])
-        candidates = np.unique(self.stream.dst[:visible])
+        candidates = distinct(self.stream.dst[:visible], self.stream.n_nodes)
         candidates = candidates[candidates != u[0]]
         source = torch.from_numpy(u).to(self.device)
         dst = torch.from_numpy(candidates).to(self.device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from cordgt.node_features import join_node_features
 from cordgt.opening import Expected, open_source
 from cordgt.published import features_beside, with_node_features_beside
 from cordgt.roles import Column, ColumnOptions, FeatureColumns, Roles, as_position, choose, open_table, position_of
+from cordgt.store import is_store, open_store
 from cordgt.tables import Table, TextTable
 from cordgt.times import TimeAxis
 from cordgt.usual_names import NODE, SRC, are_people_and_things, named_in
@@ -30,6 +32,7 @@ from cordgt.usual_names import NODE, SRC, are_people_and_things, named_in
 __all__ = ["convert", "join_node_features", "read_events", "read_ids", "read_pairs"]
 
 Ids = Literal["auto", "shared", "separate"]
+DATE_NOTE = "times are dates; those without a zone are taken as UTC"
 
 # -------------------- events
 
@@ -50,7 +53,8 @@ def read_events(
 
     Args:
         source: a path (CSV, TSV, an edge list, gzip of these, Parquet, or a published layout; told apart by content),
-            a pandas or Arrow table, or a PyG ``TemporalData``.
+            the folder of a store (`cordgt data convert`), which takes no column options, a pandas or Arrow table, or a
+            PyG ``TemporalData``.
         src, dst, time, label, features: see ``ColumnOptions``.
         ids: whether both columns name nodes of one id space; ``auto``: separate if the columns are called like users
             and items, else shared.
@@ -59,13 +63,12 @@ def read_events(
 
     DataError, with the file and the line, for what cannot be read.
     """
-    if ids not in ("auto", "shared", "separate"):
-        raise DataError(
-            f"ids is '{ids}'; auto, shared or separate was expected.{nearest(str(ids), ['auto', 'shared', 'separate'])}"
-        )
+    check_ids(ids)
     options = ColumnOptions(src, dst, time, label, features)
     if isinstance(source, EventStream):
         raise DataError("This is a stream of events already.")
+    if is_store(source):
+        return _from_store(source, {**vars(options), "node_features": node_features}, ids, name)
     if _is_temporal_data(source):
         stream = _from_temporal_data(source, ids, name or "")
     else:
@@ -75,24 +78,46 @@ def read_events(
     return stream
 
 
+def _from_store(source: Any, options: dict[str, Any], ids: Ids, name: str | None) -> EventStream:
+    """The stream of a store; DataError where options are given that only reading a file can heed."""
+    given = [key for key, value in options.items() if value is not None]
+    if given:
+        option = given[0].replace("_", "-")
+        raise DataError(f"{source} is a store: its columns were chosen when it was converted, so leave out --{option}.")
+    stream = open_store(source).stream()
+    if ids != "auto" and stream.ids.shared != (ids == "shared"):
+        raise DataError(
+            f"{source} is a store with {'one id space' if stream.ids.shared else 'two id spaces'}; not {ids}."
+        )
+    return stream if name is None else replace(stream, name=name)
+
+
+def check_ids(ids: str) -> None:
+    """DataError where the word for the id spaces is none of those known."""
+    if ids not in ("auto", "shared", "separate"):
+        raise DataError(
+            f"ids is '{ids}'; auto, shared or separate was expected.{nearest(str(ids), ['auto', 'shared', 'separate'])}"
+        )
+
+
 def _from_table(source: Any, options: ColumnOptions, ids: Ids, name: str | None, *, beside: bool) -> EventStream:
     """The stream in a file or table; ``beside``: with the node features that stand beside a published file."""
     table = open_table(source, options)
     roles = choose(table, options)
     assert roles.time is not None, "choose refuses a table without"
-    _check_split_date(table, roles.time)
+    check_split_date(table, roles.time)
     columns = table.columns([*roles.single(), *([table.width - 1] if table.layout == "ml" else [])])
     if len(columns[roles.src]) == 0:
         raise DataError(f"{table.label} holds no events.")
     axis = TimeAxis.of(columns[roles.time])
     when = table.times(columns[roles.time], roles.time, axis)
-    label, label_notes = _labels(table, columns, roles, asked=options.label is not None)
+    label, label_notes = labels_of(table, columns, roles, asked=options.label is not None)
     if table.layout == "ml" and options.features is None:
         edge_x, feature_notes = features_beside(table, columns[table.width - 1], Path(source))
     else:
         edge_x, feature_notes = _features(table, roles, asked=options.features is not None)
-    shared, id_note = _id_spaces(table, roles, ids)
-    date_notes = ["times are dates; those without a zone are taken as UTC"] if axis.kind == "date" else []
+    shared, id_note = id_spaces(table, roles, ids)
+    date_notes = [DATE_NOTE] if axis.kind == "date" else []
     stream = EventStream.from_columns(
         table.ids(columns[roles.src], roles.src),
         table.ids(columns[roles.dst], roles.dst),
@@ -101,20 +126,20 @@ def _from_table(source: Any, options: ColumnOptions, ids: Ids, name: str | None,
         label,
         shared_ids=shared,
         time=axis,
-        name=_name_of(source) if name is None else name,
-        notes=(*table.notes, *_column_notes(table, roles), *label_notes, *feature_notes, *date_notes, id_note),
+        name=name_of(source) if name is None else name,
+        notes=(*table.notes, *column_notes(table, roles), *label_notes, *feature_notes, *date_notes, id_note),
     )
     return with_node_features_beside(stream, Path(source)) if beside and table.layout == "ml" else stream
 
 
-def _name_of(source: Any) -> str:
+def name_of(source: Any) -> str:
     """A file's name without its endings and the ``ml_`` of published ones; empty for a table in memory."""
     if not isinstance(source, str | os.PathLike):
         return ""
     return re.sub(r"(\.(csv|tsv|txt|edges|parquet|pq))?(\.gz)?$", "", Path(source).name).removeprefix("ml_")
 
 
-def _check_split_date(table: Table, time: int) -> None:
+def check_split_date(table: Table, time: int) -> None:
     """An edge list that writes a date and its time of day with a space between would lose the latter."""
     if not isinstance(table, TextTable) or table.delimiter != " ":
         return
@@ -126,7 +151,7 @@ def _check_split_date(table: Table, time: int) -> None:
         )
 
 
-def _labels(table: Table, columns: dict[int, Any], roles: Roles, *, asked: bool) -> tuple[Any, list[str]]:
+def labels_of(table: Table, columns: dict[int, Any], roles: Roles, *, asked: bool) -> tuple[Any, list[str]]:
     """Labels as numbers, null where missing. Where they are not, an error if they were asked for, else none and a
     note."""
     if roles.label is None:
@@ -160,7 +185,7 @@ def _features(table: Table, roles: Roles, *, asked: bool) -> tuple[Features | No
     return rows, [f"{rows.shape[1]} features an event"]
 
 
-def _id_spaces(table: Table, roles: Roles, ids: Ids) -> tuple[bool, str]:
+def id_spaces(table: Table, roles: Roles, ids: Ids) -> tuple[bool, str]:
     """Whether the id space is shared, and the sentence that says so."""
     shared = "one id space: the same id in both columns is the same node"
     separate = "two id spaces: the same id as source and as destination is two nodes"
@@ -174,7 +199,7 @@ def _id_spaces(table: Table, roles: Roles, ids: Ids) -> tuple[bool, str]:
     return True, f"{shared} (assumed; --ids separate if not)"
 
 
-def _column_notes(table: Table, roles: Roles) -> list[str]:
+def column_notes(table: Table, roles: Roles) -> list[str]:
     """Which columns were read as what, and which were left."""
     if table.layout == "ml":
         return ["layout ml_NAME.csv: sources 'u', destinations 'i', times 'ts'"]

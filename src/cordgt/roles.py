@@ -54,11 +54,16 @@ class Roles:
 
 def open_table(source: Any, options: ColumnOptions, *, need_time: bool = True) -> Table:
     """A table of events or pairs from a path, a pandas or Arrow table. Errors as in ``open_source``."""
+    return open_source(source, expected_text(options, need_time=need_time))
+
+
+def expected_text(options: ColumnOptions, *, need_time: bool) -> Expected:
+    """What a text of events or pairs looks like."""
 
     def is_header(first: list[str]) -> bool:
         return _is_header(first, options, need_time)
 
-    return open_source(source, Expected(what="Events", n_columns=3 if need_time else 2, is_header=is_header))
+    return Expected(what="Events", n_columns=3 if need_time else 2, is_header=is_header)
 
 
 def _is_header(first: list[str], options: ColumnOptions, need_time: bool) -> bool:

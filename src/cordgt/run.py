@@ -2,6 +2,7 @@
 
 config.toml          everything the run was made with
 events.parquet       the history it answers from; with nodes.parquet, the original file is not needed again
+events.json          in their place, where it was trained on a store: which store that is
 history.jsonl        figures while it trained, a line each
 model.safetensors    the best weights so far
 init.safetensors     the weights it started from, where `--init` was given
@@ -29,9 +30,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -40,10 +38,19 @@ from torch import Tensor
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream
 from cordgt.files import write_atomically
+from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.settings import Settings, from_toml
+from cordgt.store import is_store, open_store
 
 FORMAT = 1  # of the folder; raised when an older program could not read a newer one
-BEFORE_CONFIG = ("events.parquet", "nodes.parquet", "init.safetensors", "history.jsonl")  # what `create` writes first
+STORE_FILE = "events.json"
+BEFORE_CONFIG = (
+    "events.parquet",
+    "nodes.parquet",
+    STORE_FILE,
+    "init.safetensors",
+    "history.jsonl",
+)  # what `create` writes first
 STATES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
 FIGURES = ("model", "data", "seed", "epochs", "validation", "test")  # what metrics.json has at least
 
@@ -116,7 +123,7 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            stream.save(self.path)
+            self._keep(stream)
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror or error}.") from None
         if start is not None:
@@ -133,6 +140,37 @@ class RunFolder:
         begun = {"init": start is not None, "refit": refit}
         tables = f"\n[data]\n{_toml_lines(data)}\n[run]\n{_toml_lines(begun)}"
         self.write_text("config.toml", f"format = {FORMAT}\n{settings.to_toml()}{tables}")
+
+    def _keep(self, stream: EventStream) -> None:
+        """The history, or where the store lies that has it."""
+        if stream.kept is None:
+            stream.save(self.path)
+            return
+        store = Path(stream.kept.path).resolve()
+        beside = os.path.relpath(store, self.path.resolve())
+        self.write_text(STORE_FILE, json.dumps({"store": str(store), "relative": beside}) + "\n")
+
+    def streams(self, fingerprint: str) -> tuple[EventStream, EventStream]:
+        """The events it was trained on, and those it answers from: a store may have grown since.
+
+        RunError where the history is missing, damaged or no longer the same; ``fingerprint`` says which it was.
+        """
+        if not self.has(STORE_FILE):
+            stream = EventStream.load(self.path)
+            return stream, stream
+        try:
+            told = json.loads((self.path / STORE_FILE).read_text(encoding="utf-8"))
+            places = [Path(told["store"]), self.path / told["relative"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self.path / STORE_FILE} is damaged: {_sentence(error)}") from None
+        place = next((p for p in places if is_store(p)), None)
+        if place is None:
+            raise RunError(f"{self.path} answers from the store {places[0]}, which is not there. Put it back.")
+        try:
+            store = open_store(place)
+            return store.stream(fingerprint), store.stream()
+        except DataError as error:
+            raise RunError(f"{self.path} cannot answer: {error}") from None
 
     def read_config(self) -> tuple[Settings, dict[str, Any]]:
         """The settings, and the ``[data]`` table."""
@@ -329,20 +367,17 @@ class Unwritten(RunFolder):
 
 def fingerprint(stream: EventStream) -> str:
     """A hash of what a stream says, to tell whether a run is resumed on the same data."""
-    digest = hashlib.sha256()
+    if stream.kept is not None:
+        return str(stream.kept.fingerprint)
     arrays = (stream.src, stream.dst, stream.t, stream.edge_x, stream.node_x)
-    for array in arrays:
-        if array is not None:
-            digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
+    return fingerprint_of(x for x in arrays if x is not None)
 
 
 def ids_fingerprint(stream: EventStream) -> str:
     """A hash of the ids and of what the times are: two files can agree in all else."""
-    names = stream.ids.names
-    digest = hashlib.sha256(f"{names.type} {stream.time.kind}\n".encode())
-    digest.update("\n".join(pc.cast(names, pa.string()).to_pylist()).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:16]
+    if stream.kept is not None:
+        return str(stream.kept.ids_fingerprint)
+    return ids_fingerprint_of(stream.ids.names, stream.time.kind)
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:

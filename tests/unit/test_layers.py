@@ -13,13 +13,14 @@ import cordgt
 # From left to right. Modules in one line do not know each other unless they stand in that order.
 ORDER = """
     errors
-    files arrays ids times events
+    files arrays vocabulary ids times events growing fingerprints store
     usual_names tables opening roles node_features published convert readers
-    columns describe synthetic twins datasets
+    chunks ordering index_files staging store_build store_append
+    columns describe synthetic twins datasets conversion
     download archives gowalla sources fetch
     kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
-    draws split index negatives context recent walks cooccurrence distance encoding history
+    draws split hidden_index index negatives context recent walks cooccurrence distance encoding history
     models.base models.cosines models.parts models.cordgt models.edgebank models.popularity
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
@@ -33,7 +34,7 @@ ORDER = """
     experiments.measures experiments.work experiments.tables experiments.plots experiments.link experiments.node
     experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.outlook
-    console answers demo options cli_fetch cli_report cli_processes cli_node cli_reproduce cli __main__
+    console answers demo options cli_store cli_fetch cli_report cli_processes cli_node cli_reproduce cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent

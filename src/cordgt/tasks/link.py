@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cordgt.arrays import distinct
 from cordgt.errors import RunError
 from cordgt.events import EventStream
+from cordgt.hidden_index import hidden_index
 from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex
+from cordgt.index import TemporalIndex, as_tensor
 from cordgt.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
 from cordgt.models.base import LinkModel
 from cordgt.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners, negatives_key
@@ -66,15 +68,13 @@ class LinkTask:
         if everything:
             split = replace(split, train=np.arange(stream.n_events))
         elif split.masked.any():
-            keep = ~(split.masked[stream.src] | split.masked[stream.dst])
-            index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes, keep)
-            training = replace(whole, index=index.to(device))
+            training = replace(whole, index=_without(stream, split.masked).to(device))
         return cls(
             stream=stream,
             split=split,
             protocol=protocol,
-            src=torch.tensor(stream.src, device=device),
-            dst=torch.tensor(stream.dst, device=device),
+            src=as_tensor(stream.src).to(device),
+            dst=as_tensor(stream.dst).to(device),
             training=training,
             whole=whole,
             pools=_pools(stream, split, protocol, device),
@@ -192,17 +192,33 @@ def split_of(stream: EventStream, protocol: Protocol) -> Split:
 
 def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes: int | None = None) -> History:
     """All of a stream as a model may read it."""
-    index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes if n_nodes is None else n_nodes)
+    kept = stream.kept
+    if kept is not None and n_nodes is None:
+        index = TemporalIndex.kept(kept.index, kept.longest, kept.elapsed, kept.tie_start)
+    else:
+        n = stream.n_nodes if n_nodes is None else n_nodes
+        index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, n)
 
     def features(x: np.ndarray | None) -> Tensor | None:
-        return None if x is None else torch.tensor(x, dtype=torch.float32, device=device)
+        return None if x is None else as_tensor(x).to(device)  # those of a store stay on disk until they are needed
 
     return History(index.to(device), features(stream.edge_x), features(stream.node_x), seed=seed)
 
 
+def _without(stream: EventStream, masked: np.ndarray) -> TemporalIndex:
+    """The index without the events that touch a masked node: a store's is made once and lies beside it."""
+    kept = stream.kept
+    if kept is None:
+        keep = ~(masked[stream.src] | masked[stream.dst])
+        return TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes, keep)
+    arrays, longest = hidden_index(stream, masked)
+    return TemporalIndex.kept(arrays, longest, kept.elapsed, kept.tie_start)
+
+
 def _pools(stream: EventStream, split: Split, protocol: Protocol, device: torch.device) -> Pools:
     def of(events: np.ndarray | slice) -> Tensor:
-        ids = np.arange(stream.n_nodes) if protocol.pool == "nodes" else np.unique(stream.dst[events])
+        every = protocol.pool == "nodes"
+        ids = np.arange(stream.n_nodes) if every else distinct(stream.dst[events], stream.n_nodes)
         return torch.from_numpy(ids).to(device)
 
     pools = Pools(

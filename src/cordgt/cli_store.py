@@ -1,0 +1,169 @@
+"""The commands that make stores on disk and look after them: convert, append, check."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from cordgt import console
+from cordgt.errors import DataError
+from cordgt.options import Dst, Features, Ids, Label, NodeFeatures, Src, Time, flag
+
+Anything = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA", help="A known dataset's name, a file, a folder of Parquet or CSV files, or a store."
+    ),
+]
+StoreDir = Annotated[Path, typer.Argument(metavar="STORE", help="A store, made by `cordgt data convert`.")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="How much memory making a store may take.")]
+
+
+class Progressing:
+    """A bar for each phase on a terminal, and a line when it is done."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.bar = Progress(*columns, console=console.err, transient=True, disable=not console.err.is_terminal)
+        self.task: TaskID | None = None
+        self.phase, self.began = "", 0.0
+
+    def __enter__(self) -> Progressing:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.bar.stop()
+        if error is None:
+            self._ends()
+
+    def begins(self, phase: str, total: int | None) -> None:
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+        self._ends()
+        self.task = self.bar.add_task(phase, total=total)
+        self.phase, self.began = phase, time.perf_counter()
+
+    def _ends(self) -> None:
+        if self.phase:
+            console.note(f"{self.phase}: {time.perf_counter() - self.began:.1f} s")
+
+    def step(self, n: int) -> None:
+        if self.task is not None:
+            self.bar.update(self.task, advance=n)
+
+
+def data_convert(
+    data: Anything,
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="A .csv or .parquet file; any other name is that of a store.")
+    ],
+    memory: Memory = "4GB",
+    replace: Annotated[bool, flag("--replace", "Where OUT is a store already: the new one takes its place.")] = False,
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    label: Label = None,
+    features: Features = None,
+    ids: Ids = "auto",
+    node_features: NodeFeatures = None,
+) -> None:
+    """Write DATA, sorted and checked, as CSV or Parquet, or as a store: a folder that is used without being read.
+
+    A store is made in bounded memory, from data of any size. Interrupted, the same command goes on where it was.
+    """
+    options = {"src": src, "dst": dst, "time": time, "label": label, "features": features, "ids": ids}
+    columns = {k: v for k, v in (options | {"node_features": node_features}).items() if v is not None}
+    if out.suffix.lower() in (".csv", ".parquet") and not out.is_dir():
+        _convert_to_file(data, out, columns)
+        return
+    if out.suffix.lower() not in ("", ".store") and not out.is_dir():
+        raise DataError(f"{out} ends in '{out.suffix}'; .csv, .parquet, .store (or nothing, for a store) was expected.")
+    from cordgt.conversion import convert_to_store, parse_size
+
+    size = parse_size(memory)
+    with Progressing() as watcher:
+        store = convert_to_store(data, out, memory=size, replace=replace, watcher=watcher, **columns)
+    for text in store.notes:
+        console.note(f"{store.name}: {text}")
+    console.note(f"{out}: a store of {store.n_events:,} events of {store.n_nodes:,} nodes, {_size(store)}")
+
+
+def _convert_to_file(data: str, out: Path, columns: dict[str, Any]) -> None:
+    from cordgt import datasets
+    from cordgt.readers import convert
+
+    stream = datasets.load(data, **columns)
+    for text in stream.notes:
+        console.note(f"{stream.name}: {text}")
+    for path in convert(stream, out):
+        console.note(f"{path}: written")
+
+
+def data_append(
+    store: StoreDir,
+    data: Annotated[
+        str, typer.Argument(metavar="NEW", help="Later events: a file, a folder of files, a known name or a store.")
+    ],
+    late: Annotated[
+        str,
+        typer.Option(
+            "--late",
+            metavar="WORD",
+            help="Events older than the store's last: refuse, or merge, which makes the store anew.",
+        ),
+    ] = "refuse",
+    memory: Memory = "4GB",
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    label: Label = None,
+    features: Features = None,
+    ids: Ids = "auto",
+) -> None:
+    """Add later events to a store. Until it is done, and where it fails, the store is what it was."""
+    from cordgt.conversion import append_to, parse_size
+    from cordgt.store import open_store
+
+    options = {"src": src, "dst": dst, "time": time, "label": label, "features": features, "ids": ids}
+    before, size = open_store(store), parse_size(memory)
+    with Progressing() as watcher:
+        grown = append_to(
+            store,
+            data,
+            late=late,  # type: ignore[arg-type]  # checked there
+            memory=size,
+            watcher=watcher,
+            **{k: v for k, v in options.items() if v is not None},
+        )
+    events, nodes = grown.n_events - before.n_events, grown.n_nodes - before.n_nodes
+    console.note(
+        f"{store}: {events:,} events and {nodes:,} nodes more; {grown.n_events:,} events in all, {_size(grown)}"
+    )
+
+
+def data_check(store: StoreDir) -> None:
+    """Read every byte of a store and compare it with its checksums."""
+    from cordgt.store import open_store
+
+    found = open_store(store)
+    with Progressing() as watcher:
+        watcher.begins("checking", sum(array.n_bytes for array in found.arrays.values()))
+        found.check(watcher.step)
+    console.out.print(f"{store} is sound: {found.n_events:,} events of {found.n_nodes:,} nodes, {_size(found)}.")
+
+
+def _size(store: Any) -> str:
+    return f"{sum(array.n_bytes for array in store.arrays.values()) / 1e9:.2f} GB"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to ``cordgt data``."""
+    app.command("convert")(data_convert)
+    app.command("append")(data_append)
+    app.command("check")(data_check)

@@ -1,0 +1,114 @@
+"""Data of any kind to a store: a dataset by name, a file, a folder of files, a stream, another store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from cordgt import datasets
+from cordgt.chunks import EventFiles, OneStream, Source, files_in
+from cordgt.errors import DataError
+from cordgt.events import EventStream
+from cordgt.files import PARQUET_ERRORS
+from cordgt.readers import name_of
+from cordgt.roles import ColumnOptions
+from cordgt.store import Store, is_store, open_store
+from cordgt.store_append import Late, append_to_store
+from cordgt.store_build import MEMORY, Watcher, make_store
+
+ROWS_AT_ONCE = 1_000_000
+LEAST_MEMORY = 500 * 10**6
+
+
+def convert_to_store(
+    data: str | os.PathLike[str] | EventStream,
+    target: str | os.PathLike[str],
+    *,
+    memory: int = MEMORY,
+    replace: bool = False,
+    watcher: Watcher | None = None,
+    **columns: Any,
+) -> Store:
+    """Writes DATA as a store, in bounded memory where it is a file or a folder; column options as in ``read_events``.
+
+    Interrupted, it goes on when it is called again with the same arguments. ``memory`` is in bytes. See ``make_store``.
+    """
+    node_features = columns.pop("node_features", None)
+    source = source_of(data, memory, **columns)
+    return make_store(
+        source, Path(target), node_features=node_features, memory=memory, replace_old=replace, watcher=watcher
+    )
+
+
+def append_to(
+    store: str | os.PathLike[str],
+    data: str | os.PathLike[str] | EventStream,
+    *,
+    late: Late = "refuse",
+    memory: int = MEMORY,
+    watcher: Watcher | None = None,
+    **columns: Any,
+) -> Store:
+    """Adds the events of DATA to a store; see ``append_to_store``. The id spaces are the store's unless named."""
+    path = Path(store)
+    if (columns.get("ids") or "auto") == "auto":
+        columns["ids"] = "shared" if open_store(path).shared else "separate"
+    return append_to_store(path, source_of(data, memory, **columns), late=late, memory=memory, watcher=watcher)
+
+
+def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns: Any) -> Source:
+    """DATA in pieces. A file or a folder is read piece by piece; anything else as a whole first."""
+    if isinstance(data, EventStream):
+        return OneStream(data, ROWS_AT_ONCE)
+    if os.fspath(data) not in datasets.GENERATED:
+        path = datasets.resolve(data)
+        if path.is_dir() and not is_store(path):
+            return _files(files_in(path), path, memory, columns)
+        if path.is_file():
+            source = _files([path], path, memory, columns)
+            if source.first.layout != "ml":  # whose features stand in files of their own
+                return source
+    return OneStream(datasets.load(data, **columns), ROWS_AT_ONCE)
+
+
+def _files(paths: list[Path], named: Path, memory: int, columns: dict[str, Any]) -> EventFiles:
+    options = {k: v for k, v in columns.items() if k not in ("ids", "name")}
+    return EventFiles(
+        paths,
+        ColumnOptions(**options),
+        columns.get("ids") or "auto",
+        rows_at_once=max(min(memory // 16 // max(map(_row_bytes, paths)), ROWS_AT_ONCE), 1000),
+        bytes_at_once=max(min(memory // 128, 1 << 25), 1 << 20),
+        name=columns.get("name") or name_of(named),
+    )
+
+
+def _row_bytes(path: Path) -> int:
+    """About how many bytes a row of a Parquet file takes in memory; a usual number for anything else."""
+    try:
+        with path.open("rb") as file:
+            if file.read(4) != b"PAR1":
+                return 64
+        told = pq.read_metadata(path)
+    except PARQUET_ERRORS:
+        return 64  # who reads it will say what is wrong
+    total = sum(told.row_group(k).total_byte_size for k in range(told.num_row_groups))
+    return max(64, 2 * total // max(told.num_rows, 1))
+
+
+def parse_size(text: str) -> int:
+    """``4GB``, ``512MB``, ``4GiB`` (of 1024) or a number of bytes. DataError otherwise, and where it is too little."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    units |= {f"{k}IB": 1024**n for n, k in enumerate("KMGT", start=1)}
+    number = text.strip().rstrip("KMGTIBkmgtib ")
+    unit = text.strip()[len(number) :].strip().upper()
+    try:
+        size = int(float(number) * units[unit if len(unit) != 1 or unit == "B" else f"{unit}B"])
+    except (KeyError, ValueError, OverflowError):
+        raise DataError(f"'{text}' is no size of memory; something like 4GB or 512MB was expected.") from None
+    if size < LEAST_MEMORY:
+        raise DataError(f"{text} of memory are too few: at least {LEAST_MEMORY // 10**6}MB are needed.")
+    return size

@@ -1,0 +1,88 @@
+"""The index of a store without the events of hidden nodes: written to files once, within bounded memory, and kept.
+
+It lies in the store's folder under the name of what it hides: the next training with the same masked nodes finds
+it. Only the latest are kept. Where the store cannot be written, it is made in the folder for temporary files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cordgt.events import EventStream
+from cordgt.growing import mapped
+from cordgt.index_files import IndexFiles, write_index
+from cordgt.store import disk_explained
+
+ABOUT = "index.json"
+KEPT = 2  # indexes of one store
+MEMORY = 1 << 30  # bytes that a range of nodes may take while it is put in order
+
+Found = tuple[Mapping[str, npt.NDArray[Any]], Mapping[str, int]]
+
+
+def hidden_index(
+    stream: EventStream, hidden: npt.NDArray[np.bool_], told: Callable[[int], None] = lambda _: None
+) -> Found:
+    """The arrays of a ``TemporalIndex`` of a store's stream without events that touch a ``hidden`` node, mapped, and
+    its longest rows. ``told`` hears of events, twice each, where it has to be made."""
+    told_of = f"{stream.kept.fingerprint} {stream.n_events} ".encode() + np.packbits(hidden).tobytes()
+    name = f"masked-{hashlib.sha256(told_of).hexdigest()[:16]}"
+    home = stream.kept.path if os.access(stream.kept.path, os.W_OK) else Path(tempfile.gettempdir())
+    folder = home / name
+    found = _read(folder)
+    if found is None:
+        with disk_explained(folder, "The index for training needs about as much room as the store's own."):
+            _make(folder, stream, hidden, told)
+        found = _read(folder)
+        assert found is not None, "it was written just now"
+    return found
+
+
+def _read(folder: Path) -> Found | None:
+    """What was kept; None where there is nothing, or not all of it."""
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        arrays = {name: mapped(folder / name, k["dtype"], k["rows"], k["width"]) for name, k in about["arrays"].items()}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return arrays, about["longest"]
+
+
+def _make(folder: Path, stream: EventStream, hidden: npt.NDArray[np.bool_], told: Callable[[int], None]) -> None:
+    part = folder.with_name(f"{folder.name}.part-{secrets.token_hex(4)}")
+    part.mkdir()
+    try:
+        written = write_index(
+            part, stream.src, stream.dst, stream.kept.tie_start, stream.n_nodes, memory=MEMORY, hidden=hidden, told=told
+        )
+        _describe(part, written)
+        _make_room(folder)
+        with suppress(OSError):  # another process was faster
+            os.rename(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _describe(part: Path, written: IndexFiles) -> None:
+    arrays = {name: vars(array) for name, array in written.arrays.items()}
+    (part / ABOUT).write_text(json.dumps({"arrays": arrays, "longest": written.longest}), encoding="utf-8")
+
+
+def _make_room(folder: Path) -> None:
+    """Remove what is damaged under this name, and all but the latest of the others; who reads them keeps them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    others = [p for p in folder.parent.glob("masked-*") if (p / ABOUT).exists()]
+    for old in sorted(others, key=lambda p: p.stat().st_mtime)[: max(len(others) - KEPT + 1, 0)]:
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,270 @@
+"""A store from the command line: made, asked, added to, damaged, cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cordgt import growing, store_build
+from cordgt.conversion import convert_to_store, parse_size
+from cordgt.errors import DataError
+from cordgt.store import VERSION, locked, open_store
+
+from .helpers import TINY, events, fails, process, settings, works, write_rows
+
+HEADER = ("src", "dst", "time")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file, the same as a store, and a run of each."""
+    folder = tmp_path_factory.mktemp("store")
+    write_rows(folder / "log.csv", events(), header=HEADER)
+    works("data", "convert", folder / "log.csv", folder / "log.store")
+    for data in ("log.csv", "log.store"):
+        works("train", folder / data, *TINY, "--device", "cpu", "--out", folder / f"run-{data}")
+    return folder
+
+
+@pytest.fixture
+def store(home: Path, tmp_path: Path) -> Iterator[Path]:
+    yield convert_to_store(home / "log.csv", tmp_path / "log.store").path
+
+
+def metrics(run: Path) -> dict[str, Any]:
+    found = json.loads((run / "metrics.json").read_text())
+    return {k: v for k, v in found.items() if k not in ("seconds_per_epoch", "peak_memory_mb")}
+
+
+def test_a_store_trains_and_answers_as_the_file_does(home: Path) -> None:
+    runs = [home / f"run-{data}" for data in ("log.csv", "log.store")]
+    assert metrics(runs[0]) == metrics(runs[1])
+    assert (runs[0] / "model.safetensors").read_bytes()[-400:] == (runs[1] / "model.safetensors").read_bytes()[-400:]
+    asked = write_rows(home / "pairs.csv", [(1, 2, 1300), (3, 99, 1400)], header=HEADER)
+    answers = [works("predict", run, "--pairs", asked).out for run in runs]
+    assert answers[0] == answers[1]
+    again = [works("evaluate", run, "--ranking", "5", "--json").json for run in runs]
+    assert again[0] == again[1]
+    assert not (runs[1] / "events.parquet").exists()
+    works("compare", *runs)
+    assert list((home / "log.store").glob("masked-*")), "the index for training is kept"
+
+
+def test_described_and_converted_back(home: Path) -> None:
+    told = [works("data", "describe", home / data, "--json").json for data in ("log.csv", "log.store")]
+    assert told[0] == told[1]
+    works("data", "convert", home / "log.store", home / "back.csv")
+    works("data", "convert", home / "log.csv", home / "there.csv")
+    assert (home / "back.csv").read_text() == (home / "there.csv").read_text()
+
+
+def test_a_run_sees_what_was_appended_to_its_store(home: Path, tmp_path: Path) -> None:
+    """As with --events: the questions see it, the figures stay."""
+    own = tmp_path / "own.store"
+    convert_to_store(home / "log.csv", own)
+    run, last = tmp_path / "run", events()[-1][2]
+    works("train", own, *TINY, "--device", "cpu", "--out", run)
+    later = write_rows(tmp_path / "later.csv", [(1, 5, last), (77, 1, last + 2), (1, 77, last + 3)], header=HEADER)
+    asked = write_rows(tmp_path / "pairs.csv", [(1, 5, last + 9), (77, 1, last + 9)], header=HEADER)
+    expected = works("predict", home / "run-log.csv", "--pairs", asked, "--events", later).out
+    figures = works("evaluate", run, "--json").json
+    works("data", "append", own, later)
+    works("data", "check", own)
+    assert works("predict", run, "--pairs", asked).out == expected
+    assert works("evaluate", run, "--json").json == figures
+
+
+def test_late_events_are_refused_or_merged(store: Path, home: Path, tmp_path: Path) -> None:
+    late = write_rows(tmp_path / "late.csv", [(4, 9, 1001)], header=HEADER)
+    fails("data", "append", store, late, saying=("before the last event", "--late merge"))
+    fails("data", "append", store, late, "--late", "perhaps", saying="refuse, merge")
+    works("data", "check", store)
+    works("data", "append", store, late, "--late", "merge")
+    works("data", "check", store)
+    assert open_store(store).n_events == len(events()) + 1
+
+
+# -------------------- bad input
+
+
+def test_a_damaged_store_is_refused(store: Path) -> None:
+    about = store / "store.json"
+    said = about.read_text()
+    name = next(store.glob("data-*/nbr"))
+    whole = name.read_bytes()
+    about.write_text(said.replace(f'"version": {VERSION}', '"version": 99'))
+    fails("data", "describe", store, saying=("version 99", "Convert the data again"))
+    about.write_text(said.replace('"time": "number"', '"time": "date"'))
+    fails("train", store, saying="altered")
+    about.write_text(said[: len(said) // 2])
+    fails("data", "describe", store, saying="damaged")
+    about.write_text(said)
+    name.write_bytes(whole[:-4])
+    fails("data", "describe", store, saying="cut short")
+    name.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    works("data", "describe", store)  # of the right size: only a check looks at every byte
+    fails("data", "check", store, saying="is damaged")
+    name.unlink()
+    fails("data", "describe", store, saying="is missing")
+
+
+def test_targets_that_will_not_do(store: Path, home: Path, tmp_path: Path) -> None:
+    fails("data", "convert", home / "log.csv", store, saying=("is a store already", "--replace"))
+    works("data", "convert", home / "log.csv", store, "--replace")
+    works("data", "check", store)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").write_text("mine")
+    fails("data", "convert", home / "log.csv", tmp_path / "full", saying="is no store")
+    fails("data", "convert", home / "log.csv", tmp_path / "no" / "where", saying="There is no folder")
+    fails("data", "convert", home / "log.csv", tmp_path / "x.txt", saying=".store")
+    fails("data", "convert", home / "log.csv", tmp_path / "y", "--memory", "much", saying="no size of memory")
+    fails("data", "append", tmp_path / "full", home / "log.csv", saying="is not a store")
+    fails("data", "describe", store, "--src", "u", saying="leave out --src")
+    assert (parse_size("4GB"), parse_size("2 GiB")) == (4 * 10**9, 2**31)
+
+
+def test_files_of_a_folder_have_the_same_columns(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    fails("data", "convert", folder, tmp_path / "s", saying="holds no table")
+    pq.write_table(pa.table({"src": [1], "dst": [2], "time": [3]}), folder / "a.parquet")
+    pq.write_table(pa.table({"source": [1], "dst": [2], "time": [3]}), folder / "b.parquet")
+    fails("data", "convert", folder, tmp_path / "s", saying=("b.parquet", "'src'", "same columns"))
+    pq.write_table(pa.table({"src": [1], "dst": [2], "time": ["2024-01-01"]}), folder / "b.parquet")
+    fails("data", "convert", folder, tmp_path / "s", saying=("b.parquet", "is a date"))
+    assert not (tmp_path / "s").exists()
+
+
+def test_another_process_writes(store: Path, home: Path, tmp_path: Path) -> None:
+    with locked(store):
+        fails("data", "append", store, home / "log.csv", saying="Another process is writing")
+        works("data", "describe", store)
+    (tmp_path / "new.part").mkdir()
+    with locked(tmp_path / "new.part"):
+        fails("data", "convert", home / "log.csv", tmp_path / "new", saying="Another process is writing")
+
+
+def test_a_full_disk(store: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store that was there stays, and a new one goes on once there is room."""
+    last = events()[-1][2]
+    later = write_rows(tmp_path / "later.csv", [(1, 5, last + 1)], header=HEADER)
+    written, room = growing.Writer.append, [10]
+
+    def append(self: growing.Writer, values: Any) -> None:
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(28, "No space left on device")
+        written(self, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(growing.Writer, "append", append)
+        fails("data", "append", store, later, saying=("No space left on device", "is what it was"))
+        room[0] = 10
+        fails(
+            "data", "convert", home / "log.csv", tmp_path / "new", saying=("No space left", "the same command goes on")
+        )
+        fails("data", "describe", tmp_path / "new", saying="There is no")
+    works("data", "check", store)
+    assert open_store(store).n_events == len(events())
+    works("data", "append", store, later)
+    works("data", "convert", home / "log.csv", tmp_path / "new")
+    works("data", "check", tmp_path / "new")
+    assert not (tmp_path / "new.part").exists()
+
+
+# -------------------- cut off
+
+
+class Cut(BaseException):
+    """As a kill would: nothing catches it."""
+
+
+def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any file operation: what is there then is no store, or the whole one; in the end it is the whole one."""
+    log = tmp_path / "log.parquet"
+    table = pa.table({k: [row[i] for row in reversed(events(60))] for i, k in enumerate(HEADER)})
+    pq.write_table(table, log, row_group_size=9)
+    whole = convert_to_store(log, tmp_path / "whole")
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    left = [0]
+
+    def counted(operation: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Cut
+            return operation(*arguments, **options)
+
+        return call
+
+    for owner, name in (
+        (growing.Column, "append"), (growing.Writer, "append"), (growing.Writer, "close"), (os, "replace"),
+        (os, "rename"), (store_build.shutil, "rmtree"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+    monkeypatch.setattr("cordgt.conversion.ROWS_AT_ONCE", 1)
+    rng, cuts = random.Random(0), 0
+    for k in range(12):
+        target, done = tmp_path / f"try-{k}", False
+        while not done:
+            left[0] = rng.randrange(1, 90)
+            try:
+                convert_to_store(log, target, memory=30_000)
+                done = True
+            except Cut:
+                cuts += 1
+                if target.exists():
+                    open_store(target).check()
+        left[0] = -1
+        found = open_store(target)
+        found.check()
+        assert {n: (a.dtype, a.parts) for n, a in found.arrays.items()} == {
+            n: (a.dtype, a.parts) for n, a in whole.arrays.items()
+        }
+    assert cuts > 12
+
+
+def test_killed_for_real_it_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "log.parquet"
+    rows = events(20_000, nodes=500)
+    table = pa.table({k: [row[i] for row in rows] for i, k in enumerate(HEADER)})
+    pq.write_table(table, log, row_group_size=100)
+    part, target = tmp_path / "log.store.part", tmp_path / "log.store"
+    running = process("data", "convert", log, target)
+    while not (part / "state.json").exists() and running.poll() is None:
+        time.sleep(0.02)
+    running.send_signal(signal.SIGKILL)
+    running.communicate()
+    assert not target.exists() or open_store(target)
+    works("data", "convert", log, target)
+    works("data", "check", target)
+    assert open_store(target).generations[0] == convert_to_store(log, tmp_path / "whole").generations[0]
+
+
+def test_features_stay_on_disk(tmp_path: Path) -> None:
+    rows = [(*row, 0.5 * k, -k) for k, row in enumerate(events(120))]
+    log = write_rows(tmp_path / "log.csv", rows, header=(*HEADER, "feature_0", "feature_1"))
+    nodes = write_rows(tmp_path / "nodes.csv", [(k, k / 2) for k in range(12)], header=("id", "x"))
+    target = tmp_path / "log.store"
+    works("data", "convert", log, target, "--node-features", nodes)
+    small = settings(batch_size=30)
+    works("train", target, *small, "--device", "cpu", "--out", tmp_path / "a")
+    works("train", log, *small, "--node-features", nodes, "--device", "cpu", "--out", tmp_path / "b")
+    assert metrics(tmp_path / "a") == metrics(tmp_path / "b") | {"data": "log"}
+
+
+def test_unfinished_is_said(tmp_path: Path) -> None:
+    (tmp_path / "x.store.part").mkdir()
+    (tmp_path / "x.store.part" / "state.json").write_text("{}")
+    with pytest.raises(DataError, match="It was begun"):
+        open_store(tmp_path / "x.store")
