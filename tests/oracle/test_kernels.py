@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are t
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from cordgt import draws, kernels
-from cordgt.context import TreeShape, sample_trees
+from cordgt.context import TreeShape, latest, sample_trees
 from cordgt.distance import Scale, tree_distances
 from cordgt.encoding import AMPLIFY, frequencies, sinusoids
 from cordgt.history import History, Queries
@@ -51,7 +51,7 @@ def test_trees(data: st.DataObject, stream: Stream, fanout: tuple[int, ...], see
         cut,
         seed_key=draws.mix_int(seed),
         epoch=torch.tensor(epoch, device=DEVICE),
-        recent=how == "recent",
+        latest=tuple(latest(n, how) for n in fanout),
     )
     expected = sample_trees(index, shape, root, cut, seed=seed, epoch=epoch, sampling=how)
     assert torch.equal(got[0], expected.node) and torch.equal(got[1], expected.pos)
@@ -59,14 +59,13 @@ def test_trees(data: st.DataObject, stream: Stream, fanout: tuple[int, ...], see
 
 @few
 @given(data=st.data(), stream=streams())
-def test_pair_history(data: st.DataObject, stream: Stream) -> None:
+def test_meetings_and_degrees(data: st.DataObject, stream: Stream) -> None:
     index = build(stream).to(DEVICE).plain()
     asked = st.tuples(some.nodes(stream), some.nodes(stream), some.cuts(stream))
     node, other, cut = (ints(list(x)) for x in zip(*data.draw(st.lists(asked, min_size=1, max_size=9)), strict=True))
-    for got, expected in zip(
-        past.pair_history(index, node, other, cut), index.pair_history(node, other, cut), strict=True
-    ):
+    for got, expected in zip(past.meetings(index, node, other, cut), index.meetings(node, other, cut), strict=True):
         assert torch.equal(got, expected)
+    assert torch.equal(past.degree(index, node, cut), index.degree(node, cut))
 
 
 @few

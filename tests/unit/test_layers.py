@@ -18,8 +18,8 @@ ORDER = """
     columns describe synthetic twins datasets
     kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
-    draws split index negatives context recent walks cooccurrence distance encoding history
-    models.base models.cosines models.parts models.cordgt models.edgebank models.popularity
+    draws split index negatives context recent walks cooccurrence distance encoding history proximity
+    models.base models.cosines models.parts models.cordgt models.cordgt_plus models.edgebank models.popularity
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     protocol settings metrics tasks tasks.link floors
