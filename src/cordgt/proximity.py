@@ -9,9 +9,12 @@ slots, W windows.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from cordgt import kernels
 from cordgt.context import Context, in_pairs
 from cordgt.cooccurrence import appearances
 from cordgt.history import Queries
@@ -32,6 +35,13 @@ def slots(index: TemporalIndex, trees: Context, t: Tensor, cut: Tensor, pair_cut
 
     Shapes: trees (B, T, C); t, cut and pair_cut (B,).
     """
+    fused = _fused(index)
+    if fused is not None:
+        return fused.slots(index, trees.node, trees.pos, t, cut, pair_cut, width=PER_SLOT, scale=SCALE)
+    return _slots_plain(index, trees, t, cut, pair_cut)
+
+
+def _slots_plain(index: TemporalIndex, trees: Context, t: Tensor, cut: Tensor, pair_cut: Tensor) -> Tensor:
     t, cut, pair_cut = t[:, None, None], cut[:, None, None], pair_cut[:, None, None]
 
     def beside(node: Tensor, tree: Tensor) -> list[Tensor]:
@@ -62,6 +72,18 @@ def pairs(index: TemporalIndex, queries: Queries) -> Tensor:
     end how many events it has and how long ago its latest was; and, for each window, the events of the source, those of
     the candidate, and their meetings in it.
     """
+    fused = _fused(index)
+    if fused is not None:
+        return fused.pairs(index, **vars(queries), windows=WINDOWS, width=PER_PAIR, scale=SCALE)
+    return _pairs_plain(index, queries)
+
+
+def _fused(index: TemporalIndex) -> Any:
+    """The kernels that answer on a GPU, or None."""
+    return kernels.fused("proximity", index.device) if index.compiled else None
+
+
+def _pairs_plain(index: TemporalIndex, queries: Queries) -> Tensor:
     source, t, cut, pair_cut = (x[:, None] for x in (queries.src, queries.t, queries.cut, queries.pair_cut))
     ends, others = queries.ends, queries.dst
     count, last = index.meetings(source, others, pair_cut)  # (B, M)

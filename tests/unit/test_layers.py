@@ -16,7 +16,7 @@ ORDER = """
     files arrays ids times events
     usual_names tables opening roles node_features published convert readers
     columns describe synthetic twins datasets
-    kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
+    kernels kernels.draws kernels.dropout kernels.past kernels.proximity kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
     draws split index negatives context recent walks cooccurrence distance encoding history proximity
     models.base models.cosines models.parts models.cordgt models.cordgt_plus models.edgebank models.popularity
