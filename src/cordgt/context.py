@@ -19,7 +19,12 @@ from cordgt import draws
 from cordgt.draws import below_u64, child_u64, mix_u64
 from cordgt.index import TemporalIndex, lower_bound_scalar
 
-SAMPLINGS = ("uniform", "recent")
+SAMPLINGS = ("uniform", "recent", "mixed")
+
+
+def latest(n: int, sampling: str) -> int:
+    """How many of a slot's ``n`` draws are its latest events: none, all, or half of them, rounded down."""
+    return {"uniform": 0, "recent": n, "mixed": n // 2}[sampling]
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,12 @@ class Context:
         return self.node >= 0
 
 
+def in_pairs(x: Tensor) -> Tensor:
+    """A value of each tree as one of each sequence: (B, 1 + M, ...) to (B, 2M, ...); a tree alone stays alone."""
+    n = x.shape[1] - 1
+    return x if n == 0 else torch.cat([x[:, :1].expand(-1, n, *x.shape[2:]), x[:, 1:]], dim=1)
+
+
 def sample_trees(
     index: TemporalIndex,
     shape: TreeShape,
@@ -94,8 +105,9 @@ def sample_trees(
 ) -> Context:
     """The tree of each root over the first ``cut`` events. ``root`` and ``cut`` broadcast.
 
-    ``uniform`` draws with replacement among a node's earlier events, ``recent`` takes the latest ones. A slot drawn by
-    an event looks strictly before that event's time. A draw depends on (seed, epoch, root, cut, path) alone.
+    ``uniform`` draws with replacement among a node's earlier events, ``recent`` takes the latest ones, ``mixed`` takes
+    the latest ones for the first half and draws the others. A slot drawn by an event looks strictly before that event's
+    time. A draw depends on (seed, epoch, root, cut, path) alone.
     """
     root, cut = torch.broadcast_tensors(root, cut)
     if index.runs_compiled:
@@ -103,9 +115,9 @@ def sample_trees(
     past = index.fused
     if past is not None and past.draws_trees(shape.fanout):
         when = epoch if isinstance(epoch, Tensor) else torch.full((), epoch, dtype=torch.int64, device=root.device)
-        key, recent = draws.mix_int(seed), sampling == "recent"
+        key, last = draws.mix_int(seed), tuple(latest(n, sampling) for n in shape.fanout)
         return Context(
-            *past.sample_trees(index, shape.fanout, shape.starts, root, cut, seed_key=key, epoch=when, recent=recent)
+            *past.sample_trees(index, shape.fanout, shape.starts, root, cut, seed_key=key, epoch=when, latest=last)
         )
     return _sample_plain(index, shape, root, cut, seed, epoch, sampling)
 
@@ -126,7 +138,7 @@ def _sample_compiled(
         cut.reshape(-1).numpy(),
         np.uint64(seed % 2**64),
         np.uint64(epoch),
-        sampling == "recent",
+        np.array([latest(n, sampling) for n in shape.fanout], dtype=np.int64),
         node,
         pos,
     )
@@ -139,7 +151,7 @@ ROOTS_AT_ONCE = 64  # of a thread: their scratch is allocated once, and what the
 
 @njit(parallel=True, cache=True)
 def _fill_trees(  # type: ignore[no-untyped-def]
-    row_start, nbr, pos, nbr_degree, fanout, starts, root, cut, seed, epoch, recent, out_node, out_pos
+    row_start, nbr, pos, nbr_degree, fanout, starts, root, cut, seed, epoch, latest, out_node, out_pos
 ):
     n_nodes, hops = len(row_start) - 1, len(fanout)
     of_epoch = child_u64(mix_u64(seed), epoch)
@@ -166,7 +178,7 @@ def _fill_trees(  # type: ignore[no-untyped-def]
                     d = degree[i, parent]
                     for j in range(fanout[hop]):
                         own = child_u64(key[i, parent], j)
-                        rank = d - 1 - j if recent else below_u64(own, d)
+                        rank = d - 1 - j if j < latest[hop] else below_u64(own, d)
                         if d > 0 and rank >= 0:
                             at = row[i, parent] + rank
                             out_node[first + i, slot], out_pos[first + i, slot] = nbr[at], pos[at]
@@ -189,7 +201,7 @@ def _sample_plain(
         j = torch.arange(n, device=root.device)
         key = draws.child(key.unsqueeze(-1), j)  # (..., parents, n)
         d = degree.unsqueeze(-1)
-        rank = (d - 1 - j) if sampling == "recent" else draws.below(key, d)
+        rank = torch.where(j < latest(n, sampling), d - 1 - j, draws.below(key, d))
         exists = (rank >= 0) & (d > 0)
         at = index.entry(node[-1].unsqueeze(-1), rank)
         if len(index.nbr) == 0:

@@ -159,11 +159,12 @@ def _measure(  # type: ignore[no-untyped-def]
                 if w == root and w >= 0:
                     td[i, r, c] = 0.0
                     continue
-                count, last = meetings_scalar(
-                    pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, w, root, pair_cut[i]
-                )
-                share = last / moment
-                td[i, r, c] = alpha * share / count + beta * (1 - share) if count > 0 else never_met
+                count, last = meetings_scalar(pair_start, pair_nbr, pair_pos_start, pair_pos, w, root, pair_cut[i])
+                if count > 0:
+                    share = elapsed[last] / moment
+                    td[i, r, c] = alpha * share / count + beta * (1 - share)
+                else:
+                    td[i, r, c] = never_met
 
 
 _SCANNED = 256  # slots up to which looking at one after the other is faster than sorting them first

@@ -47,6 +47,7 @@ class TemporalIndex:
     pair_pos: Tensor  # (R,) positions of a pair's events, ascending
     elapsed: Tensor  # (E,) float64, time since the stream's first event
     tie_start: Tensor  # (E,) position of the first event with the same time
+    src: Tensor  # (E,) whose event it was
     max_degree: int  # longest row: bounds the search steps
     max_pairs: int  # most distinct neighbours of a node
     max_meetings: int  # most events of one pair
@@ -84,6 +85,7 @@ class TemporalIndex:
             pair_pos=torch.from_numpy(pair_pos),
             elapsed=torch.from_numpy(elapsed),
             tie_start=torch.from_numpy(tie_start),
+            src=torch.from_numpy(src),
             max_degree=longest[0],
             max_pairs=longest[1],
             max_meetings=longest[2],
@@ -96,10 +98,11 @@ class TemporalIndex:
         longest: Mapping[str, int],
         elapsed: np.ndarray,
         tie_start: np.ndarray,
+        src: np.ndarray,
     ) -> TemporalIndex:
         """An index that was built before, from arrays that may be mapped from files: nothing is read or copied."""
         found: dict[str, Any] = {name: as_tensor(array) for name, array in arrays.items()} | dict(longest)
-        return cls(**found, elapsed=as_tensor(elapsed), tie_start=as_tensor(tie_start))
+        return cls(**found, elapsed=as_tensor(elapsed), tie_start=as_tensor(tie_start), src=as_tensor(src))
 
     @property
     def n_nodes(self) -> int:
@@ -135,6 +138,9 @@ class TemporalIndex:
             out = np.empty(node.numel(), dtype=np.int64)
             _degrees(self.row_start.numpy(), self.pos.numpy(), _flat(node), _flat(cut), out)
             return torch.from_numpy(out).view(node.shape)
+        past = self.fused
+        if past is not None:
+            return past.degree(self, node, cut)
         start, stop = self._bounds(self.row_start, node)
         return lower_bound(self.pos, start, stop, cut, self.max_degree) - start
 
@@ -147,23 +153,48 @@ class TemporalIndex:
         return (start + rank).clamp(0, max(len(self.nbr) - 1, 0))
 
     def pair_history(self, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
-        """How often, and when last, two nodes met among the first ``cut`` events.
-
-        Symmetric. A node and itself count like any pair (self-loops); padding never met anyone. Shapes broadcast.
+        """How often, and when last, two nodes met among the first ``cut`` events; as `meetings`, but with a time.
 
         Returns:
             count: (…) int64. last: (…) float64, time since the stream's first event; 0 where count is 0.
         """
+        count, last = self.meetings(node, other, cut)
+        return count, self.time_of(last)
+
+    def latest(self, node: Tensor, degree: Tensor) -> Tensor:
+        """The position of the last of a node's first ``degree`` events; -1 where that is 0. Of one shape."""
+        if len(self.pos) == 0:
+            return torch.full_like(degree, -1)
+        return torch.where(degree > 0, self.pos[self.entry(node, degree - 1)].long(), -1)
+
+    def time_of(self, position: Tensor) -> Tensor:
+        """(…) float64, when the events at these positions happened, since the stream's first; 0 for position -1."""
+        if len(self.elapsed) == 0:
+            return torch.zeros_like(position, dtype=torch.float64)
+        return torch.where(position >= 0, self.elapsed[position.clamp_min(0)], 0.0)
+
+    def sent(self, node: Tensor, position: Tensor) -> Tensor:
+        """(…) bool, True where a node was the source of the event at a position; False for position -1."""
+        if len(self.src) == 0:
+            return torch.zeros_like(position, dtype=torch.bool)
+        return (position >= 0) & (self.src[position.clamp_min(0)] == node)
+
+    def meetings(self, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+        """How often, and in which event last, two nodes met among the first ``cut`` events.
+
+        Symmetric. A node and itself count like any pair (self-loops); padding never met anyone. Shapes broadcast.
+
+        Returns:
+            count: (…) int64. last: (…) int64, a position in the stream; -1 where count is 0.
+        """
         node, other, cut = torch.broadcast_tensors(node, other, cut)
         if self.runs_compiled:
-            count = np.empty(node.numel(), dtype=np.int64)
-            last = np.empty(node.numel(), dtype=np.float64)
-            _pair_histories(
+            count, last = (np.empty(node.numel(), dtype=np.int64) for _ in range(2))
+            _all_meetings(
                 self.pair_start.numpy(),
                 self.pair_nbr.numpy(),
                 self.pair_pos_start.numpy(),
                 self.pair_pos.numpy(),
-                self.elapsed.numpy(),
                 _flat(node),
                 _flat(other),
                 _flat(cut),
@@ -173,12 +204,12 @@ class TemporalIndex:
             return torch.from_numpy(count).view(node.shape), torch.from_numpy(last).view(node.shape)
         past = self.fused
         if past is not None:
-            return past.pair_history(self, node, other, cut)
-        return self._pair_history_plain(node, other, cut)
+            return past.meetings(self, node, other, cut)
+        return self._meetings_plain(node, other, cut)
 
-    def _pair_history_plain(self, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+    def _meetings_plain(self, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
         if len(self.pair_nbr) == 0:
-            return torch.zeros_like(node, dtype=torch.int64), torch.zeros_like(node, dtype=torch.float64)
+            return torch.zeros_like(node, dtype=torch.int64), torch.full_like(node, -1, dtype=torch.int64)
         start, stop = self._bounds(self.pair_start, node)
         pair = lower_bound(self.pair_nbr, start, stop, other, self.max_pairs)
         at = pair.clamp_max(len(self.pair_nbr) - 1)
@@ -187,8 +218,7 @@ class TemporalIndex:
         past = torch.where(met, self.pair_pos_start[at + 1], 0).long()
         end = lower_bound(self.pair_pos, first, past, cut, self.max_meetings)
         count = end - first
-        last = self.elapsed[self.pair_pos[(end - 1).clamp_min(0)].long()]
-        return count, torch.where(count > 0, last, 0.0)
+        return count, torch.where(count > 0, self.pair_pos[(end - 1).clamp_min(0)].long(), -1)
 
     def _bounds(self, starts: Tensor, node: Tensor) -> tuple[Tensor, Tensor]:
         """First and past-the-last entry of each node's row; an empty row for padding and newcomers."""
@@ -329,21 +359,19 @@ def _degrees(row_start, pos, node, cut, out):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def meetings_scalar(pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, other, cut):  # type: ignore[no-untyped-def]
-    """`TemporalIndex.pair_history` of one pair: count and last."""
+def meetings_scalar(pair_start, pair_nbr, pair_pos_start, pair_pos, node, other, cut):  # type: ignore[no-untyped-def]
+    """`TemporalIndex.meetings` of one pair: count and last."""
     if 0 <= node < len(pair_start) - 1:
         pair = lower_bound_scalar(pair_nbr, pair_start[node], pair_start[node + 1], other)
         if pair < pair_start[node + 1] and pair_nbr[pair] == other:
             first = pair_pos_start[pair]
             end = lower_bound_scalar(pair_pos, first, pair_pos_start[pair + 1], cut)
             if end > first:
-                return end - first, elapsed[pair_pos[end - 1]]
-    return 0, 0.0
+                return end - first, pair_pos[end - 1]
+    return 0, -1
 
 
 @njit(parallel=True, cache=True)
-def _pair_histories(pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, other, cut, count, last):  # type: ignore[no-untyped-def]
+def _all_meetings(pair_start, pair_nbr, pair_pos_start, pair_pos, node, other, cut, count, last):  # type: ignore[no-untyped-def]
     for i in prange(len(node)):
-        count[i], last[i] = meetings_scalar(
-            pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node[i], other[i], cut[i]
-        )
+        count[i], last[i] = meetings_scalar(pair_start, pair_nbr, pair_pos_start, pair_pos, node[i], other[i], cut[i])

@@ -23,6 +23,7 @@ WAITS = (
     "aten._local_scalar_dense aten.nonzero aten.nonzero_numpy aten.masked_select aten.equal aten.is_nonzero "
     "aten.unique_dim aten._unique2 aten.unique_consecutive aten.bincount aten.histc aten.argwhere"
 ).split()
+SENDS = ("tensor", "as_tensor", "from_numpy")  # of the module torch: what they make stands on the host
 FETCHES = ("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__")
 
 
@@ -50,13 +51,15 @@ def nothing_fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def refused(name: str) -> Any:
         def fetch(self: Tensor, *_: Any, **__: Any) -> Any:
-            raise AssertionError(f"Tensor.{name}: the host would wait for the device")
+            raise AssertionError(f"{name}: the host would wait for the device, or send to it")
 
         return fetch
 
     with monkeypatch.context() as patched:
         for name in FETCHES:
             patched.setattr(Tensor, name, refused(name))
+        for name in SENDS:
+            patched.setattr(torch, name, refused(name))
         yield
 
 

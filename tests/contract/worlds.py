@@ -58,6 +58,8 @@ TWISTS: tuple[dict[str, Any], ...] = (
     {"mask": True, "sampling": "recent"},
     {"stpe": "u", "head": "linear", "mask": True},
     {"patch": 3},
+    {"slots": False},
+    {"pairs": False},
 )
 
 
@@ -91,7 +93,7 @@ class Case:
     def samples(self) -> bool:
         """Whether what the model reads depends on a seed."""
         own = vars(self.settings.model_settings)
-        return own.get("sampling") == "uniform" or "time_scale" in own
+        return own.get("sampling") in ("uniform", "mixed") or "time_scale" in own
 
 
 def _cases() -> Iterator[Case]:

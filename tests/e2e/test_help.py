@@ -9,10 +9,8 @@ import pytest
 from .helpers import call, process, works
 
 DATA = ("fetch", "list", "describe", "convert")
-OTHERS = (
-    "train search evaluate compare report audit predict recommend embed data models demo bench reproduce version".split()
-)
-COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
+OTHERS = "train search evaluate compare report reproduce audit predict recommend embed data models demo bench version"
+COMMANDS = [[], *([name] for name in OTHERS.split()), *(["data", name] for name in DATA)]
 
 
 @pytest.fixture(autouse=True)

@@ -108,11 +108,12 @@ class Slot:
     key: int
 
 
-def grow(history: History, parent: Slot, j: int, sampling: str) -> Slot:
-    """The ``j``-th child of a slot: an event of its node strictly before the parent's own time, or padding."""
+def grow(history: History, parent: Slot, j: int, n: int, sampling: str) -> Slot:
+    """The ``j``-th of a slot's ``n`` children: an event of its node strictly before its own time, or padding."""
     path, key = (*parent.path, j), child(parent.key, j)
     events = [] if parent.node == PADDING else history.events_of(parent.node, parent.cut)
-    rank = below(key, len(events)) if sampling == "uniform" else len(events) - 1 - j
+    takes_latest = sampling == "recent" or (sampling == "mixed" and j < n // 2)
+    rank = len(events) - 1 - j if takes_latest else below(key, len(events))
     if not events or rank < 0:
         return Slot(path, PADDING, PADDING, 0, key)
     p = events[rank]
@@ -126,7 +127,7 @@ def tree(
     hop = [Slot((), root, PADDING, cut, root_key(seed, epoch, root, cut))]
     slots = list(hop)
     for n in fanout:
-        hop = [grow(history, parent, j, sampling) for parent in hop for j in range(n)]
+        hop = [grow(history, parent, j, n, sampling) for parent in hop for j in range(n)]
         slots += hop
     return slots
 
@@ -524,3 +525,58 @@ class Evaluation:
         if self.rules.ranking != "none":
             found |= ranking_metrics(ranks)
         return found
+
+
+# Proximity -----------------------------------------------------------------------------------------------------------
+
+
+def pace(elapsed: float, t: float, cut: int) -> float:
+    """How many events the stream usually has in such a time."""
+    return elapsed * cut / t if t > 0 else 0.0
+
+
+def told(values: Sequence[float]) -> list[float]:
+    """Counts and ages as a network is told them."""
+    return [0.25 * math.log(1 + x) for x in values]
+
+
+def last_meeting(history: History, node: int, other: int, cut: int) -> int:
+    """The position of the last event of the two among the first ``cut``; -1 if there is none."""
+    return max((p for p in history.events_of(node, cut) if history.partner(node, p) == other), default=-1)
+
+
+def beside(history: History, w: int, tree: Sequence[Slot], t: float, cut: int, pair_cut: int) -> list[float]:
+    """How often a node stands in a tree, and how often and how long ago it met the root."""
+    count, last = history.pair_history(w, tree[0].node, pair_cut)
+    return [sum(slot.node == w for slot in tree), count, pace(t - last, t, cut)]
+
+
+def slot_proximity(
+    history: History, slot: Slot, own: Sequence[Slot], other: Sequence[Slot] | None, t: float, cut: int, pair_cut: int
+) -> list[float]:
+    """What is known of a slot of the tree ``own`` beside that of the other end, if there is one."""
+    if slot.node == PADDING:
+        return [0.0] * 10
+    drawn, w = slot.pos >= 0, slot.node
+    age = pace(t - history.elapsed[slot.pos], t, cut) if drawn else 0.0
+    near = [age, cut - slot.pos if drawn else 0, history.degree(w, cut), *beside(history, w, own, t, cut, pair_cut)]
+    sent = 0.0 if not drawn else 1.0 if history.src[slot.pos] == w else -1.0
+    far = [0.0] * 3 if other is None else beside(history, w, other, t, cut, pair_cut)
+    return [*told(near), sent, *told(far)]
+
+
+def pair_proximity(history: History, u: int, v: int, t: float, cut: int, pair_cut: int) -> list[float]:
+    """What is known of a pair."""
+    begins = [max(cut - window, 0) for window in (64, 512, 4096, 32768)]
+    (count, met), last = history.pair_history(u, v, pair_cut), last_meeting(history, u, v, pair_cut)
+    latest = [max(history.events_of(end, cut), default=-1) for end in (u, v)]
+    known = [
+        count,
+        pace(t - met, t, cut),
+        *(history.degree(end, cut) - history.degree(end, last + 1) for end in (u, v)),
+        *(history.degree(end, cut) for end in (u, v)),
+        *(pace(t - (history.elapsed[p] if p >= 0 else 0.0), t, cut) for p in latest),
+        *(history.degree(end, cut) - history.degree(end, begin) for end in (u, v) for begin in begins),
+        *(count - history.pair_history(u, v, min(begin, pair_cut))[0] for begin in begins),
+    ]
+    return [*told(known), 0.0 if last < 0 else 1.0 if history.src[last] == u else -1.0]

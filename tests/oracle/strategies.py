@@ -82,7 +82,7 @@ fanouts = st.one_of(
 )
 seeds = st.one_of(st.integers(0, 9), st.integers(0, 2**63 - 1))
 epochs = st.integers(0, 5)
-samplings = st.sampled_from(("uniform", "recent"))
+samplings = st.sampled_from(("uniform", "recent", "mixed"))
 
 
 def nodes(stream: Stream, *, padding: bool = True) -> st.SearchStrategy[int]:

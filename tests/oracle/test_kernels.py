@@ -15,8 +15,8 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are t
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-from cordgt import draws, kernels
-from cordgt.context import TreeShape, sample_trees
+from cordgt import draws, kernels, proximity
+from cordgt.context import TreeShape, latest, sample_trees
 from cordgt.distance import Scale, tree_distances
 from cordgt.encoding import AMPLIFY, frequencies, sinusoids
 from cordgt.history import History, Queries
@@ -51,7 +51,7 @@ def test_trees(data: st.DataObject, stream: Stream, fanout: tuple[int, ...], see
         cut,
         seed_key=draws.mix_int(seed),
         epoch=torch.tensor(epoch, device=DEVICE),
-        recent=how == "recent",
+        latest=tuple(latest(n, how) for n in fanout),
     )
     expected = sample_trees(index, shape, root, cut, seed=seed, epoch=epoch, sampling=how)
     assert torch.equal(got[0], expected.node) and torch.equal(got[1], expected.pos)
@@ -59,14 +59,13 @@ def test_trees(data: st.DataObject, stream: Stream, fanout: tuple[int, ...], see
 
 @few
 @given(data=st.data(), stream=streams())
-def test_pair_history(data: st.DataObject, stream: Stream) -> None:
+def test_meetings_and_degrees(data: st.DataObject, stream: Stream) -> None:
     index = build(stream).to(DEVICE).plain()
     asked = st.tuples(some.nodes(stream), some.nodes(stream), some.cuts(stream))
     node, other, cut = (ints(list(x)) for x in zip(*data.draw(st.lists(asked, min_size=1, max_size=9)), strict=True))
-    for got, expected in zip(
-        past.pair_history(index, node, other, cut), index.pair_history(node, other, cut), strict=True
-    ):
+    for got, expected in zip(past.meetings(index, node, other, cut), index.meetings(node, other, cut), strict=True):
         assert torch.equal(got, expected)
+    assert torch.equal(past.degree(index, node, cut), index.degree(node, cut))
 
 
 @few
@@ -92,6 +91,28 @@ def test_distances(
     expected_td, expected_sd = tree_distances(index, shape, trees, t, cut, scale, correlated=correlated)
     assert torch.equal(sd, expected_sd)
     torch.testing.assert_close(td, expected_td, rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("n_others", [0, 1, 3])
+def test_proximity(n_others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(5)
+    src, dst = torch.randint(0, 12, (2, 600), generator=generator)
+    times = torch.randint(0, 300, (600,), generator=generator).sort().values.double()
+    index = TemporalIndex.build(src.numpy(), dst.numpy(), times.numpy(), 12).to(DEVICE)
+    cut, t = ints([0, 1, 64, 599, 600]), torch.tensor([0.0, 0.0, 40.0, 299.0, 1e6], device=DEVICE).double()
+    pair_cut = (cut - 30).clamp_min(0)
+    roots = torch.randint(0, 14, (5, 1 + n_others), generator=generator).to(DEVICE)
+    trees = sample_trees(index, TreeShape((5, 2)), roots, cut[:, None], seed=1, sampling="mixed")
+    queries = Queries(roots[:, 0], roots[:, 1:], t, cut, pair_cut)
+
+    def answers() -> tuple[Tensor, Tensor]:
+        return proximity.slots(index, trees, t, cut, pair_cut), proximity.pairs(index, queries)
+
+    monkeypatch.setattr(kernels, "serve", lambda device: False)
+    plain = answers()
+    monkeypatch.setattr(kernels, "serve", lambda device: True)
+    for mine, theirs in zip(answers(), plain, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [0, 1, 37])

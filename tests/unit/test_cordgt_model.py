@@ -620,7 +620,7 @@ def test_dropout_is_for_training_alone() -> None:
     [
         ({"fanout": ()}, "fanout"),
         ({"fanout": (3, 0)}, "fanout=3,0"),
-        ({"sampling": "oldest"}, "uniform, recent"),
+        ({"sampling": "oldest"}, "uniform, recent, mixed"),
         ({"stpe": "x"}, "one of c, u"),
         ({"head": "tree"}, "one of mlp, linear"),
         ({"hidden": 0}, "hidden=0"),

@@ -18,10 +18,10 @@ ORDER = """
     chunks ordering index_files staging store_build store_append
     columns describe synthetic twins datasets conversion
     download archives gowalla sources fetch
-    kernels kernels.draws kernels.dropout kernels.past kernels.waves kernels.tokens
+    kernels kernels.draws kernels.dropout kernels.past kernels.proximity kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
-    draws split hidden_index index negatives context recent walks cooccurrence distance encoding history
-    models.base models.cosines models.parts models.cordgt models.edgebank models.popularity
+    draws split hidden_index index negatives context recent walks cooccurrence distance encoding history proximity
+    models.base models.cosines models.parts models.cordgt models.cordgt_plus models.edgebank models.popularity
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     processes protocol settings metrics tasks tasks.link tasks.node floors

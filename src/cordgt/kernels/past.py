@@ -1,6 +1,6 @@
 """Questions about the past on CUDA: trees, pair history and distances, one launch each.
 
-Twins: `cordgt.context._sample_plain`, `TemporalIndex._pair_history_plain`, `cordgt.distance`.
+Twins: `cordgt.context._sample_plain`, `TemporalIndex._meetings_plain`, `cordgt.distance`.
 """
 
 from __future__ import annotations
@@ -45,17 +45,20 @@ def lower_bound(values, start, stop, target, n_steps):
 @triton.jit
 def _hop(
     row_start, nbr, pos, nbr_degree, node, key, degree, exists, slot, first, real, n, out_node, out_pos, tree_at,
-    PARENTS: tl.constexpr, CHILDREN: tl.constexpr, RECENT: tl.constexpr,
+    PARENTS: tl.constexpr, CHILDREN: tl.constexpr, LATEST: tl.constexpr,
 ):  # fmt: skip
-    """Draw ``n`` (padded to CHILDREN) events of each parent and store them; all parents' values are (PARENTS,).
+    """Draw ``n`` (padded to CHILDREN) events of each parent and store them, LATEST of them its latest ones.
 
+    All parents' values are (PARENTS,).
     ``exists`` marks real parents; ``slot`` is a parent's place in its hop, ``first`` the hop's first slot and ``real``
     says which parents have a place to write their children to. The children's values come back, flattened.
     """
     j = tl.arange(0, CHILDREN)
     keys = child(key[:, None], j[None, :])
     d = degree[:, None] + tl.zeros((PARENTS, CHILDREN), tl.int64)
-    rank = d - 1 - j[None, :] if RECENT else below(keys, d)
+    rank = below(keys, d)
+    if LATEST > 0:
+        rank = tl.where((j < LATEST)[None, :], d - 1 - j[None, :], rank)
     there = real[:, None] & (j < n)[None, :]
     drawn = there & exists[:, None] & (rank >= 0) & (d > 0)
     at = tl.load(row_start + node, mask=exists & (degree > 0), other=0)[:, None] + rank
@@ -83,7 +86,8 @@ def _hop(
 def _trees(
     row_start, nbr, pos, nbr_degree, root, cut, epoch, seed_key, out_node, out_pos, n_roots, n_nodes, n_steps,
     size, start1, start2, start3, n1, n2, n3,
-    ROOTS: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, P3: tl.constexpr, RECENT: tl.constexpr,
+    ROOTS: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, P3: tl.constexpr,
+    L1: tl.constexpr, L2: tl.constexpr, L3: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64) * ROOTS + tl.arange(0, ROOTS)
     real = i < n_roots
@@ -101,17 +105,17 @@ def _trees(
     slot = tl.zeros((ROOTS,), tl.int64)
     node, key, degree, exists, slot, real, tree_at = _hop(
         row_start, nbr, pos, nbr_degree, u, key, degree, known, slot, start1, real, n1, out_node, out_pos, tree_at,
-        ROOTS, P1, RECENT,
+        ROOTS, P1, L1,
     )  # fmt: skip
     if P2 > 0:
         node, key, degree, exists, slot, real, tree_at = _hop(
             row_start, nbr, pos, nbr_degree, node, key, degree, exists, slot, start2, real, n2, out_node, out_pos,
-            tree_at, ROOTS * P1, P2, RECENT,
+            tree_at, ROOTS * P1, P2, L2,
         )  # fmt: skip
         if P3 > 0:
             _hop(
                 row_start, nbr, pos, nbr_degree, node, key, degree, exists, slot, start3, real, n3, out_node, out_pos,
-                tree_at, ROOTS * P1 * P2, P3, RECENT,
+                tree_at, ROOTS * P1 * P2, P3, L3,
             )  # fmt: skip
 
 
@@ -124,29 +128,55 @@ def sample_trees(
     *,
     seed_key: int,
     epoch: Tensor,
-    recent: bool,
+    latest: tuple[int, ...],
 ) -> tuple[Tensor, Tensor]:
-    """Nodes and positions of the trees, (..., C) int64 each; ``seed_key`` is the hashed seed, epoch 0-dim int64."""
+    """Nodes and positions of the trees, (..., C) int64 each; ``seed_key`` is the hashed seed, epoch 0-dim int64.
+
+    ``latest`` says for each hop how many draws of a slot are its latest events.
+    """
     n_roots, size = root.numel(), starts[-1]
     node = torch.empty((*root.shape, size), dtype=torch.int64, device=root.device)
     pos = torch.empty_like(node)
     if n_roots == 0:
         return node, pos
     n1, n2, n3 = (*fanout, 0, 0)[:3]
+    l1, l2, l3 = (*latest, 0, 0)[:3]
     padded = [triton.next_power_of_2(n) if n else 0 for n in (n1, n2, n3)]
     widest = max(padded[0], padded[0] * padded[1], padded[0] * padded[1] * padded[2])
     roots = max(1, min(128, 1024 // widest))
     _trees[(triton.cdiv(n_roots, roots),)](
         index.row_start, index.nbr, index.pos, index.nbr_degree, root.contiguous(), cut.contiguous(), epoch, seed_key,
         node, pos, n_roots, index.n_nodes, steps(index.max_degree), size, *(*starts[1:-1], 0, 0)[:3], n1, n2, n3,
-        ROOTS=roots, P1=padded[0], P2=padded[1], P3=padded[2], RECENT=recent,
+        ROOTS=roots, P1=padded[0], P2=padded[1], P3=padded[2], L1=l1, L2=l2, L3=l3,
     )  # fmt: skip
     return node, pos
 
 
 @triton.jit
-def _meetings(pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, other, cut, n_nodes, nbr_steps, pos_steps):
-    """Count and last time of each pair's events before ``cut``; all vectors of one shape."""
+def _degrees(row_start, pos, node, cut, out, n, n_nodes, n_steps, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    u = tl.load(node + i, mask=i < n, other=-1)
+    known = (u >= 0) & (u < n_nodes)
+    begin = tl.load(row_start + u, mask=known, other=0)
+    end = tl.load(row_start + u + 1, mask=known, other=0)
+    limit = tl.load(cut + i, mask=i < n, other=0)
+    tl.store(out + i, lower_bound(pos, begin, end, limit, n_steps) - begin, mask=i < n)
+
+
+def degree(index: Index, node: Tensor, cut: Tensor) -> Tensor:
+    """How many events each node has before its cut; node and cut of one shape."""
+    out = torch.empty(node.shape, dtype=torch.int64, device=node.device)
+    if node.numel():
+        _degrees[(triton.cdiv(node.numel(), 128),)](
+            index.row_start, index.pos, *(x.to(torch.int64).contiguous() for x in (node, cut)), out, node.numel(),
+            index.n_nodes, steps(index.max_degree), BLOCK=128,
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _meetings(pair_start, pair_nbr, pair_pos_start, pair_pos, node, other, cut, n_nodes, nbr_steps, pos_steps):
+    """Count and last position, -1 if none, of each pair's events before ``cut``; all vectors of one shape."""
     known = (node >= 0) & (node < n_nodes)
     begin = tl.load(pair_start + node, mask=known, other=0).to(tl.int64)
     end = tl.load(pair_start + node + 1, mask=known, other=0).to(tl.int64)
@@ -157,14 +187,12 @@ def _meetings(pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, oth
     past = tl.load(pair_pos_start + pair + 1, mask=met, other=0).to(tl.int64)
     stop = lower_bound(pair_pos, first, past, cut, pos_steps)
     count = stop - first
-    last_pos = tl.load(pair_pos + stop - 1, mask=count > 0, other=0)
-    last = tl.load(elapsed + last_pos, mask=count > 0, other=0.0)
-    return count, last
+    return count, tl.load(pair_pos + stop - 1, mask=count > 0, other=-1).to(tl.int64)
 
 
 @triton.jit
-def _pair_history(
-    pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, other, cut, out_count, out_last, n, n_nodes,
+def _all_meetings(
+    pair_start, pair_nbr, pair_pos_start, pair_pos, node, other, cut, out_count, out_last, n, n_nodes,
     nbr_steps, pos_steps, BLOCK: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -172,21 +200,18 @@ def _pair_history(
     u = tl.load(node + i, mask=real, other=-1)
     v = tl.load(other + i, mask=real, other=-1)
     limit = tl.load(cut + i, mask=real, other=0)
-    count, last = _meetings(
-        pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, u, v, limit, n_nodes, nbr_steps, pos_steps
-    )
+    count, last = _meetings(pair_start, pair_nbr, pair_pos_start, pair_pos, u, v, limit, n_nodes, nbr_steps, pos_steps)
     tl.store(out_count + i, count, mask=real)
     tl.store(out_last + i, last, mask=real)
 
 
-def pair_history(index: Index, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts and last times for node, other and cut of one shape."""
+def meetings(index: Index, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+    """Counts and last positions for node, other and cut of one shape."""
     n = node.numel()
-    count = torch.empty(node.shape, dtype=torch.int64, device=node.device)
-    last = torch.empty(node.shape, dtype=torch.float64, device=node.device)
+    count, last = (torch.empty(node.shape, dtype=torch.int64, device=node.device) for _ in range(2))
     if n:
-        _pair_history[(triton.cdiv(n, 128),)](
-            index.pair_start, index.pair_nbr, index.pair_pos_start, index.pair_pos, index.elapsed,
+        _all_meetings[(triton.cdiv(n, 128),)](
+            index.pair_start, index.pair_nbr, index.pair_pos_start, index.pair_pos,
             *(x.to(torch.int64).contiguous() for x in (node, other, cut)), count, last, n, index.n_nodes,
             steps(index.max_pairs), steps(index.max_meetings), BLOCK=128,
         )  # fmt: skip
@@ -217,10 +242,11 @@ def _distances(
     root = tl.load(trees + theirs)
     now = tl.load(t + query)
     limit = tl.load(pair_cut + query)
-    count, last = _meetings(
-        pair_start, pair_nbr, pair_pos_start, pair_pos, elapsed, node, root + tl.zeros((SLOTS,), tl.int64),
+    count, last_pos = _meetings(
+        pair_start, pair_nbr, pair_pos_start, pair_pos, node, root + tl.zeros((SLOTS,), tl.int64),
         limit + tl.zeros((SLOTS,), tl.int64), n_nodes, nbr_steps, pos_steps,
     )  # fmt: skip
+    last = tl.load(elapsed + last_pos, mask=count > 0, other=0.0)
     share = last / tl.maximum(now, 2.2250738585072014e-308)
     td = ALPHA * share / tl.maximum(count, 1).to(tl.float64) + BETA * (1.0 - share)
     td = tl.where(count > 0, td, NEVER_MET)

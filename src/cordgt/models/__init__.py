@@ -9,6 +9,7 @@ from cordgt.errors import SettingError, nearest
 from cordgt.models.base import LinkModel
 from cordgt.models.cawn import Cawn, CawnSettings
 from cordgt.models.cordgt import Cordgt, CordgtSettings
+from cordgt.models.cordgt_plus import CordgtPlus, CordgtPlusSettings
 from cordgt.models.ctdne import Ctdne, CtdneSettings
 from cordgt.models.dygformer import Dygformer, DygformerSettings
 from cordgt.models.dyrep import Dyrep, DyrepSettings
@@ -42,6 +43,7 @@ SLOWLY = {"lr": 0.0001}
 
 MODELS: dict[str, Kind] = {
     "cordgt": Kind(CordgtSettings, Cordgt, "transformer over sampled trees with correlated spatial-temporal encodings"),
+    "cordgt_plus": Kind(CordgtPlusSettings, CordgtPlus, "CorDGT, told more of what history knows of nodes and pairs"),
     "tgn": Kind(TgnSettings, Tgn, "gated memory, attention to what others remember; trains in one process", SLOWLY),
     "dyrep": Kind(DyrepSettings, Dyrep, "recurrent memory, told by attention; trains in one process", SLOWLY),
     "jodie": Kind(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", SLOWLY),

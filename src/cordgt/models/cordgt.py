@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from cordgt import attention as on_cpu
 from cordgt import kernels
-from cordgt.context import SAMPLINGS, Context, TreeShape, sample_trees
+from cordgt.context import SAMPLINGS, Context, TreeShape, in_pairs, sample_trees
 from cordgt.distance import Scale, tree_distances
 from cordgt.encoding import DistanceEncoding, sinusoids
 from cordgt.errors import SettingError, check_choice
@@ -119,8 +119,13 @@ class TreeReader:
     def _read(
         self, history: History, roots: Tensor, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
     ) -> Trees:
+        return self._measure(history, self.sample(history, roots, cut), t, cut, pair_cut, correlated)
+
+    def _measure(
+        self, history: History, trees: Context, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
+    ) -> Trees:
+        """What the network is told of trees (B, T, C); t, cut and pair_cut are (B,)."""
         index = history.index
-        trees = self.sample(history, roots, cut)
         td, sd = tree_distances(index, self.shape, trees, t, pair_cut, self.scale, correlated=correlated)
         return Trees(
             valid=trees.valid,
@@ -394,9 +399,3 @@ class Cordgt(LinkModel):
 def in_full(x: Tensor) -> torch.autocast:
     """Where a bfloat16 would be too coarse or save nothing: the distances' encodings, and the few rows of the head."""
     return torch.autocast(x.device.type, enabled=False)
-
-
-def in_pairs(x: Tensor) -> Tensor:
-    """A value of each tree as one of each sequence: (B, 1 + M, ...) to (B, 2M, ...); a tree alone stays alone."""
-    n = x.shape[1] - 1
-    return x if n == 0 else torch.cat([x[:, :1].expand(-1, n, *x.shape[2:]), x[:, 1:]], dim=1)

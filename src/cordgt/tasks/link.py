@@ -194,7 +194,7 @@ def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes:
     """All of a stream as a model may read it."""
     kept = stream.kept
     if kept is not None and n_nodes is None:
-        index = TemporalIndex.kept(kept.index, kept.longest, kept.elapsed, kept.tie_start)
+        index = TemporalIndex.kept(kept.index, kept.longest, kept.elapsed, kept.tie_start, stream.src)
     else:
         n = stream.n_nodes if n_nodes is None else n_nodes
         index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, n)
@@ -212,7 +212,7 @@ def _without(stream: EventStream, masked: np.ndarray) -> TemporalIndex:
         keep = ~(masked[stream.src] | masked[stream.dst])
         return TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes, keep)
     arrays, longest = hidden_index(stream, masked)
-    return TemporalIndex.kept(arrays, longest, kept.elapsed, kept.tie_start)
+    return TemporalIndex.kept(arrays, longest, kept.elapsed, kept.tie_start, stream.src)
 
 
 def _pools(stream: EventStream, split: Split, protocol: Protocol, device: torch.device) -> Pools:
