@@ -7,7 +7,6 @@ takes too much. Whatever answers like a `LinkModel` can be audited.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ from cordgt.errors import DataError
 from cordgt.events import EventStream
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
-from cordgt.models.base import LinkModel
+from cordgt.models.base import LinkModel, tensors
 from cordgt.models.memory import MemoryModel
 from cordgt.protocol import Protocol, cuts
 from cordgt.tasks.link import LinkTask, score_queries, split_of
@@ -160,7 +159,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
         again = _take(other.evaluation_queries("test", "transductive")[1], sample.place)
         for name, value in vars(again).items():
             differing |= (value != getattr(sample.queries, name)).reshape(len(differing), -1).any(dim=1).cpu().numpy()
-    moved = _Moved(TOLERANCE.get(task.device.type, 1e-4))
+    moved = _Moved(TOLERANCE.get(task.network_device.type, 1e-4))
     expected = score_queries(model, task.whole, sample.queries)
     whole = tensors(_read(model, task.whole, sample.queries))
     order = np.random.default_rng(0).permutation(len(expected))
@@ -183,7 +182,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
 
 def candidate_order(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     """The true destination always stands first: in another place, and alone, each candidate gets the same score."""
-    moved = _Moved(TOLERANCE.get(task.device.type, 1e-4))
+    moved = _Moved(TOLERANCE.get(task.network_device.type, 1e-4))
     expected = score_queries(model, task.whole, sample.queries)
     turned = score_queries(model, task.whole, replace(sample.queries, dst=sample.queries.dst.flip(1)))
     moved.add("turned round", turned[:, ::-1], expected)
@@ -197,7 +196,7 @@ def candidate_order(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
 def memory_blocks(model: MemoryModel, task: LinkTask, sample: Sample) -> Check:
     """What a memory holds depends on how many events it takes up at once: that is its setting, not the evaluation's."""
     half = max(1, model.block // 2)
-    moved = _Moved(TOLERANCE.get(task.device.type, 1e-4))
+    moved = _Moved(TOLERANCE.get(task.network_device.type, 1e-4))
     expected = score_queries(model, task.whole, sample.queries)
     moved.add(f"blocks of {half}", score_queries(model.in_blocks(half), task.whole, sample.queries), expected)
     told = f"{moved}; batches of evaluation do not matter, those of training (batch_size) do"
@@ -406,7 +405,7 @@ def _empty(task: LinkTask) -> History:
 
 def _again(task: LinkTask, stream: EventStream) -> LinkTask:
     """The task made anew, perhaps from another stream."""
-    return type(task).prepare(stream, task.protocol, seed=task.whole.seed, device=task.device)
+    return type(task).prepare(stream, task.protocol, seed=task.whole.seed, device=task.network_device)
 
 
 def _renamed(stream: EventStream, names: np.ndarray) -> tuple[EventStream, np.ndarray]:
@@ -480,17 +479,6 @@ def _misread(got: list[Tensor], whole: list[Tensor], rows: np.ndarray, n: int) -
         for a, b in zip(got, whole, strict=True)
         if b.ndim and a.ndim and len(b) == n
     )
-
-
-def tensors(read: Any) -> list[Tensor]:
-    """Every tensor in what a reader read, whatever it is made of, in one order."""
-    if isinstance(read, Tensor):
-        return [read]
-    if dataclasses.is_dataclass(read):
-        read = [getattr(read, field.name) for field in dataclasses.fields(read)]
-    if isinstance(read, dict):
-        read = list(read.values())
-    return [tensor for part in read for tensor in tensors(part)] if isinstance(read, list | tuple) else []
 
 
 # -------------------- data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,6 +39,16 @@ class History:
     node_x: Tensor | None  # (N, Dn) float32
     seed: int
     epoch: Tensor | int = 0  # 0 outside training; a tensor where it changes inside a captured step
+
+    def to(self, device: torch.device) -> History:
+        """The same past on another device."""
+        edge_x, node_x = (None if x is None else x.to(device) for x in (self.edge_x, self.node_x))
+        return replace(self, index=self.index.to(device), edge_x=edge_x, node_x=node_x)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.index.size + sum(x.nbytes for x in (self.edge_x, self.node_x) if x is not None)
 
     def edge_features(self, pos: Tensor) -> Tensor | None:
         """(..., De) features of the events at ``pos``, zero where it is -1; None where the stream has none."""

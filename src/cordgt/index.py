@@ -127,6 +127,11 @@ class TemporalIndex:
         moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(x.nbytes for x in vars(self).values() if isinstance(x, Tensor))
+
     def plain(self) -> TemporalIndex:
         """The same index answering through torch operations, as on CUDA."""
         return replace(self, compiled=False)

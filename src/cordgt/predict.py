@@ -156,11 +156,7 @@ class Oracle:
         self.model.eval()
         with torch.inference_mode():
             parts = [
-                self.model.embed(
-                    self.model.reader.nodes(
-                        self.history, ids[i : i + at_once], t[i : i + at_once], cut[i : i + at_once]
-                    )
-                )
+                self.model.embed(self.model.read_nodes(self.history, *(x[i : i + at_once] for x in (ids, t, cut))))
                 for i in range(0, len(node), at_once)
             ]
         return torch.cat(parts).float().cpu().numpy() if parts else np.empty((0, 0), dtype=np.float32)

@@ -103,7 +103,7 @@ def _try(
     watcher: Watcher,
 ) -> Trial:
     """One training, from wherever it was; only its validation is looked at."""
-    device = task.device
+    device = task.network_device
     use_precision(settings, device)
     with folder.locked(), memory_explained(settings, folder):
         folder.sweep()

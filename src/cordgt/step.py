@@ -1,17 +1,25 @@
-"""One training step: run as it is on the CPU, recorded once and replayed as a CUDA graph on a GPU."""
+"""One training step: run as it is on the CPU, recorded once and replayed as a CUDA graph on a GPU.
+
+Where the past does not fit the GPU, it is read on the host, a few batches ahead, and the recorded step is fed with what
+was read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cordgt import draws
-from cordgt.models.base import LinkModel
+from cordgt.models.base import LinkModel, mapped, moved, tensors
 from cordgt.tasks.link import LinkTask
+from cordgt.threads import keep_threads
 
 
 @dataclass
@@ -44,7 +52,7 @@ class Step:
         Shapes: position (n,); share (n,), what each counts in the whole batch; start (1,).
         """
         self.optimizer.zero_grad(set_to_none=True)
-        at_once = self.model.queries_at_once if position.device.type == "cpu" else None
+        at_once = self.model.queries_at_once if self.device.type == "cpu" else None
         at_once = at_once or len(position)
         parts = zip(position.split(at_once), share.split(at_once), strict=True)
         losses = [self._backward(of, start, part) for of, part in parts]
@@ -98,26 +106,48 @@ class Step:
 
         Not in a step that is recorded: there the parts draw one after the other.
         """
-        generator = dropout_generator(self.task.device)
-        if self.task.device.type != "cpu" and self.task.group.size == 1:
+        generator = dropout_generator(self.device)
+        if self.device.type != "cpu" and self.task.group.size == 1:
             return lambda part: None
         of_batch = generator.initial_seed()
         return lambda part: generator.manual_seed(draws.child_int(of_batch, part) & (2**63 - 1))
 
+    def at(self, epoch: int) -> None:
+        """The epoch that the next batches are of."""
+        self.epoch = epoch
+
     def losses(self, batch: Any) -> Tensor:
         """(B,) what the model makes small, with products as precise as was asked for."""
-        with torch.autocast(self.task.device.type, torch.bfloat16, enabled=self.half):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
             return self.model.losses(batch).float()
 
     def _backward(self, position: Tensor, batch_start: Tensor, share: Tensor) -> Tensor:
         """Add the gradients of some events of a batch; their part of its loss comes back."""
+        return self._learn(moved(self.read(position, batch_start), self.device), share)
+
+    def read(self, position: Tensor, batch_start: Tensor) -> Any:
+        """What the network is told of the events at ``position``, where the past lies."""
         queries = self.task.queries(
             position, batch_start.expand_as(position), self.task.pools.train, seed=self.seed, epoch=self.epoch
         )
-        batch = self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
+        return self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
+
+    def _learn(self, batch: Any, share: Tensor) -> Tensor:
         loss = (self.losses(batch) * share).sum()
         loss.backward()
         return loss.detach()
+
+    def learn(self, batch: Any, weight: Tensor) -> Tensor:
+        """The rest of a step, once its batch has been read and lies where the network is."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self._learn(batch, weight / weight.sum())
+        self.optimizer.step()
+        return loss
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network computes."""
+        return self.task.network_device
 
 
 class CapturedStep:
@@ -126,28 +156,11 @@ class CapturedStep:
     Shapes are static, so the last batch is filled up with events of weight 0.
     """
 
-    WARM_UP = 3  # steps outside the graph, on a side stream, as recording asks for; weights are put back afterwards,
-    # and Adam's state is emptied: whoever had one before puts it back, as `training.Fit` does
-
     def __init__(self, step: Step, batch_size: int) -> None:
-        device = step.task.device
         self.step = step
-        self.position = torch.zeros(batch_size, dtype=torch.int64, device=device)
-        self.weight = torch.ones(batch_size, device=device)
-        before = {k: v.clone() for k, v in step.model.state_dict().items()}
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(self.WARM_UP):
-                step(self.position, self.weight)
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss = step(self.position, self.weight)
-        step.model.load_state_dict(before)
-        for state in step.optimizer.state.values():
-            for value in state.values():
-                value.zero_()
+        self.position = torch.zeros(batch_size, dtype=torch.int64, device=step.device)
+        self.weight = torch.ones(batch_size, device=step.device)
+        self.replay = _recorded(step, lambda: step(self.position, self.weight))
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
         n = len(position)
@@ -155,8 +168,109 @@ class CapturedStep:
         self.position[n:] = position[-1]
         self.weight[:n] = weight
         self.weight[n:] = 0.0
-        self.graph.replay()
-        return self.loss.clone()
+        return self.replay()
+
+
+class FedStep:
+    """A captured step whose batches are read on the host: the past lies there, because it does not fit the GPU.
+
+    `expect` says which batches come; a thread reads them, `AHEAD` of the one that is learnt from, into pinned memory.
+    So reading and learning go on at the same time, and copies wait for nobody. On a CPU nothing is recorded.
+    """
+
+    AHEAD = 4  # batches: enough to even out slow and fast ones
+
+    def __init__(self, step: Step, batch_size: int) -> None:
+        self.step, self.size = step, batch_size
+        self.weight = torch.ones(batch_size, device=step.device)
+        self.reader = ThreadPoolExecutor(1, thread_name_prefix="cordgt-reads", initializer=keep_threads)
+        self.coming: Iterator[Tensor] = iter(())
+        self.waiting: deque[tuple[Tensor, Future[Any]]] = deque()
+        self.batch = _copied(self._read(torch.from_numpy(step.task.split.train[:1])), step.device)
+        self.replay = _recorded(step, lambda: step.learn(self.batch, self.weight))
+
+    def at(self, epoch: int) -> None:
+        """The epoch that the next batches are of; none may be waiting."""
+        self.step.epoch = epoch
+
+    def expect(self, batches: Iterable[Tensor]) -> None:
+        """These batches of positions come next, each given to a call in turn."""
+        while self.waiting:  # those of an epoch that was left
+            self.waiting.popleft()[1].cancel()
+        self.coming = iter(batches)
+        self._go_on()
+
+    def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
+        expected, read = self.waiting.popleft()
+        if expected is not position:
+            raise ValueError("a batch was given that was not expected")
+        self._fill(read.result())
+        self._go_on()
+        n = len(position)
+        self.weight[:n] = weight
+        self.weight[n:] = 0.0
+        return self.replay()
+
+    def close(self) -> None:
+        """Read no further."""
+        self.reader.shutdown(cancel_futures=True)
+
+    def _go_on(self) -> None:
+        for position in islice(self.coming, self.AHEAD - len(self.waiting)):
+            self.waiting.append((position, self.reader.submit(self._read, position)))
+
+    def _read(self, position: Tensor) -> Any:
+        filled = torch.cat([position, position[-1:].expand(self.size - len(position))])
+        read = self.step.read(filled, filled[:1])
+        return _pinned(read) if self.step.device.type == "cuda" else read
+
+    def _fill(self, read: Any) -> None:
+        for place, tensor in zip(tensors(self.batch), tensors(read), strict=True):
+            if place.shape != tensor.shape:
+                raise ValueError(f"a batch has another shape than the first: {tensor.shape}, not {place.shape}")
+            place.copy_(tensor, non_blocking=True)
+
+
+WARM_UP = 3  # steps outside the graph, on a side stream, as recording asks for
+
+
+def _recorded(step: Step, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """``run`` as a CUDA graph that is replayed; as it is on a CPU.
+
+    Weights are as they were before; Adam's state is emptied: whoever had one puts it back, as `training.Fit` does.
+    """
+    if step.device.type == "cpu":
+        return run
+    before = {k: v.clone() for k, v in step.model.state_dict().items()}
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = run()
+    step.model.load_state_dict(before)
+    for state in step.optimizer.state.values():
+        for value in state.values():
+            value.zero_()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return loss.clone()
+
+    return replay
+
+
+def _copied(read: Any, device: torch.device) -> Any:
+    """A batch of its own on a device, to be filled again and again."""
+    return mapped(read, lambda x: x.to(device, copy=True))
+
+
+def _pinned(read: Any) -> Any:
+    """A batch in memory from which a GPU copies by itself."""
+    return mapped(read, lambda x: x.contiguous().pin_memory())
 
 
 def dropout_generator(device: torch.device) -> torch.Generator:

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from signal import Signals
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ from cordgt.models.base import LinkModel
 from cordgt.processes import Group, Lost, own_device
 from cordgt.run import STATES, RunFolder
 from cordgt.settings import Settings
-from cordgt.step import CapturedStep, Step, dropout_generator
+from cordgt.step import CapturedStep, FedStep, Step, dropout_generator
 from cordgt.stopping import Stop, Stopped, listening
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate
 
@@ -187,10 +187,15 @@ class Fit:
         self.validates = phase == "fit"
         self.progress = Progress(phase=phase)
         self.best: dict[str, Tensor] = {}
-        device = task.device
+        device = task.network_device
         model = network_for(settings, task.stream)
+        if model.remembers and task.device != device:
+            raise SettingError(
+                f"{settings.model} keeps its memory beside the past, which is too large for the GPU: use --device cpu."
+            )
         if start is not None:
             load_weights(model, start, "the run given to --init")
+        self.device = device
         self.model = model.to(device)
         cuda = device.type == "cuda"
         self.optimizer = (
@@ -211,11 +216,19 @@ class Fit:
         if not self.task.group.from_first(self._restore()):
             self.model.prepare(self.task.training, int(self.task.split.train[-1]) + 1)
         self._agree()
+        with ExitStack() as closing:
+            self._epochs(closing)
+        return self.best
+
+    def _epochs(self, closing: ExitStack) -> None:
+        """All epochs that are left; what has to be ended afterwards is left to ``closing``."""
         step = None
         while not self.progress.finished:
             try:
                 if step is None:
                     step = self._make_step()
+                    if isinstance(step, FedStep):
+                        closing.callback(step.close)
                 self._epoch(step)
             except Stopped as stopped:
                 self._save()
@@ -227,7 +240,6 @@ class Fit:
                     raise
                 traceback.clear_frames(error.__traceback__)  # which hold what the step had made so far
                 raise TooLarge(self._what_fits()) from None
-        return self.best
 
     def _agree(self) -> None:
         """Every process goes on from where the first one stands: only that one reads the folder."""
@@ -243,7 +255,7 @@ class Fit:
     def _left_alone(self, lost: Lost) -> BaseException:
         """What to raise where another process is lost, after a checkpoint: sums that were not made changed nothing."""
         saved = ""
-        if self.task.device.type == "cpu":  # a GPU may still be waiting for a sum
+        if self.device.type == "cpu":  # a GPU may still be waiting for a sum
             self._save()
             saved = f" Saved after {self._whereabouts()}."
         if self.stop.asked is not None:  # the others were asked to end, and have
@@ -255,7 +267,7 @@ class Fit:
 
         On the CPU tensors are counted, on a GPU the allocator is asked.
         """
-        size, device = self.settings.training.batch_size, self.task.device
+        size, device = self.settings.training.batch_size, self.device
         few = min(4, size)
         try:
             free = free_memory(device)
@@ -275,10 +287,10 @@ class Fit:
 
         def back_to_front() -> None:
             queries = self.task.queries(positions, positions[:1], self.task.pools.train, seed=seed, epoch=1)
-            self.model.losses(self.model.reader.pairs(self.task.training, queries)).sum().backward()
+            self.model.losses(self.model.read(self.task.training, queries)).sum().backward()
             self.model.zero_grad(set_to_none=True)
 
-        return peak_bytes(back_to_front, self.task.device)
+        return peak_bytes(back_to_front, self.device)
 
     def _whereabouts(self) -> str:
         p = self.progress
@@ -288,15 +300,17 @@ class Fit:
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
         pieces = self.settings.training.pieces
-        if self.task.device.type == "cpu" or self.model.remembers:  # memory reaches as far as it must: no fixed shapes
+        if self.device.type == "cpu" or self.model.remembers:  # memory reaches as far as it must: no fixed shapes
             return Step(self.model, self.task, self.optimizer, self.settings.seed, 0, pieces=pieces)
         self.model.train()
         half = self.model.halves and self.settings.training.precision == "bf16"
-        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, self.epoch_tensor, half, pieces)
+        fed = self.task.device != self.device
+        epoch = 1 if fed else self.epoch_tensor
+        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, epoch, half, pieces)
         if self.task.group.size > 1:  # sums over processes are not recorded
             return plain
         saved = {k: v.clone() for k, v in self._tensors().items()}
-        captured = CapturedStep(plain, self.settings.training.batch_size)
+        captured = (FedStep if fed else CapturedStep)(plain, self.settings.training.batch_size)
         self._load_tensors(saved)
         return captured
 
@@ -304,8 +318,8 @@ class Fit:
         p, settings = self.progress, self.settings
         epoch = p.epoch + 1
         self.epoch_tensor.fill_(epoch)
-        if isinstance(step, Step):
-            step.epoch = epoch
+        if isinstance(step, Step | FedStep):
+            step.at(epoch)
         loss = self._train_once(step, epoch)
         record: dict[str, Any] = {"phase": p.phase, "epoch": epoch, "loss": loss, "train_seconds": p.seconds}
         if self.validates:
@@ -327,21 +341,23 @@ class Fit:
         """The rest of a pass over the training events in stream order; the mean loss over all of it."""
         p, size = self.progress, self.settings.training.batch_size
         positions = torch.from_numpy(self.task.split.train).to(self.task.device)
-        weight = torch.ones(size, device=self.task.device)
-        generator = dropout_generator(self.task.device)
+        batches = positions[p.events :].split(size)
+        weight = torch.ones(size, device=self.device)
+        generator = dropout_generator(self.device)
+        if isinstance(step, FedStep):
+            step.expect(batches)
         key = draws.child_int(draws.mix_int(self.settings.seed), epoch)
         self.watcher.epoch_begins(p.phase, epoch, self.epochs, len(positions))
         self.model.train()
         shown, last = 0, time.perf_counter()
         began = last - p.seconds
-        for start in range(p.events, len(positions), size):
-            batch = positions[start : start + size]
-            generator.manual_seed(draws.child_int(key, start // size) & (2**63 - 1))
+        for number, batch in enumerate(batches, start=p.events // size):
+            generator.manual_seed(draws.child_int(key, number) & (2**63 - 1))
             self.loss += step(batch, weight[: len(batch)]).double() * len(batch)
             p.events += len(batch)
             now = time.perf_counter()
             p.seconds = now - began
-            if now - last > SECONDS_BETWEEN_LINES or self.task.device.type == "cpu":
+            if now - last > SECONDS_BETWEEN_LINES or self.device.type == "cpu":
                 loss = self._mean_loss(epoch)
                 self.watcher.step(p.events - shown, loss)
                 shown = p.events
@@ -418,7 +434,7 @@ class Fit:
         assert self.optimizer is not None
         self.model.load_state_dict(_below(tensors, "model."))
         self.model.carry_on(_below(tensors, "carried."))
-        device = self.task.device
+        device = self.device
         self.best = {k: v.to(device) for k, v in _below(tensors, "best.").items()}
         for i, parameter in enumerate(self._optimised()):
             given = _below(tensors, f"adam.{i}.")
@@ -493,7 +509,7 @@ def train_in(
 ) -> dict[str, Any]:
     """Train, evaluate and write everything into ``folder``; the contents of ``metrics.json`` come back."""
     watcher = watcher or Silent()
-    device = task.device
+    device = task.network_device
     use_precision(settings, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -524,7 +540,7 @@ def _fit_and_measure(
     epochs = settings.training.epochs
     fit = Fit(folder, settings, task, phase="fit", epochs=epochs, start=start, watcher=watcher, stop=stop)
     best = fit.run()
-    load_weights(fit.model, {k: v.to(task.device) for k, v in best.items()}, str(folder.path))
+    load_weights(fit.model, {k: v.to(task.network_device) for k, v in best.items()}, str(folder.path))
     folder.write_tensors("model.safetensors", fit.model.state_dict(), vars(fit.progress))
     metrics = _figures(fit.model, task, settings, fit.progress, Heeding(watcher, stop))
     if refit and fit.model.trains:
@@ -554,7 +570,7 @@ def _refit(
 ) -> dict[str, Any]:
     """Train anew on every event for as many epochs as validation chose. The figures stay those of the honest split."""
     everything = LinkTask.prepare(
-        task.stream, task.protocol, seed=settings.seed, device=task.device, everything=True, group=task.group
+        task.stream, task.protocol, seed=settings.seed, device=task.network_device, everything=True, group=task.group
     )
     fit = Fit(folder, settings, everything, phase="refit", epochs=epochs, start=start, watcher=watcher, stop=stop)
     weights = fit.run()
@@ -574,7 +590,8 @@ def _figures(
         "seconds_per_epoch": progress.train_seconds / progress.epoch if progress.epoch else 0.0,
         "parameters": sum(p.numel() for p in model.parameters()),
         "protocol": dict(vars(settings.protocol)),
-        "device": str(task.device),
+        "device": str(task.network_device),
+        "past_on": str(task.device),
     }
     found |= {"processes": task.group.size} if task.group.size > 1 else {}
     found |= all_figures(model, task, watcher)

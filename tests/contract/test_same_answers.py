@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.audit import tensors
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.metrics import link_metrics
+from cordgt.models.base import tensors
 from cordgt.protocol import VISIBILITIES, Protocol
 from cordgt.step import Step
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate, score_queries

@@ -44,7 +44,7 @@ def heat(run: Run) -> dict[str, Any]:
     with torch.inference_mode():
         for start in range(0, len(true.src), AT_ONCE):
             chunk = Queries(**{name: value[start : start + AT_ONCE] for name, value in vars(true).items()})
-            trees = model.reader.pairs(task.whole, chunk)
+            trees = model.read(task.whole, chunk)
             say, valid = _say(model, trees)
             td, sd = (_to_both_ends(x) for x in (trees.td, trees.sd))
             group = (td / most * (GROUPS - 1)).long().clamp(0, GROUPS - 2)

@@ -7,6 +7,8 @@ only, no sampler, no device, no file. The loop calls one after the other, so bot
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -40,6 +42,20 @@ class LinkModel(nn.Module):
     by_number = False  # True: it learns something of each node by itself, so a new one is not like a known one
     transductive = False  # True: moreover it is made with n_nodes=, and has no figures for new nodes
 
+    def read(self, history: History, queries: Queries) -> Any:
+        """What the reader's ``pairs`` reads, where the network is: elsewhere only if the past is too large for that."""
+        return moved(self.reader.pairs(history, queries), self.device)
+
+    def read_nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Any:
+        """What the reader's ``nodes`` reads, where the network is."""
+        return moved(self.reader.nodes(history, node, t, cut), self.device)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the network computes; None: wherever the past lies, for it has no weights."""
+        weight = next(self.parameters(), None)
+        return None if weight is None else weight.device
+
     def prepare(self, history: History, cut: int) -> None:
         """What is learnt before the first epoch, from the first ``cut`` events of what training may see. Nothing."""
 
@@ -70,3 +86,33 @@ class LinkModel(nn.Module):
         """Go on training from what `carried` gave. KeyError where that was another model's."""
         if tensors:
             raise KeyError(f"{type(self).__name__} carries nothing")
+
+
+def moved(read: Any, device: torch.device | None) -> Any:
+    """What a reader read, with its tensors on a device; as it is where None is given."""
+    return read if device is None else mapped(read, lambda x: x.to(device))
+
+
+def mapped(read: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """What a reader read with every tensor changed; itself where none did."""
+    if isinstance(read, Tensor):
+        return change(read)
+    if isinstance(read, tuple):
+        return tuple(mapped(part, change) for part in read)
+    if not is_dataclass(read) or isinstance(read, type):
+        return read
+    parts = {field.name: getattr(read, field.name) for field in fields(read)}
+    others = {name: mapped(part, change) for name, part in parts.items()}
+    return read if all(others[name] is part for name, part in parts.items()) else replace(read, **others)
+
+
+def tensors(read: Any) -> list[Tensor]:
+    """The tensors of what a reader read, in the order of its fields."""
+    found: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    mapped(read, keep)
+    return found

@@ -18,7 +18,7 @@ from torch import Tensor
 from cordgt.context import Context
 from cordgt.distance import tree_distances
 from cordgt.history import Queries
-from cordgt.models.base import LinkModel
+from cordgt.models.base import LinkModel, moved
 from cordgt.models.cordgt import Cordgt, Trees
 from cordgt.tasks.link import LinkTask
 
@@ -57,8 +57,8 @@ def drivers(model: LinkModel, task: LinkTask, queries: Queries) -> list[list[Dri
         return [[] for _ in queries.src]
     model.eval()
     with torch.inference_mode():
-        node = model.reader.sample(task.whole, queries.ends, queries.cut).node  # (B, 2, C)
-        batch = model.reader.pairs(task.whole, queries)
+        node = moved(model.reader.sample(task.whole, queries.ends, queries.cut).node, model.device)  # (B, 2, C)
+        batch = model.read(task.whole, queries)
     who = node.cpu().numpy()
     row, tried = _largest(model, batch, who)
     change = _changes(model, batch, node, row, tried)
@@ -141,7 +141,7 @@ def _by_slot(model: Cordgt, task: LinkTask, queries: Queries) -> tuple[np.ndarra
         td, sd = tree_distances(  # to both ends, also where the model itself is told of one (STPE-U)
             history.index, reader.shape, trees, queries.t, queries.pair_cut, reader.scale, correlated=True
         )
-        batch = reader.pairs(history, queries)
+        batch = model.read(history, queries)
     influence = torch.stack(model.influences(batch), dim=1)[:, :, 0]  # (B, 2, C)
     gain = influence * batch.valid.sum(-1, keepdim=True)  # a mean over the slots has their number in it
     own = torch.tensor([0, 3], device=td.device), torch.tensor([1, 2], device=td.device)  # `distance.relations`

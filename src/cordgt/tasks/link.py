@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cordgt.arrays import distinct
-from cordgt.errors import RunError
+from cordgt.errors import RunError, check_choice
 from cordgt.events import EventStream
 from cordgt.hidden_index import hidden_index
 from cordgt.history import History, Queries
@@ -25,6 +26,7 @@ from cordgt.split import Split, split_events
 
 PARTS = ("validation", "test")
 SETTINGS = ("transductive", "inductive")
+PAST = "CORDGT_PAST"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class LinkTask:
     training: History  # without the events of masked nodes
     whole: History  # all events
     pools: Pools
+    network_device: torch.device  # where scores and gradients are computed
     group: Group = ALONE  # the processes that share training and evaluation
 
     @classmethod
@@ -61,14 +64,19 @@ class LinkTask:
         everything: bool = False,
         group: Group = ALONE,
     ) -> LinkTask:
-        """Split, index and move to the device. ``everything``: train on all events, masking none."""
+        """Split, index, and move to the device what fits it. ``everything``: train on all events, masking none."""
         split = split_of(stream, protocol)
-        whole = history_of(stream, seed=seed, device=device)
+        whole = history_of(stream, seed=seed, device=torch.device("cpu"))
         training = whole
         if everything:
             split = replace(split, train=np.arange(stream.n_events))
         elif split.masked.any():
-            training = replace(whole, index=_without(stream, split.masked).to(device))
+            training = replace(whole, index=_without(stream, split.masked))
+        network_device = device
+        device = home_of(device, whole.size + (0 if training is whole else training.index.size))
+        alike = training is whole
+        whole = whole.to(device)
+        training = whole if alike else replace(whole, index=training.index.to(device))
         return cls(
             stream=stream,
             split=split,
@@ -78,11 +86,13 @@ class LinkTask:
             training=training,
             whole=whole,
             pools=_pools(stream, split, protocol, device),
+            network_device=network_device,
             group=group,
         )
 
     @property
     def device(self) -> torch.device:
+        """Where the past lies: with the network, or on the host if it is too large for that."""
         return self.src.device
 
     def queries(
@@ -190,6 +200,19 @@ def split_of(stream: EventStream, protocol: Protocol) -> Split:
     )
 
 
+def home_of(device: torch.device, n_bytes: int) -> torch.device:
+    """Where a past of so many bytes lies for a network on a device: there, or on the host if it is large.
+
+    Half of a GPU's free memory is left for the work itself. ``CORDGT_PAST`` decides otherwise: device or host.
+    """
+    asked = os.environ.get(PAST, "auto")
+    check_choice(PAST, asked, ("auto", "device", "host"))
+    if device.type == "cpu" or asked == "device":
+        return device
+    fits = asked == "auto" and n_bytes <= torch.cuda.mem_get_info(device)[0] // 2
+    return device if fits else torch.device("cpu")
+
+
 def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes: int | None = None) -> History:
     """All of a stream as a model may read it."""
     kept = stream.kept
@@ -200,9 +223,10 @@ def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes:
         index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, n)
 
     def features(x: np.ndarray | None) -> Tensor | None:
-        return None if x is None else as_tensor(x).to(device)  # those of a store stay on disk until they are needed
+        return None if x is None else as_tensor(x)  # those of a store stay on disk until they are needed
 
-    return History(index.to(device), features(stream.edge_x), features(stream.node_x), seed=seed)
+    history = History(index, features(stream.edge_x), features(stream.node_x), seed=seed)
+    return history.to(home_of(device, history.size))
 
 
 def _without(stream: EventStream, masked: np.ndarray) -> TemporalIndex:
@@ -248,7 +272,7 @@ def score_queries(
     off the same chunks. RunError where a logit is not finite: such scores would rank as they come, and flatter.
     """
     n, width = queries.dst.shape
-    on_cpu = history.index.device.type == "cpu"
+    on_cpu = (model.device or history.index.device).type == "cpu"
     usual = model.pairs_at_once_on_cpu if on_cpu and model.pairs_at_once_on_cpu else model.pairs_at_once
     at_once = pairs_at_once or usual
     if width > at_once:  # one query alone is too many: its candidates are asked about in parts
@@ -264,7 +288,7 @@ def score_queries(
         for start in range(mine.start, mine.stop, step):
             part = slice(start, start + step)
             chunk = Queries(**{name: value[part] for name, value in vars(queries).items()})
-            out.append(model(model.reader.pairs(history, chunk)))
+            out.append(model(model.read(history, chunk)))
             if progress is not None:
                 done = min(n - told, len(chunk.src) * group.size)  # the others are about as far
                 progress(done)

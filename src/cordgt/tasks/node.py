@@ -111,7 +111,7 @@ def embeddings(
     progress: Callable[[int], None] | None = None,
     at_once: int = 1000,
 ) -> Tensor:
-    """(n, D) float32 on the task's device: the sources of a part's labelled events, each before its event's time."""
+    """(n, D) float32 where the model is: the sources of a part's labelled events, each before its event's time."""
     if not model.embeds:
         raise DataError(f"This model ({type(model).__name__.lower()}) has no embeddings of single nodes.")
     index = task.link.whole.index
@@ -121,7 +121,7 @@ def embeddings(
     with torch.inference_mode():
         for start in range(0, len(position), at_once):
             here = position[start : start + at_once]
-            read = model.reader.nodes(
+            read = model.read_nodes(
                 task.link.whole, task.link.src[here], index.elapsed[here], index.tie_start[here].long()
             )
             found.append(model.embed(read).float())
