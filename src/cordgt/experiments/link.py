@@ -7,7 +7,7 @@ from typing import Any
 
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
-from cordgt.experiments.tables import Asked, Compared, Report, Section, comparable, gather, notes, percent
+from cordgt.experiments.tables import Asked, Compared, Report, Section, comparable, data_name, gather, notes, percent
 from cordgt.tasks.link import SETTINGS
 
 NAMES = {
@@ -74,11 +74,11 @@ def link_report(asked: Asked, store: Store, metric: str) -> Report:
                 records.append(
                     about | each[setting].columns | {"ours_by_batch": by_batch.columns["ours"]} | _costs(found)
                 )
-                panels.setdefault((setting, data), {})[model_name(model)] = each[setting]
+                panels.setdefault((setting, data_name(data, every)), {})[model_name(model)] = each[setting]
             words = [word for setting in SETTINGS for word in each[setting].words]
             rows.append([model_name(model), *words, str(len(found))])
         columns = [f"{setting}: {what}" for setting in SETTINGS for what in ("the paper", "here", "difference")]
-        sections.append(Section(data, ["", *columns, "seeds"], rows))
+        sections.append(Section(data_name(data, every), ["", *columns, "seeds"], rows))
     name = METRICS[metric]
     title = f"{name} of link prediction, in percent"
     draw = partial(_draw, title, panels, name)
@@ -130,10 +130,10 @@ def ablation_report(asked: Asked, store: Store) -> Report:
                 words += [*each.words, _cost(each.mean, full[metric].mean)]
                 cost = {"costs": _loss(each.mean, full[metric].mean), "paper_costs": _paper_loss(metric, row, data)}
                 records.append({"data": data, "row": row, "metric": metric} | each.columns | cost)
-                panels.setdefault((name, data), {})[label] = each
+                panels.setdefault((name, data_name(data, every)), {})[label] = each
             rows.append([label, *words, str(len(found))])
         columns = [f"{n}: {what}" for n in METRICS.values() for what in ("the paper", "here", "difference", "to full")]
-        sections.append(Section(data, ["", *columns, "seeds"], rows))
+        sections.append(Section(data_name(data, every), ["", *columns, "seeds"], rows))
     said = notes(store, wanted, every)
     said.append(
         "All rows have the paper's mask but the sixth, which is our default: docs/results.md says why. "

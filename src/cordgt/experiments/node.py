@@ -8,7 +8,7 @@ from pathlib import Path
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import model_name
-from cordgt.experiments.tables import Asked, Compared, Report, Section, comparable, gather, notes, percent
+from cordgt.experiments.tables import Asked, Compared, Report, Section, comparable, data_name, gather, notes, percent
 from cordgt.models import MODELS
 
 DATASETS = (*paper.NODE_DATASETS, "mooc")  # the last has labels too, though not in the paper
@@ -41,12 +41,14 @@ def node_report(asked: Asked, store: Store) -> Report:
             rows.append([model_name(model), *auc.words, ap.ours, str(len(found))])
             about = {"data": data, "model": model, "metric": "auc"}
             records.append(about | auc.columns | {"ap": ap.columns["ours"], "ap_of_chance": chance.columns["ours"]})
-            panels.setdefault(("", data), {})[model_name(model)] = auc
+            panels.setdefault(("", data_name(data, every)), {})[model_name(model)] = auc
             for cell in found:
                 f = cell["figures"]
                 told = [f"{f[part]['positive']:,} of {f[part]['events']:,} in {part}" for part in ("train", "test")]
                 counts[data] = f"**{data}**: positive labels are {' and '.join(told)}."
-        sections.append(Section(data, ["", "AUC: the paper", "here", "difference", "AP here", "seeds"], rows))
+        sections.append(
+            Section(data_name(data, every), ["", "AUC: the paper", "here", "difference", "AP here", "seeds"], rows)
+        )
     said = [
         "The encoder is trained on links and frozen; an MLP on its embeddings of single nodes (STPE-U) tells whether "
         "the source's state changes with an event, seeing what is strictly earlier. Split by time as the links are.",

@@ -38,9 +38,7 @@ def figure(path: Path, rows: int, columns: int, size: tuple[float, float], **opt
             pyplot.close(made)
 
 
-def dots(
-    path: Path, title: str, panels: Mapping[tuple[str, str], Mapping[str, Compared]], unit: str, foot: str = ""
-) -> None:
+def dots(path: Path, title: str, panels: Mapping[tuple[str, str], Mapping[str, Compared]], unit: str) -> None:
     """Ours beside the paper's: a panel for each (row, column), a line for each name in it."""
     rows, columns = (list(dict.fromkeys(key[k] for key in panels)) for k in (0, 1))
     lines = max((len(panel) for panel in panels.values()), default=1)
@@ -54,7 +52,8 @@ def dots(
                 if i == len(rows) - 1:
                     axes[i][j].set_xlabel(unit)
         made.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-        _legend(made, foot)
+        starred = any(column.endswith("*") for column in columns)
+        _legend(made, "* not as published" if starred else "")
 
 
 def _panel(axes: Any, panel: Mapping[str, Compared], *, show_names: bool) -> None:
@@ -79,7 +78,9 @@ def _legend(made: Any, foot: str) -> None:
         Line2D([], [], marker="o", color=OURS, lw=1.2, label="here: mean, standard deviation, each seed"),
         Line2D([], [], marker="D", color=PAPER, mfc="white", lw=1.2, label="the paper"),
     ]
-    made.legend(handles=marks, loc="outside lower left", ncols=2, frameon=False, title=foot or None)
+    if foot:
+        marks.append(Line2D([], [], lw=0, label=foot))
+    made.legend(handles=marks, loc="outside lower left", ncols=3, frameon=False)
 
 
 def curves(axes: Any, series: Mapping[str, Sequence[tuple[float, Compared]]]) -> None:

@@ -166,6 +166,11 @@ def comparable(cells: Iterable[dict[str, Any]]) -> bool:
     return all(paper.is_published(k["data"], k["stream"]["nodes"], k["stream"]["events"]) for k in cells)
 
 
+def data_name(data: str, cells: Iterable[dict[str, Any]]) -> str:
+    """A dataset as a heading has it: with a star where it is not as published, which the foot explains."""
+    return f"{data} *" if any(k["data"] == data and k["stream"]["differs"] for k in cells) else data
+
+
 def data_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
     """What is to be known of the data: where it is not as published, and where cells are of different files."""
     said: dict[str, None] = {}
@@ -174,7 +179,7 @@ def data_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
         size = f"{stream['nodes']:,} nodes, {stream['events']:,} events"
         if stream["differs"]:
             beside = " The paper's figures stand beside it all the same." if comparable([cell]) else ""
-            said[f"**{cell['data']}**: {stream['differs']}.{beside}"] = None
+            said[f"\\* **{cell['data']}**: {stream['differs']}.{beside}"] = None
         elif not comparable([cell]):
             said[f"**{cell['data']}** ({size}) is not a dataset of the paper's: no figure of its stands beside it."] = (
                 None

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -216,11 +217,24 @@ class Relay(Silent):
         self.said.put({"what": "epoch", "cell": self.cell, "record": record})
 
 
+def _end_with(parent: int) -> None:
+    """Stop this process as a signal would where the first one is gone, so that nothing trains on unseen."""
+    while os.getppid() == parent:
+        time.sleep(2)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _worker(number: int, cells: list[Cell], store: Store, options: dict[str, Any], said: Any) -> None:
-    """One of the processes. Ctrl-C reaches all of them at once: only SIGTERM counts here, which the first passes on."""
+    """One of the processes. Ctrl-C reaches all of them at once: only SIGTERM counts here, which the first passes on.
+
+    It ends a training after its batch, and anything else as Ctrl-C would: killed outright, a process could take a lock
+    of the queue with it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(options["threads"])
     parent = os.getppid()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     limits = Limits(time.monotonic() + options["left"], options["whole"])
     failed: dict[str, str] = {}
     outcome = Outcome()
@@ -236,6 +250,8 @@ def _worker(number: int, cells: list[Cell], store: Store, options: dict[str, Any
             watch=lambda cell: Relay(cell, said),
             go_on=lambda: os.getppid() == parent,
         )
+    except KeyboardInterrupt:
+        pass  # between two trainings, or while data was read: nothing to save
     except Exception as error:  # a mistake of ours: told by the first process, and the others go on
         traceback.print_exc()
         failed = {f"worker {number}": f"{type(error).__name__}: {error}"}
