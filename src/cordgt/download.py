@@ -179,24 +179,38 @@ def _receive(url: str, part: _Part, expected: Expected, progress: Progress) -> N
 
 
 def _write_on(answer: Any, part: _Part, have: int, total: int | None, progress: Progress) -> None:
-    try:
-        with open(part.path, "ab" if have else "wb") as file:
-            progress(have, total)
-            while chunk := answer.read(CHUNK):
+    with _opened(part.path, "ab" if have else "wb") as file:
+        progress(have, total)
+        while chunk := _read(answer):
+            try:
                 file.write(chunk)
-                have += len(chunk)
-                if total is not None and have > total:
-                    break
-                progress(have, total)
-    except (TimeoutError, ConnectionError, HTTPException):
-        raise
-    except OSError as error:
-        raise DataError(f"{part.path} cannot be written: {error.strerror or error}.") from None
+                file.flush()  # a full disk is told here, and what counts as received is there
+            except OSError as error:
+                raise DataError(f"{part.path} cannot be written: {error.strerror or error}.") from None
+            have += len(chunk)
+            if total is not None and have > total:
+                break
+            progress(have, total)
     if total is not None and have > total:
         part.discard()
         raise DataError(f"{part.target.name}: more bytes came than were announced ({total:,}). Nothing was kept.")
     if total is not None and have < total:
         raise CutShort(f"{have:,} of {total:,} bytes came")
+
+
+def _opened(path: Path, how: str) -> Any:
+    try:
+        return open(path, how)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def _read(answer: Any) -> bytes:
+    """The next bytes; CutShort where the network fails."""
+    try:
+        return bytes(answer.read(CHUNK))
+    except (OSError, HTTPException) as error:
+        raise CutShort(str(error) or type(error).__name__) from None
 
 
 def _accept(url: str, part: _Part, expected: Expected) -> Fetched:

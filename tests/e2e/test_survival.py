@@ -105,9 +105,9 @@ def test_two_processes_on_one_folder(data: Path, whole: dict[str, Any]) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 96 KiB; skipped where it cannot be made."""
+    """A file system of 256 KiB, enough for a run and its report; skipped where it cannot be made."""
     (tmp_path / "disk").mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(tmp_path / "disk")]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path / "disk")]
     try:
         made = subprocess.run(mount, capture_output=True).returncode == 0
     except OSError:

@@ -39,7 +39,8 @@ def same_figures(a: str | Path, b: str | Path) -> bool:
 def test_what_a_run_folder_holds(trained: Trained) -> None:
     names = {path.name for path in trained.run.iterdir()} - {"tensorboard"}
     assert names == {
-        "config.toml", "metrics.json", "history.jsonl", "model.safetensors", "events.parquet", "nodes.parquet"
+        "config.toml", "metrics.json", "history.jsonl", "model.safetensors", "events.parquet", "nodes.parquet",
+        "report.html",
     }  # fmt: skip
     found = figures(trained.run)
     assert {"model": "cordgt", "data": "data", "seed": 0, "epochs": 1}.items() <= found.items()
