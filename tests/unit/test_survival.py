@@ -331,7 +331,7 @@ def test_memory_that_runs_out(
 
     said = r"Memory ran out.*smaller batch_size \(now 20\), fanout \(now 3\), hidden \(now 8\).*--resume"
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "_dropout_generator", fails)
+        patched.setattr(loop, "dropout_generator", fails)
         with pytest.raises(RunError, match=said):
             fit(tmp_path / "run")
     fit(tmp_path / "run", resume=True)
@@ -347,7 +347,7 @@ def test_memory_that_runs_out_says_which_batch_fits(
     def fails(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(loop, "_dropout_generator", fails)
+    monkeypatch.setattr(loop, "dropout_generator", fails)
     monkeypatch.setattr(loop, "free_memory", lambda _: free)
     with pytest.raises(RunError, match=f"now 20.*By a step of 8 events, {said}"):
         fit(tmp_path / "run")
@@ -357,6 +357,6 @@ def test_other_errors_are_not_taken_for_memory(tmp_path: Path, monkeypatch: pyte
     def fails(*_: Any) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(loop, "_dropout_generator", fails)
+    monkeypatch.setattr(loop, "dropout_generator", fails)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         fit(tmp_path / "run")
