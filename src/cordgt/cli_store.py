@@ -85,10 +85,15 @@ def data_convert(
     if out.suffix.lower() not in ("", ".store") and not out.is_dir():
         raise DataError(f"{out} ends in '{out.suffix}'; .csv, .parquet, .store (or nothing, for a store) was expected.")
     from cordgt.conversion import convert_to_store, parse_size
+    from cordgt.store import part_folder
 
     size = parse_size(memory)
     with Progressing() as watcher:
-        store = convert_to_store(data, out, memory=size, replace=replace, watcher=watcher, **columns)
+        try:
+            store = convert_to_store(data, out, memory=size, replace=replace, watcher=watcher, **columns)
+        except KeyboardInterrupt:
+            console.note(f"What was done is kept in {part_folder(out)}: the same command goes on from there.")
+            raise
     for text in store.notes:
         console.note(f"{store.name}: {text}")
     console.note(f"{out}: a store of {store.n_events:,} events of {store.n_nodes:,} nodes, {_size(store)}")

@@ -219,7 +219,7 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypat
         while not done:
             left[0] = rng.randrange(1, 90)
             try:
-                convert_to_store(log, target, memory=30_000)
+                convert_to_store(log, target, memory=3_000)
                 done = True
             except Cut:
                 cuts += 1

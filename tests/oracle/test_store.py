@@ -28,7 +28,7 @@ from cordgt.store import Store, open_store
 from cordgt.store_append import append_to_store
 from cordgt.store_build import make_store
 
-LITTLE = 12_000  # bytes of memory: a few rows at a time, many ranges
+LITTLE = 2_000  # bytes of memory: a few rows at a time, many ranges
 
 
 @dataclass(frozen=True)
