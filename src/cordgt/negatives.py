@@ -35,13 +35,18 @@ def negatives_key(seed: int) -> int:
     return draws.child_int(draws.mix_int(seed), _TAG)
 
 
-def draw_negatives(pool: Tensor, dst: Tensor, position: Tensor, *, seed: int, epoch: Tensor | int = 0) -> Tensor:
-    """One node of ``pool`` for each query, uniformly, never ``dst`` itself. The source may be drawn.
+def draw_negatives(
+    pool: Tensor, dst: Tensor, position: Tensor, *, seed: int, epoch: Tensor | int = 0, n: int = 1
+) -> Tensor:
+    """``n`` nodes of ``pool`` for each query, uniformly, never ``dst`` itself. The source may be drawn, a node twice.
 
-    Shapes: pool (P,) int64, ascending and distinct, P >= 2; dst and position (B,) int64; (B,) int64 comes back.
+    Shapes: pool (P,) int64, ascending and distinct, P >= 2; dst and position (B,) int64; (B, n) int64 comes back.
     """
     key = draws.epoch_key(negatives_key(seed), epoch)
-    key = draws.child(key, position)
+    key = draws.child(key, position).unsqueeze(-1)
+    more = draws.child(key, torch.arange(1, n, device=pool.device))  # the first draw is the same for every n
+    key = torch.cat([key, more], dim=-1)
+    dst = dst.unsqueeze(-1)
     place = torch.searchsorted(pool, dst)
     in_pool = pool[place.clamp_max(len(pool) - 1)] == dst
     drawn = draws.below(key, len(pool) - in_pool.long())

@@ -25,18 +25,22 @@ class Training:
     lr: float = 0.001
     patience: int = 3  # epochs without a better validation AP before it stops
     tolerance: float = 1e-4  # what counts as better, relative
+    drawn: int = 1  # destinations that a true one is told from in training
+    average: float = 0.0  # above 0: weights are judged and kept as their moving average, this much of it kept a step
     precision: str = "bf16"  # of matrix products on a GPU: "bf16" in training where a model can, "tf32", "fp32"
     pieces: int = 0  # of a batch, for the same bits with one process or with several; 0: as is fastest
     checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; each epoch ends with one
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1)):
+        for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1), ("drawn", 1)):
             if getattr(self, name) < least:
                 raise SettingError(f"{name}={getattr(self, name)}: it is at least {least}.")
         if not 0 < self.lr < float("inf"):
             raise SettingError(f"lr={self.lr}: the learning rate is above 0.")
         if not 0 <= self.tolerance < float("inf"):
             raise SettingError(f"tolerance={self.tolerance}: it is a number from 0 up.")
+        if not 0 <= self.average < 1:
+            raise SettingError(f"average={self.average}: it lies between 0 and 1, as 0.999 does; 0 is none.")
         if self.pieces < 0:
             raise SettingError(f"pieces={self.pieces}: it is a number of parts of a batch, or 0.")
         if not self.checkpoint_minutes >= 0:

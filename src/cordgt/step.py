@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -20,6 +21,52 @@ from cordgt import draws
 from cordgt.models.base import LinkModel, mapped, moved, tensors
 from cordgt.tasks.link import LinkTask
 from cordgt.threads import keep_threads
+
+
+class Average:
+    """A moving average of a model's weights, of which ``kept`` stays at each step; of all steps so far where they are
+    few. What is not learnt (a model's counts and constants) is the latest."""
+
+    def __init__(self, model: LinkModel, kept: float) -> None:
+        self.kept = kept
+        self.weights = {name: q.detach().clone() for name, q in model.named_parameters()}
+        device = next(iter(self.weights.values())).device
+        self.steps = torch.zeros((), dtype=torch.float32, device=device)
+
+    @torch.no_grad()
+    def add(self, model: LinkModel) -> None:
+        """Take in the weights after one more step. Nothing is fetched from the device."""
+        self.steps += 1
+        share = (1.0 / self.steps).clamp_min(1.0 - self.kept)
+        averages = list(self.weights.values())
+        change = torch._foreach_sub([q.detach() for q in model.parameters()], averages)
+        torch._foreach_mul_(change, share)
+        torch._foreach_add_(averages, change)
+
+    @contextmanager
+    def in_place(self, model: LinkModel) -> Iterator[None]:
+        """The model with the average as its weights, as long as this lasts."""
+        own = {name: q.detach().clone() for name, q in model.named_parameters()}
+        self._copy(self.weights, model)
+        try:
+            yield
+        finally:
+            self._copy(own, model)
+
+    @staticmethod
+    @torch.no_grad()
+    def _copy(weights: dict[str, Tensor], model: LinkModel) -> None:
+        for name, q in model.named_parameters():
+            q.copy_(weights[name])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything a resume needs, by name."""
+        return {"steps": self.steps, **self.weights}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of `tensors`, in place. KeyError where something is missing."""
+        for name, place in self.tensors().items():
+            place.copy_(tensors[name])
 
 
 @dataclass
@@ -36,6 +83,8 @@ class Step:
     seed: int
     epoch: Tensor | int
     half: bool = False  # True: matrix products in bfloat16; the sums, the residual stream and Adam stay in float32
+    drawn: int = 1  # destinations that a true one is told from
+    average: Average | None = None
     pieces: int = 0  # of a batch, whose gradients are added up in their order; 0: as is fastest
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
@@ -43,8 +92,14 @@ class Step:
         share, start = weight / weight.sum(), position[:1]
         alone = self.task.group.size == 1 and not self.pieces
         loss = self._gradients(position, share, start) if alone else self._shared(position, share, start)
-        self.optimizer.step()
+        self._move()
         return loss
+
+    def _move(self) -> None:
+        """Change the weights by the gradients at hand."""
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.add(self.model)
 
     def _gradients(self, position: Tensor, share: Tensor, start: Tensor) -> Tensor:
         """Leave the gradients of some events of the batch that begins at ``start``; their part of its loss comes back.
@@ -127,9 +182,8 @@ class Step:
 
     def read(self, position: Tensor, batch_start: Tensor) -> Any:
         """What the network is told of the events at ``position``, where the past lies."""
-        queries = self.task.queries(
-            position, batch_start.expand_as(position), self.task.pools.train, seed=self.seed, epoch=self.epoch
-        )
+        start, pool = batch_start.expand_as(position), self.task.pools.train
+        queries = self.task.queries(position, start, pool, seed=self.seed, epoch=self.epoch, drawn=self.drawn)
         return self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
 
     def _learn(self, batch: Any, share: Tensor) -> Tensor:
@@ -141,7 +195,7 @@ class Step:
         """The rest of a step, once its batch has been read and lies where the network is."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self._learn(batch, weight / weight.sum())
-        self.optimizer.step()
+        self._move()
         return loss
 
     @property

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from signal import Signals
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ from cordgt.models.base import LinkModel
 from cordgt.processes import Group, Lost, own_device
 from cordgt.run import STATES, RunFolder
 from cordgt.settings import Settings
-from cordgt.step import CapturedStep, FedStep, Step, dropout_generator
+from cordgt.step import Average, CapturedStep, FedStep, Step, dropout_generator
 from cordgt.stopping import Stop, Stopped, listening
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate
 
@@ -205,6 +205,8 @@ class Fit:
             if model.trains
             else None
         )
+        kept = settings.training.average
+        self.average = Average(self.model, kept) if kept and model.trains else None
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, where the batches are
         self.saved = time.perf_counter()  # when the last checkpoint was written
@@ -286,7 +288,10 @@ class Fit:
         seed = self.settings.seed
 
         def back_to_front() -> None:
-            queries = self.task.queries(positions, positions[:1], self.task.pools.train, seed=seed, epoch=1)
+            drawn = self.settings.training.drawn
+            queries = self.task.queries(
+                positions, positions[:1], self.task.pools.train, seed=seed, epoch=1, drawn=drawn
+            )
             self.model.losses(self.model.read(self.task.training, queries)).sum().backward()
             self.model.zero_grad(set_to_none=True)
 
@@ -299,14 +304,15 @@ class Fit:
 
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
-        pieces = self.settings.training.pieces
+        training = self.settings.training
+        common: dict[str, Any] = {"drawn": training.drawn, "average": self.average, "pieces": training.pieces}
         if self.device.type == "cpu" or self.model.remembers:  # memory reaches as far as it must: no fixed shapes
-            return Step(self.model, self.task, self.optimizer, self.settings.seed, 0, pieces=pieces)
+            return Step(self.model, self.task, self.optimizer, self.settings.seed, 0, **common)
         self.model.train()
         half = self.model.halves and self.settings.training.precision == "bf16"
         fed = self.task.device != self.device
         epoch = 1 if fed else self.epoch_tensor
-        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, epoch, half, pieces)
+        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, epoch, half, **common)
         if self.task.group.size > 1:  # sums over processes are not recorded
             return plain
         saved = {k: v.clone() for k, v in self._tensors().items()}
@@ -326,7 +332,8 @@ class Fit:
             record |= self._validate(epoch)
         else:
             p.best_epoch = epoch
-            self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+            with self._judged():
+                self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
         p.epoch, p.train_seconds = epoch, p.train_seconds + p.seconds
         p.events, p.seconds = 0, 0.0
         self.loss.zero_()
@@ -404,21 +411,28 @@ class Fit:
         p = self.progress
         began = time.perf_counter()
         self.watcher.validating(len(self.task.split.validation))
-        figures = evaluate(self.model, self.task, "validation", "transductive", progress=lambda _: self.stop.check())
-        ap = figures["ap"]
-        assert ap is not None
-        if p.best_epoch == 0 or (ap - p.best_ap) / abs(p.best_ap) > self.settings.training.tolerance:
-            p.best_ap, p.best_epoch = ap, epoch
-            self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
-            self.folder.write_tensors("model.safetensors", self.best, {"epoch": epoch, "validation_ap": ap})
+        with self._judged():
+            heed = self.stop.check
+            figures = evaluate(self.model, self.task, "validation", "transductive", progress=lambda _: heed())
+            ap = figures["ap"]
+            assert ap is not None
+            if p.best_epoch == 0 or (ap - p.best_ap) / abs(p.best_ap) > self.settings.training.tolerance:
+                p.best_ap, p.best_epoch = ap, epoch
+                self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+                self.folder.write_tensors("model.safetensors", self.best, {"epoch": epoch, "validation_ap": ap})
         seconds = time.perf_counter() - began
         return {"validation": {"ap": ap, "auc": figures["auc"]}, "validation_seconds": seconds}
+
+    def _judged(self) -> AbstractContextManager[None]:
+        """The model with the weights that are judged and kept: its own, or their average."""
+        return nullcontext() if self.average is None else self.average.in_place(self.model)
 
     def _tensors(self) -> dict[str, Tensor]:
         """Everything a resume needs, by name: weights, best weights, what the model carries, the optimiser's state."""
         assert self.optimizer is not None
         found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         found |= {f"carried.{k}": v for k, v in self.model.carried().items()}
+        found |= {f"average.{k}": v for k, v in (self.average.tensors() if self.average else {}).items()}
         found |= {f"best.{k}": v for k, v in self.best.items()}
         for i, parameter in enumerate(self._optimised()):
             found |= {f"adam.{i}.{k}": v for k, v in self.optimizer.state.get(parameter, {}).items()}
@@ -434,6 +448,8 @@ class Fit:
         assert self.optimizer is not None
         self.model.load_state_dict(_below(tensors, "model."))
         self.model.carry_on(_below(tensors, "carried."))
+        if self.average is not None:
+            self.average.load(_below(tensors, "average."))
         device = self.device
         self.best = {k: v.to(device) for k, v in _below(tensors, "best.").items()}
         for i, parameter in enumerate(self._optimised()):

@@ -274,10 +274,13 @@ def inductive(split: Split, src: Sequence[int], dst: Sequence[int], positions: S
 # Negatives -----------------------------------------------------------------------------------------------------------
 
 
-def negative(pool: Sequence[int], dst: int, position: int, seed: int, epoch: int, tag: int) -> int | None:
-    """One of the pool but never ``dst``; None where there is no other."""
+def negative(
+    pool: Sequence[int], dst: int, position: int, seed: int, epoch: int, tag: int, number: int = 0
+) -> int | None:
+    """One of the pool but never ``dst``; None where there is no other. ``number``: which of several, 0 the first."""
     others = [node for node in pool if node != dst]
     key = child(child(child(mix(seed), tag), epoch), position)
+    key = child(key, number) if number else key
     return others[below(key, len(others))] if others else None
 
 

@@ -235,7 +235,7 @@ def test_queries(visibility: str) -> None:
     src, dst, position = src.to(DEVICE), dst.to(DEVICE), torch.arange(100, 240, device=DEVICE)
     start = position // 30 * 30
     got = past.ask(index, src, dst, pool, position, start, key=negatives_key(3), epoch=epoch, visibility=visibility)
-    negative = draw_negatives(pool, dst[position], position, seed=3, epoch=epoch)
+    negative = draw_negatives(pool, dst[position], position, seed=3, epoch=epoch)[:, 0]
     cut, pair_cut = cuts(visibility, index.tie_start[position].long(), start)
     expected = (src[position], torch.stack([dst[position], negative], 1), index.elapsed[position], cut, pair_cut)
     for mine, theirs in zip(got, expected, strict=True):

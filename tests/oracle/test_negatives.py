@@ -21,7 +21,7 @@ events = st.lists(st.tuples(st.integers(0, 42), st.integers(0, 2**40)), min_size
 
 def draw(device: torch.device, pool: list[int], dst: Any, position: Any, seed: int, epoch: Any = 0) -> torch.Tensor:
     ints = [torch.as_tensor(values, dtype=torch.int64, device=device) for values in (pool, dst, position)]
-    return draw_negatives(*ints, seed=seed, epoch=epoch)
+    return draw_negatives(*ints, seed=seed, epoch=epoch).squeeze(-1)
 
 
 @settings(max_examples=200)
@@ -46,6 +46,19 @@ def test_negatives_do_not_depend_on_the_batch(
     assert draw(device, pool, *zip(*order, strict=True), seed=4, epoch=1).tolist() == [whole[query] for query in order]
     for dst, position in asked:
         assert draw(device, pool, [dst], [position], seed=4, epoch=1).tolist() == [whole[dst, position]]
+
+
+@given(pool=pools, asked=events, n=st.integers(2, 5))
+def test_several_begin_with_the_one(
+    device: torch.device, pool: list[int], asked: list[tuple[int, int]], n: int
+) -> None:
+    dst, position = zip(*asked, strict=True)
+    ints = [torch.as_tensor(values, dtype=torch.int64, device=device) for values in (pool, dst, position)]
+    several = draw_negatives(*ints, seed=3, epoch=2, n=n)
+    assert several.shape == (len(asked), n)
+    assert several[:, 0].equal(draw(device, pool, dst, position, 3, 2))
+    expected = [[slow.negative(pool, d, p, 3, 2, TAG, j) for j in range(1, n)] for d, p in asked]
+    assert several[:, 1:].tolist() == expected
 
 
 def test_two_in_the_pool_leave_no_choice_by_hand(device: torch.device) -> None:

@@ -23,9 +23,10 @@ from cordgt.models import cordgt as models_cordgt
 from cordgt.protocol import Protocol
 from cordgt.run import RunFolder
 from cordgt.settings import make
+from cordgt.step import Average
 from cordgt.tasks import link as tasks_link
 from cordgt.tasks.link import LinkTask
-from cordgt.training import Silent, choose_device
+from cordgt.training import Silent, choose_device, make_network
 
 TINY: dict[str, Any] = {
     "hidden": 8,
@@ -127,6 +128,38 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 # --- learning ---
+
+
+def test_averaged_weights_are_judged_kept_and_resumed(tmp_path: Path) -> None:
+    """Of few steps it is their mean; a run that was interrupted ends with the same."""
+    options: dict[str, Any] = {"average": 0.9, "drawn": 3, "tolerance": 0, "epochs": 2, "refit": True}
+    averaged = fit(tmp_path / "whole", **options)
+    assert (
+        averaged.metrics["validation"] != fit(tmp_path / "plain", **(options | {"average": 0.0})).metrics["validation"]
+    )
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", watcher=Interrupts("step", "fit", 2, 2), **options)
+    fit(tmp_path / "run", resume=True, **options)
+    assert_same_run(tmp_path / "run", averaged.path)
+
+
+def test_an_average_of_few_steps_is_their_mean() -> None:
+    model = make_network(
+        make("cordgt", {k: v for k, v in TINY.items() if k not in ("epochs", "batch_size", "lr")}),
+        edge_dim=0,
+        node_dim=0,
+    )
+    average, seen = Average(model, 0.99), []
+    for _ in range(5):
+        with torch.no_grad():
+            for q in model.parameters():
+                q += torch.randn(q.shape, generator=torch.Generator().manual_seed(len(seen)))
+        average.add(model)
+        seen.append({name: q.detach().clone() for name, q in model.named_parameters()})
+    with average.in_place(model):
+        for name, q in model.named_parameters():
+            torch.testing.assert_close(q, torch.stack([k[name] for k in seen]).mean(0))
+    assert all(torch.equal(q, seen[-1][name]) for name, q in model.named_parameters())
 
 
 def test_it_learns(tmp_path: Path) -> None:

@@ -96,18 +96,18 @@ class LinkTask:
         return self.src.device
 
     def queries(
-        self, position: Tensor, batch_start: Tensor, pool: Tensor, *, seed: int, epoch: Tensor | int
+        self, position: Tensor, batch_start: Tensor, pool: Tensor, *, seed: int, epoch: Tensor | int, drawn: int = 1
     ) -> Queries:
-        """Each event at ``position`` against one drawn destination: candidates (B, 2), the true one first."""
+        """Each event at ``position`` against ``drawn`` destinations: candidates (B, 1 + drawn), the true one first."""
         index = self.whole.index
-        if index.fused is not None:
+        if index.fused is not None and drawn == 1:
             return self._ask_fused(position, batch_start, pool, seed, epoch)
         dst = self.dst[position]
-        negative = draw_negatives(pool, dst, position, seed=seed, epoch=epoch)
+        negatives = draw_negatives(pool, dst, position, seed=seed, epoch=epoch, n=drawn)
         cut, pair_cut = cuts(self.protocol.visibility, index.tie_start[position].long(), batch_start)
         return Queries(
             src=self.src[position],
-            dst=torch.stack([dst, negative], dim=-1),
+            dst=torch.cat([dst.unsqueeze(-1), negatives], dim=-1),
             t=index.elapsed[position],
             cut=cut,
             pair_cut=pair_cut,
