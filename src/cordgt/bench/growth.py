@@ -85,7 +85,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
     events = [k["events"] for k in found["events"]]
     for label, values in (
         ("index, s", [k["index_seconds"] for k in found["events"]]),
@@ -109,7 +109,7 @@ def plot(found: dict[str, Any], path: Path) -> None:
     for axes in (left, right):
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False)
     ending = path.suffix.removeprefix(".") or "png"
     write_atomically(path, partial(figure.savefig, dpi=120, format=ending))
     pyplot.close(figure)
