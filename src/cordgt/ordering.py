@@ -45,16 +45,19 @@ def in_order(
     else:
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
+        ranges: list[dict[str, Column]] = []
         try:
-            for number, dealt in enumerate(_dealt(columns, scratch, at_once, told)):
-                if not dealt["t"].rows:
-                    continue
-                arrays = {name: column.array() for name, column in dealt.items()}
-                yield from in_order(arrays, scratch / f"range-{number}", at_once)
+            ranges = _dealt(columns, scratch, at_once, told)
+            for number, dealt in enumerate(ranges):
+                if dealt["t"].rows:
+                    arrays = {name: column.array() for name, column in dealt.items()}
+                    yield from in_order(arrays, scratch / f"range-{number}", at_once)
                 for column in dealt.values():
                     column.close()
                     column.path.unlink()
         finally:
+            for column in (column for dealt in ranges for column in dealt.values()):
+                column.close()
             shutil.rmtree(scratch, ignore_errors=True)
 
 

@@ -83,7 +83,10 @@ def make_store(
             also = [] if node_features is None else [str(node_features)]
             stage = Stage(part / "stage", source, also)
             if not (is_store(part) and stage.is_same()):  # else it was cut off between the last file and the name
-                _build(stage, part, node_features, memory, watcher)
+                try:
+                    _build(stage, part, node_features, memory, watcher)
+                finally:
+                    stage.close()
             shutil.rmtree(part / "stage", ignore_errors=True)
             _put_in_place(part, target, held)
     return open_store(target)

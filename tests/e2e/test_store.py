@@ -189,6 +189,7 @@ class Cut(BaseException):
     """As a kill would: nothing catches it."""
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files left open, as a kill leaves them
 def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any file operation: what is there then is no store, or the whole one; in the end it is the whole one."""
     log = tmp_path / "log.parquet"
@@ -214,10 +215,11 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypat
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
     monkeypatch.setattr("cordgt.conversion.ROWS_AT_ONCE", 1)
     rng, cuts = random.Random(0), 0
-    for k in range(12):
-        target, done = tmp_path / f"try-{k}", False
+    for k in range(8):
+        target, done, reach = tmp_path / f"try-{k}", False, 60
         while not done:
-            left[0] = rng.randrange(1, 90)
+            reach += 30  # a phase that is cut off begins again: some day it must get through
+            left[0] = rng.randrange(1, reach)
             try:
                 convert_to_store(log, target, memory=3_000)
                 done = True
@@ -231,7 +233,7 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypat
         assert {n: (a.dtype, a.parts) for n, a in found.arrays.items()} == {
             n: (a.dtype, a.parts) for n, a in whole.arrays.items()
         }
-    assert cuts > 12
+    assert cuts > 16
 
 
 def test_killed_for_real_it_goes_on(tmp_path: Path) -> None:
