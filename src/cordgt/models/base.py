@@ -94,11 +94,13 @@ def moved(read: Any, device: torch.device | None) -> Any:
 
 
 def mapped(read: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """What a reader read with every tensor changed; itself where none did."""
+    """What a reader read, whatever it is made of, with every tensor changed; itself where none did."""
     if isinstance(read, Tensor):
         return change(read)
-    if isinstance(read, tuple):
-        return tuple(mapped(part, change) for part in read)
+    if isinstance(read, list | tuple):
+        return type(read)([mapped(part, change) for part in read])
+    if isinstance(read, dict):
+        return {name: mapped(part, change) for name, part in read.items()}
     if not is_dataclass(read) or isinstance(read, type):
         return read
     parts = {field.name: getattr(read, field.name) for field in fields(read)}
@@ -107,7 +109,7 @@ def mapped(read: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def tensors(read: Any) -> list[Tensor]:
-    """The tensors of what a reader read, in the order of its fields."""
+    """Every tensor in what a reader read, whatever it is made of, in one order."""
     found: list[Tensor] = []
 
     def keep(x: Tensor) -> Tensor:
