@@ -34,7 +34,8 @@ ORDER = """
     experiments.measures experiments.work experiments.tables experiments.plots experiments.link experiments.node
     experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.outlook
-    console answers demo options cli_store cli_fetch cli_report cli_processes cli_node cli_reproduce cli __main__
+    console answers demo cli.options cli.processes cli.parts cli.node cli.training cli.figures cli.asking cli.data
+    cli.store cli.fetch cli.report cli.reproduce cli.others cli __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent

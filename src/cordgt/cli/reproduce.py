@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cordgt import console
+from cordgt.cli.options import Device, Json, Set, flag
 from cordgt.errors import SettingError
-from cordgt.options import Device, Json, Set, flag
 
 if TYPE_CHECKING:
     from cordgt.experiments.catalogue import Experiment

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from cordgt import console
+from cordgt.cli.options import Device
 from cordgt.errors import RunError, SettingError
-from cordgt.options import Device
 
 MOST_RUNS = 12  # side by side; more cannot be told apart
 

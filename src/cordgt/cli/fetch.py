@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cordgt import console
-from cordgt.options import Json, flag
+from cordgt.cli.options import Json, flag
 
 
 def data_fetch(

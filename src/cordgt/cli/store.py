@@ -11,8 +11,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from cordgt import console
+from cordgt.cli.options import Dst, Features, Ids, Label, NodeFeatures, Src, Time, flag
 from cordgt.errors import DataError
-from cordgt.options import Dst, Features, Ids, Label, NodeFeatures, Src, Time, flag
 
 Anything = Annotated[
     str,
@@ -165,10 +165,3 @@ def data_check(store: StoreDir) -> None:
 
 def _size(store: Any) -> str:
     return f"{sum(array.n_bytes for array in store.arrays.values()) / 1e9:.2f} GB"
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the commands to ``cordgt data``."""
-    app.command("convert")(data_convert)
-    app.command("append")(data_append)
-    app.command("check")(data_check)

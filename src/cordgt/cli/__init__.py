@@ -1,0 +1,91 @@
+"""The command line: one small function a command. Answers go to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from cordgt import console
+from cordgt.cli import asking, data, fetch, figures, others, report, reproduce, store, training
+from cordgt.cli.processes import among_others
+from cordgt.errors import CordgtError
+
+
+class Commands(TyperGroup):
+    """The commands. Ctrl-C is answered here, before typer does, which says nothing or another exit code by version."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            console.fail("interrupted.")
+            raise typer.Exit(130) from None
+
+
+# In the order of the help.
+COMMANDS: dict[str, Callable[..., None]] = {
+    "train": training.train,
+    "search": training.search,
+    "evaluate": figures.evaluate,
+    "compare": figures.compare,
+    "report": report.report,
+    "audit": figures.audit,
+    "predict": asking.predict,
+    "recommend": asking.recommend,
+    "embed": asking.embed,
+    "models": others.list_models,
+    "demo": others.demo,
+    "bench": others.bench,
+    "reproduce": reproduce.reproduce,
+    "version": others.show_version,
+}
+DATA_COMMANDS: dict[str, Callable[..., None]] = {
+    "fetch": fetch.data_fetch,
+    "list": data.data_list,
+    "describe": data.data_describe,
+    "convert": store.data_convert,
+    "append": store.data_append,
+    "check": store.data_check,
+}
+
+app = typer.Typer(
+    name="cordgt",
+    cls=Commands,
+    help="Who meets whom next, from a log of timestamped interactions.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Fetch data, look at it, convert it, or keep it in a store.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+for to, commands in ((app, COMMANDS), (data_app, DATA_COMMANDS)):
+    for name, command in commands.items():
+        to.command(name)(command)
+
+
+def main() -> None:
+    """Run the command line. A person's mistake gives one message and exit code 2."""
+    try:
+        with among_others(next((word for word in sys.argv[1:] if not word.startswith("-")), "")):
+            app(args=_lone_json(sys.argv[1:]), prog_name="cordgt")
+    except CordgtError as error:
+        console.fail(str(error))
+        sys.exit(2)
+
+
+def _lone_json(args: list[str]) -> list[str]:
+    """``--json`` without a file means standard output."""
+    pairs = zip(args, [*args[1:], "--"], strict=False)  # each word, and the one after it
+    return [f"{word}=-" if word == "--json" and not _names_json(after) else word for word, after in pairs]
+
+
+def _names_json(word: str) -> bool:
+    """Whether the word after ``--json`` is its file: not an option, nor a file or folder that holds something else."""
+    if word.startswith("-"):
+        return word == "-"
+    return word.lower().endswith(".json") or not Path(word).exists()

@@ -1,0 +1,172 @@
+"""Commands that measure what was trained: evaluate, compare, audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cordgt import console
+from cordgt.cli.options import (
+    Device,
+    Dst,
+    Features,
+    Ids,
+    Json,
+    Label,
+    NodeFeatures,
+    RunDir,
+    Set,
+    Src,
+    Time,
+)
+from cordgt.cli.parts import (
+    given_columns,
+    load_data,
+    open_run,
+    show_figures,
+)
+from cordgt.cli.processes import (
+    Processes,
+    leads,
+    share,
+)
+
+
+def evaluate(
+    run: RunDir,
+    visibility: Annotated[
+        str | None, typer.Option(metavar="WORD", show_default="the run's", help="event, paper or batch.")
+    ] = None,
+    negatives: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            show_default="the run's",
+            help="random; historical: partners of the past, absent now; inductive: met only after training; "
+            "historical-pairs, inductive-pairs: as in DGB and DyGLib.",
+        ),
+    ] = None,
+    ranking: Annotated[
+        str | None,
+        typer.Option(metavar="N|all", help="Rank each true destination among N others, or all: MRR and hits."),
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(metavar="WORD", show_default="both", help="validation or test alone.")
+    ] = None,
+    set_: Set = [],  # noqa: B006
+    device: Device = "auto",
+    processes: Processes = None,
+    json_: Json = None,
+) -> None:
+    """Measure a run again: as it was, or with another visibility, batch size, negatives, or as a ranking."""
+    share(processes, run)
+    from cordgt import answers
+    from cordgt.settings import parse_assignments
+
+    answers.check_json(json_)
+    changes: dict[str, Any] = parse_assignments(set_)
+    asked = {"visibility": visibility, "negatives": negatives, "ranking": ranking}
+    changes |= {key: value for key, value in asked.items() if value is not None}
+    loaded = open_run(run, device)
+    with console.Bar() as bar:
+        figures = loaded.evaluate(watcher=bar, part=part, **changes)
+    if not leads():
+        return
+    show_figures(
+        f"{figures['model']} on {figures['data']}, {figures['protocol']['negatives']} negatives, "
+        f"visibility {figures['protocol']['visibility']}",
+        figures,
+        json_,
+    )
+
+
+def compare(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another, on the same data under the same protocol.")],
+    part: Annotated[str, typer.Option(metavar="WORD", help="test or validation.")] = "test",
+    setting: Annotated[str, typer.Option(metavar="WORD", help="transductive or inductive.")] = "transductive",
+    bootstrap: Annotated[int, typer.Option(min=1, metavar="N", help="Resamples of the events.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the resamples.")] = 0,
+    set_: Set = [],  # noqa: B006
+    device: Device = "auto",
+    json_: Json = None,
+) -> None:
+    """Compare two runs on the same queries: the difference, with an interval from a paired bootstrap.
+
+    Runs on other data or under another protocol are refused. What an evaluation may change can be set for both.
+    """
+    from cordgt import answers
+    from cordgt.compare import compare_runs, table_rows
+    from cordgt.errors import check_choice
+    from cordgt.settings import parse_assignments
+    from cordgt.tasks.link import PARTS, SETTINGS
+
+    answers.check_json(json_)
+    check_choice("--part", part, PARTS)
+    check_choice("--setting", setting, SETTINGS)
+    runs = [open_run(path, device) for path in (run_a, run_b)]
+    found = compare_runs(
+        *runs, part=part, setting=setting, bootstrap=bootstrap, seed=seed, changes=parse_assignments(set_)
+    )
+    if json_ is not None:
+        answers.write_json(found, json_)
+    if json_ != "-":
+        console.out.print(
+            f"A {run_a} ({found['a']['model']}), B {run_b} ({found['b']['model']}): {found['events']:,} events of "
+            f"{part}, {setting}, of {found['data']}; in percent",
+            markup=False,
+        )
+        answers.show(table_rows(found), None)
+        for text in found["says"]:
+            console.out.print(text, markup=False)
+
+
+def audit(
+    what: Annotated[
+        str, typer.Argument(metavar="RUN|DATA", help="A run folder; or a known dataset's name, or a file.")
+    ],
+    queries: Annotated[int, typer.Option(min=1, metavar="N", help="How many test queries of a run are tried.")] = 200,
+    set_: Set = [],  # noqa: B006
+    device: Device = "auto",
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    label: Label = None,
+    features: Features = None,
+    ids: Ids = "auto",
+    node_features: NodeFeatures = None,
+    json_: Json = None,
+) -> None:
+    """Check that a run sees nothing it must not, or what DATA is like. Exit code 1 where a check fails.
+
+    Column options are for DATA. A run is checked as it was measured, or with what --set changes of that.
+    """
+    from cordgt import answers
+    from cordgt.audit import audit_data, audit_model, failed
+    from cordgt.settings import make, parse_assignments
+
+    answers.check_json(json_)
+    changes = parse_assignments(set_)
+    about: dict[str, Any] = {}
+    if (Path(what) / "config.toml").exists() or (Path(what).is_dir() and list(Path(what).glob("*/config.toml"))):
+        loaded = open_run(Path(what), device)
+        model, task = loaded.measured(**changes)
+        checks = audit_model(model, task, queries=queries)
+        about = {"run": what, "model": loaded.settings.model, "data": task.stream.name, "seed": loaded.settings.seed}
+        about["protocol"] = dict(vars(task.protocol))
+    else:
+        stream = load_data(what, given_columns(src, dst, time, label, features, ids, node_features))
+        protocol = make("cordgt", changes).protocol
+        checks = audit_data(stream, protocol)
+        about = {"data": stream.name, "events": stream.n_events, "protocol": dict(vars(protocol))}
+    passed, rows = not failed(checks), [dict(vars(check)) for check in checks]
+    if json_ is not None:
+        answers.write_json({**about, "passed": passed, "checks": rows}, json_)
+    if json_ != "-":
+        answers.show(rows, None)
+    if not passed:
+        wrong = ", ".join(check.check for check in checks if check.result == "FAIL")
+        console.note(f"{what} does not pass: {wrong}.")
+        raise typer.Exit(1)

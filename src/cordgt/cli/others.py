@@ -1,0 +1,151 @@
+"""The other commands: models, demo, bench, version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cordgt import __version__, console
+from cordgt.cli.options import (
+    Device,
+    Json,
+    Set,
+    flag,
+)
+from cordgt.cli.parts import as_assignments, load_data, settings_for
+from cordgt.cli.processes import (
+    bench_shared,
+    is_measured,
+    started_as_one_of_several,
+)
+from cordgt.errors import SettingError
+
+
+def list_models(json_: Json = None) -> None:
+    """The models, and the settings each of them takes."""
+    from cordgt import answers
+    from cordgt.models import MODELS
+    from cordgt.protocol import Protocol
+    from cordgt.settings import Training
+
+    answers.check_json(json_)
+    rows = [
+        {"model": name, "about": kind.about, "settings": as_assignments(vars(kind.settings()))}
+        for name, kind in MODELS.items()
+    ]
+    answers.show(rows, json_)
+    console.note(f"Every model also takes: {as_assignments(vars(Training()) | vars(Protocol()))}")
+
+
+def demo(
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", show_default="a new one under runs/", help="The run folder.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the stream and of the training.")] = 0,
+    device: Device = "auto",
+    json_: Json = None,
+) -> None:
+    """Train on a generated stream, compare with an oracle that knows the truth, and ask a few questions."""
+    from cordgt import answers
+    from cordgt.demo import run_demo
+
+    answers.check_json(json_)
+    found = run_demo(out, seed, device, quiet=json_ == "-")
+    if json_ is not None:
+        answers.write_json(found, json_)
+
+
+def bench(
+    stage: Annotated[
+        str,
+        typer.Argument(
+            metavar="STAGE",
+            help="machine, index, sample, pairs, distances, encode, attention, step, evaluate, recommend; all of "
+            "these; or growth: how cost grows with events and context; or processes: what sharing a step gains.",
+        ),
+    ],
+    data: Annotated[
+        str, typer.Option("--data", metavar="DATA", help="A known dataset's or a twin's name, synthetic, or a file.")
+    ] = "synthetic",
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="See `cordgt models`.")] = "cordgt",
+    set_: Set = [],  # noqa: B006
+    device: Device = "auto",
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, metavar="N", help="Samples of each time, after a warm-up.")
+    ] = 7,
+    quick: Annotated[bool, flag("--quick", "Small sizes: to see that it runs.")] = False,
+    scale: Annotated[
+        float, typer.Option(min=0.001, metavar="X", help="growth: the largest stream, as a multiple of the twin.")
+    ] = 1.0,
+    processes: Annotated[
+        str, typer.Option(metavar="N,N", help="processes: how many to share a step among, one after the other.")
+    ] = "1,2",
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="growth: draw it, as PNG, PDF or SVG.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write a step as a Chrome trace, for Perfetto.")
+    ] = None,
+    json_: Json = None,
+) -> None:
+    """Time each stage beside the machine's own limits, measured in the same run.
+
+    Times are medians. The columns matrix and memory say which share of the machine's matrix rate and bandwidth that is.
+    """
+    from cordgt import answers
+    from cordgt.bench import growth, report, suite
+    from cordgt.errors import check_choice
+    from cordgt.training import choose_device
+
+    check_choice("STAGE", stage, (*suite.ALL, "all", "growth", "processes"))
+    if started_as_one_of_several() and stage != "processes":
+        raise SettingError(f"`cordgt bench {stage}` runs in one process: start it without torchrun.")
+    answers.check_json(json_)
+    answers.check_output(plot, (".png", ".pdf", ".svg"))
+    settings = settings_for(data, model, None, set_, None, None)
+    on = choose_device(device)
+    place = suite.prepare(load_data(data, {}), settings, on, repeat=repeat, quick=quick or is_measured())
+    if stage == "processes":
+        shared = bench_shared(place, processes, _measuring)
+        if shared is None:
+            return
+        found = shared
+    elif stage == "growth":
+        found = growth.grow(place, scale, _measuring)
+    else:
+        found = suite.run(place, suite.ALL if stage == "all" else (stage,), _measuring)
+    if plot is not None and stage == "growth":
+        growth.plot(found, plot)
+        console.note(f"{plot}: written")
+    if trace is not None:
+        suite.trace(place, trace)
+        console.note(f"{trace}: written")
+    if json_ is not None:
+        answers.write_json(found, json_)
+    if json_ != "-":
+        console.out.print(report.machine_line(found), markup=False)
+        tables = {"growth": report.growth_table, "processes": report.shared_table}
+        if stage != "machine":
+            console.out.print(tables.get(stage, report.stages_table)(found))
+        for text in report.sentences(found):
+            console.out.print(text, markup=False)
+
+
+def show_version(json_: Json = None) -> None:
+    """The version of cordgt, and of what it stands on."""
+    import platform
+
+    import numba
+    import pyarrow
+    import torch
+
+    from cordgt import answers
+
+    versions = {"cordgt": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    versions |= {"numba": numba.__version__, "pyarrow": pyarrow.__version__}
+    versions["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    answers.show_facts(versions, json_)
+
+
+def _measuring(what: str) -> None:
+    console.note(f"measuring {what}")

@@ -1,0 +1,208 @@
+"""Commands that train: train, search."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cordgt import console
+from cordgt.cli import node
+from cordgt.cli.options import (
+    Data,
+    Device,
+    Dst,
+    Features,
+    Ids,
+    Json,
+    Label,
+    NodeFeatures,
+    Set,
+    Src,
+    Time,
+    flag,
+)
+from cordgt.cli.parts import (
+    facts,
+    given_columns,
+    load_data,
+    resumable,
+    settings_for,
+    show_figures,
+    suggest,
+)
+from cordgt.cli.processes import (
+    Processes,
+    leads,
+    share,
+)
+
+
+def train(
+    data: Data,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default="cordgt", help="See `cordgt models`.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings from a TOML file, such as a run's config.toml.")
+    ] = None,
+    set_: Set = [],  # noqa: B006
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", show_default="0", help="Of weights, dropout, trees and training negatives."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Train so many times, into seed-* folders.")
+    ] = None,
+    mask_draws: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Train with so many draws of the masked nodes, into mask-* folders."),
+    ] = None,
+    device: Device = "auto",
+    processes: Processes = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", show_default="runs/DATA-MODEL-seedN", help="The run folder.")
+    ] = None,
+    resume: Annotated[bool, flag("--resume", "Continue an interrupted run.")] = False,
+    init: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Start from the weights of a trained run, with its settings.")
+    ] = None,
+    refit: Annotated[
+        bool, flag("--refit", "Afterwards train on all events; that model answers, the figures stay.")
+    ] = False,
+    no_report: Annotated[bool, flag("--no-report", "Without report.html in the run folder.")] = False,
+    task: Annotated[
+        str, typer.Option(metavar="WORD", help="link; or node: a classifier of labelled nodes on a frozen --encoder.")
+    ] = "link",
+    encoder: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="With --task node: the run whose model gives the embeddings.")
+    ] = None,
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    label: Label = None,
+    features: Features = None,
+    ids: Ids = "auto",
+    node_features: NodeFeatures = None,
+    json_: Json = None,
+) -> None:
+    """Train a model on DATA, measure it, and keep everything in a run folder."""
+    share(processes, data)
+    from cordgt import answers, api
+    from cordgt.training import choose_device
+
+    answers.check_json(json_)
+    others = {"--model": model, "--config": config, "--init": init, "--refit": refit, "--resume": resume}
+    node.check_task(task, encoder, others | {"--seeds": seeds, "--mask-draws": mask_draws})
+    columns = given_columns(src, dst, time, label, features, ids, node_features)
+    if encoder is not None:
+        return node.train_classifier(data, encoder, set_, seed, device, out, columns, json_)
+    settings = settings_for(data, model, config, set_, seed, init)
+    choose_device(device)  # before the data is read
+    stream = load_data(data, columns)
+    folder = out or api.default_folder(stream.name, settings.model, settings.seed)
+    several = seeds is not None or mask_draws is not None
+    options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit, "columns": columns}
+    options["report"] = not no_report
+    console.note(f"{settings.model} on {facts(stream)}; figures and weights go to {folder}")
+    if stream.kept is not None:
+        console.note(f"{data} is a store: the run answers from it. The index for training is made once and kept in it.")
+    with resumable(), console.Bar() as bar:
+        if not several:
+            metrics = api.train_run(stream, settings, folder, watcher=bar, **options).metrics
+        else:
+            metrics = api.train_seeds(
+                stream,
+                settings,
+                folder,
+                seeds,
+                mask_draws=mask_draws,
+                watch=lambda name: bar.titled(f"{name.replace('-seed', ', seed').replace('-', ' ')}, "),
+                **options,
+            )
+    if not leads():
+        return
+    if resume and not bar.trained:
+        console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
+    show_figures(f"{settings.model} on {stream.name}", metrics, json_)
+    first = folder / next(iter(api.spread(settings, seeds, mask_draws)))
+    if (first / "report.html").exists():
+        console.note(f"See {first / 'report.html'}" + (f", or compare: cordgt report {folder}" if several else ""))
+    suggest(first, stream)
+
+
+def search(
+    data: Data,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default="cordgt", help="See `cordgt models`.")
+    ] = None,
+    grid: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="Values to try, as in walks=16,32; may be repeated. Without it the paper's grid, where it has one.",
+        ),
+    ] = [],  # noqa: B006
+    at_most: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="So many combinations, drawn by the seed; not all.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Settings from a TOML file.")] = None,
+    set_: Set = [],  # noqa: B006
+    seed: Annotated[int | None, typer.Option(metavar="N", show_default="0", help="As in `cordgt train`.")] = None,
+    device: Device = "auto",
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", show_default="runs/DATA-MODEL-search", help="The folder of all runs.")
+    ] = None,
+    resume: Annotated[bool, flag("--resume", "Continue an interrupted search.")] = False,
+    src: Src = None,
+    dst: Dst = None,
+    time: Time = None,
+    label: Label = None,
+    features: Features = None,
+    ids: Ids = "auto",
+    node_features: NodeFeatures = None,
+    json_: Json = None,
+) -> None:
+    """Try combinations of settings on DATA, judged on validation data alone; the test period stays unseen."""
+    from cordgt import answers, models
+    from cordgt.search import check_grid, combinations
+    from cordgt.search import search as search_all
+    from cordgt.settings import parse_assignments
+    from cordgt.training import choose_device
+
+    answers.check_json(json_)
+    settings = settings_for(data, model, config, set_, seed, None)
+    given = {key: [v for v in values.split(",") if v.strip()] for key, values in parse_assignments(grid).items()}
+    wanted = given or models.find(settings.model).grid
+    check_grid(wanted)
+    choose_device(device)  # before the data is read
+    columns = given_columns(src, dst, time, label, features, ids, node_features)
+    stream = load_data(data, columns)
+    folder = out or Path("runs") / f"{stream.name}-{settings.model}-search"
+    tried = combinations(wanted, at_most, settings.seed)
+    console.note(f"{settings.model} on {facts(stream)}: {len(tried)} combinations, into {folder}")
+    with resumable(), console.Bar() as bar:
+        found = search_all(
+            stream,
+            settings,
+            tried,
+            folder,
+            device=device,
+            resume=resume,
+            columns=columns,
+            watch=lambda name: bar.titled(f"{name}, "),
+        )
+    rows = [{**trial.settings, **{k: v for k, v in vars(trial).items() if k != "settings"}} for trial in found]
+    answers.show(rows if json_ is not None else [_short(row) for row in rows], json_)
+    best = [word for k, v in found[0].settings.items() for word in ("--set", f"{k}={v}")]
+    same = [word for assignment in set_ for word in ("--set", assignment)]
+    command = ["cordgt", "train", data, "--model", settings.model, *same, *best]
+    console.note(f"Train and measure the best: {shlex.join(command)}")
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table: AP in percent, and no folder."""
+    shown = {k: v for k, v in row.items() if k not in ("folder", "validation_ap", "seconds_per_epoch")}
+    return shown | {"validation AP": f"{100 * row['validation_ap']:.2f}", "s/epoch": f"{row['seconds_per_epoch']:.1f}"}
