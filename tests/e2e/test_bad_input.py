@@ -395,5 +395,5 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
 def test_convert_to_what_cannot_be_written(tmp_path: Path) -> None:
     data = write_events(tmp_path / "d.csv")
     with unchanged(tmp_path):
-        fails("data", "convert", data, "out.xlsx", saying=["'.xlsx'", ".csv or .parquet was expected"])
+        fails("data", "convert", data, "out.xlsx", saying=["'.xlsx'", ".csv, .parquet, .store"])
         fails("data", "convert", data, "nowhere/out.csv", saying=["no folder nowhere"])
