@@ -23,7 +23,8 @@ class Training:
     epochs: int = 50  # at most
     batch_size: int = 100
     lr: float = 0.001
-    patience: int = 3  # epochs without a better validation AP before it stops
+    patience: int = 3  # epochs without a better figure on validation data before it stops
+    judge: str = "ap"  # that figure: "ap", or "mrr" where ranking asks for ranks
     tolerance: float = 1e-4  # what counts as better, relative
     drawn: int = 1  # destinations that a true one is told from in training
     average: float = 0.0  # above 0: weights are judged and kept as their moving average, this much of it kept a step
@@ -46,6 +47,7 @@ class Training:
         if not self.checkpoint_minutes >= 0:
             raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: it is a number from 0 up.")
         check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))
+        check_choice("judge", self.judge, ("ap", "mrr"))
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class Settings:
     training: Training = field(default_factory=Training)
     model_settings: Any = field(default_factory=models.find("cordgt").settings)
     unused: tuple[str, ...] = field(default=(), compare=False)  # keys given that this model has no use for
+
+    def __post_init__(self) -> None:
+        if self.training.judge == "mrr" and self.protocol.ranking == "none":
+            raise SettingError("judge=mrr: ranks are needed for it, among so many candidates: add ranking=100, or all.")
 
     def to_toml(self) -> str:
         """The text of ``config.toml``; `from_toml` reads it back to an equal object."""

@@ -159,7 +159,7 @@ class Progress:
     phase: str = "fit"  # or "refit"
     epoch: int = 0  # epochs done
     best_epoch: int = 0
-    best_ap: float = -np.inf
+    best_ap: float = -np.inf  # or whatever figure is judged by
     train_seconds: float = 0.0  # over all epochs done, validation left out
     finished: bool = False
     events: int = 0  # of the epoch under way: those trained on,
@@ -414,14 +414,18 @@ class Fit:
         with self._judged():
             heed = self.stop.check
             figures = evaluate(self.model, self.task, "validation", "transductive", progress=lambda _: heed())
-            ap = figures["ap"]
-            assert ap is not None
-            if p.best_epoch == 0 or (ap - p.best_ap) / abs(p.best_ap) > self.settings.training.tolerance:
-                p.best_ap, p.best_epoch = ap, epoch
+            judge = self.settings.training.judge
+            figure = figures["mrr"] if judge == "mrr" else figures["ap"]
+            assert figure is not None
+            if p.best_epoch == 0 or (figure - p.best_ap) / abs(p.best_ap) > self.settings.training.tolerance:
+                p.best_ap, p.best_epoch = figure, epoch
                 self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
-                self.folder.write_tensors("model.safetensors", self.best, {"epoch": epoch, "validation_ap": ap})
+                self.folder.write_tensors(
+                    "model.safetensors", self.best, {"epoch": epoch, f"validation_{judge}": figure}
+                )
         seconds = time.perf_counter() - began
-        return {"validation": {"ap": ap, "auc": figures["auc"]}, "validation_seconds": seconds}
+        shown = {k: figures[k] for k in ("ap", "auc", "mrr") if k in figures}
+        return {"validation": shown, "validation_seconds": seconds}
 
     def _judged(self) -> AbstractContextManager[None]:
         """The model with the weights that are judged and kept: its own, or their average."""

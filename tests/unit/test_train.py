@@ -143,6 +143,14 @@ def test_averaged_weights_are_judged_kept_and_resumed(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "run", averaged.path)
 
 
+def test_ranks_can_be_judged_by(tmp_path: Path) -> None:
+    run = fit(tmp_path / "run", judge="mrr", ranking="5", epochs=2)
+    judged = [k["validation"]["mrr"] for k in history(run.path) if k["phase"] == "fit"]
+    assert run.metrics["validation"]["transductive"]["mrr"] == max(judged)
+    with pytest.raises(SettingError, match="ranking=100"):
+        fit(tmp_path / "none", judge="mrr")
+
+
 def test_an_average_of_few_steps_is_their_mean() -> None:
     model = make_network(
         make("cordgt", {k: v for k, v in TINY.items() if k not in ("epochs", "batch_size", "lr")}),
