@@ -341,7 +341,7 @@ class Fit:
         """The rest of a pass over the training events in stream order; the mean loss over all of it."""
         p, size = self.progress, self.settings.training.batch_size
         positions = torch.from_numpy(self.task.split.train).to(self.task.device)
-        batches = positions[p.events :].split(size)
+        batches = positions[p.events :].split(size) if p.events < len(positions) else ()  # nothing is split into one
         weight = torch.ones(size, device=self.device)
         generator = dropout_generator(self.device)
         if isinstance(step, FedStep):
