@@ -96,6 +96,8 @@ class Bar:
         line = f"{self.title}{what} {record['epoch']:>3}  loss {record['loss']:.4f}"
         if "validation" in record:
             self.best = f"validation AP {record['validation']['ap']:.4f}"
+            if record["validation"].get("mrr") is not None:
+                self.best += f"  MRR {record['validation']['mrr']:.4f}"
             line += f"  {self.best}"
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
         err.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)

@@ -127,6 +127,11 @@ class TemporalIndex:
         moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 
+    def beside(self, other: TemporalIndex) -> TemporalIndex:
+        """This index of some of the events where another one of the same stream lies, sharing what both have."""
+        shared = {name: getattr(other, name) for name in ("elapsed", "tie_start", "src")}
+        return replace(self, **shared).to(other.device)
+
     @property
     def size(self) -> int:
         """In bytes."""

@@ -15,7 +15,7 @@ from cordgt.errors import DataError
 from cordgt.events import EventStream
 from cordgt.history import History, Queries
 from cordgt.ids import Side
-from cordgt.models.base import LinkModel
+from cordgt.models.base import LinkModel, moved
 from cordgt.tasks.link import score_queries
 
 SIDES: tuple[Side, Side] = ("src", "dst")
@@ -105,7 +105,7 @@ class Oracle:
         inside = node < len(self.trained)
         trained[inside] = self.trained[node[inside]]
         found = np.where(degree == 0, NEWCOMER, np.where(trained, KNOWN, UNTRAINED))
-        return np.where(self.model.lacks(ids).cpu().numpy(), UNKNOWN, found)
+        return np.where(self.model.lacks(moved(ids, self.model.device)).cpu().numpy(), UNKNOWN, found)
 
     def score(
         self, src: Any, dst: Any, at: np.ndarray | None = None, progress: Callable[[int], None] | None = None

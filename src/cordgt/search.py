@@ -31,10 +31,11 @@ Grid = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Trial:
-    """A combination, and how it did on validation data (transductive AP, its best epoch)."""
+    """A combination, and how it did on validation data (transductive, its best epoch)."""
 
     settings: dict[str, Any]
-    validation_ap: float
+    judge: str  # "ap" or "mrr"
+    figure: float  # the best of that kind
     best_epoch: int
     epochs: int
     seconds_per_epoch: float
@@ -75,7 +76,7 @@ def search(
 ) -> list[Trial]:
     """Train every combination of ``tried`` on top of ``settings``, each into a folder below ``out``; best first.
 
-    The test period stays unseen: each is judged by the validation AP that its training stops by. ``resume`` goes on
+    The test period stays unseen: each is judged by the figure that its training stops by. ``resume`` goes on
     where a search was interrupted; combinations that were finished then are not trained again.
     """
     chosen = choose_device(device)
@@ -91,7 +92,7 @@ def search(
     for (name, own), changes in zip(each.items(), tried, strict=True):
         watcher = Silent() if watch is None else watch(name)
         found.append(_try(RunFolder(out / name), own, dict(changes), task, dict(columns or {}), watcher))
-    return sorted(found, key=lambda trial: -trial.validation_ap)
+    return sorted(found, key=lambda trial: -trial.figure)
 
 
 def _try(
@@ -120,7 +121,15 @@ def _try(
         for name in STATES:
             folder.remove(name)
     seconds = progress.train_seconds / max(progress.epoch, 1)
-    return Trial(changes, progress.best_ap, progress.best_epoch, progress.epoch, seconds, str(folder.path))
+    return Trial(
+        changes,
+        settings.training.judge,
+        progress.best_figure,
+        progress.best_epoch,
+        progress.epoch,
+        seconds,
+        str(folder.path),
+    )
 
 
 def _changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:

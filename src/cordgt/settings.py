@@ -29,7 +29,7 @@ class Training:
     drawn: int = 1  # destinations that a true one is told from in training
     average: float = 0.0  # above 0: weights are judged and kept as their moving average, this much of it kept a step
     precision: str = "bf16"  # of matrix products on a GPU: "bf16" in training where a model can, "tf32", "fp32"
-    pieces: int = 0  # of a batch, for the same bits with one process or with several; 0: as is fastest
+    pieces: int = 0  # of a batch, for the same bits, on CPUs, with one process or with several; 0: as is fastest
     checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; each epoch ends with one
 
     def __post_init__(self) -> None:

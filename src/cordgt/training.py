@@ -117,7 +117,7 @@ def choose_device(name: str) -> torch.device:
     """``auto`` is a GPU where there is one; of several processes each has its own."""
     name = own_device(name)
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -130,6 +130,8 @@ def choose_device(name: str) -> torch.device:
         raise SettingError("CUDA was asked for, but this machine has no usable CUDA device. Use --device cpu or auto.")
     if device.type not in ("cpu", "cuda"):
         raise SettingError(f"The device '{name}' is not supported: it is auto, cpu or cuda.")
+    if str(device) == "cuda":  # with its number, as tensors there have it: "cuda" is not equal to "cuda:0"
+        return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
@@ -159,7 +161,7 @@ class Progress:
     phase: str = "fit"  # or "refit"
     epoch: int = 0  # epochs done
     best_epoch: int = 0
-    best_ap: float = -np.inf  # or whatever figure is judged by
+    best_figure: float = -np.inf  # on validation data, of the kind that `judge` says
     train_seconds: float = 0.0  # over all epochs done, validation left out
     finished: bool = False
     events: int = 0  # of the epoch under way: those trained on,
@@ -189,14 +191,11 @@ class Fit:
         self.best: dict[str, Tensor] = {}
         device = task.network_device
         model = network_for(settings, task.stream)
-        if model.remembers and task.device != device:
-            raise SettingError(
-                f"{settings.model} keeps its memory beside the past, which is too large for the GPU: use --device cpu."
-            )
         if start is not None:
             load_weights(model, start, "the run given to --init")
         self.device = device
         self.model = model.to(device)
+        self.model.check_beside(task.device)
         cuda = device.type == "cuda"
         self.optimizer = (
             torch.optim.Adam(
@@ -310,7 +309,9 @@ class Fit:
             return Step(self.model, self.task, self.optimizer, self.settings.seed, 0, **common)
         self.model.train()
         half = self.model.halves and self.settings.training.precision == "bf16"
-        fed = self.task.device != self.device
+        fed = self.task.past_on_host
+        if fed and training.pieces:
+            raise SettingError("pieces: the past is read on the host, whole batches at a time. Leave them out.")
         epoch = 1 if fed else self.epoch_tensor
         plain = Step(self.model, self.task, self.optimizer, self.settings.seed, epoch, half, **common)
         if self.task.group.size > 1:  # sums over processes are not recorded
@@ -417,8 +418,8 @@ class Fit:
             judge = self.settings.training.judge
             figure = figures["mrr"] if judge == "mrr" else figures["ap"]
             assert figure is not None
-            if p.best_epoch == 0 or (figure - p.best_ap) / abs(p.best_ap) > self.settings.training.tolerance:
-                p.best_ap, p.best_epoch = figure, epoch
+            if p.best_epoch == 0 or (figure - p.best_figure) / abs(p.best_figure) > self.settings.training.tolerance:
+                p.best_figure, p.best_epoch = figure, epoch
                 self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
                 self.folder.write_tensors(
                     "model.safetensors", self.best, {"epoch": epoch, f"validation_{judge}": figure}
@@ -589,10 +590,9 @@ def _refit(
     stop: Stop,
 ) -> dict[str, Any]:
     """Train anew on every event for as many epochs as validation chose. The figures stay those of the honest split."""
-    everything = LinkTask.prepare(
-        task.stream, task.protocol, seed=settings.seed, device=task.network_device, everything=True, group=task.group
+    fit = Fit(
+        folder, settings, task.on_everything(), phase="refit", epochs=epochs, start=start, watcher=watcher, stop=stop
     )
-    fit = Fit(folder, settings, everything, phase="refit", epochs=epochs, start=start, watcher=watcher, stop=stop)
     weights = fit.run()
     folder.write_tensors("refit.safetensors", weights, vars(fit.progress))
     return {"epochs": epochs, "events": task.stream.n_events}

@@ -180,7 +180,7 @@ def test_a_checkpoint_of_another_model_is_not_resumed(tmp_path: Path) -> None:
     works("train", data, *TINY, "--out", "run")
     Path("run/metrics.json").unlink()
     Path("run/model.safetensors").unlink()
-    about = {"phase": "fit", "epoch": 1, "best_epoch": 1, "best_ap": 0.5, "train_seconds": 1.0, "finished": False}
+    about = {"phase": "fit", "epoch": 1, "best_epoch": 1, "best_figure": 0.5, "train_seconds": 1.0, "finished": False}
     save_file({"model.x": torch.zeros(1)}, "run/state.safetensors", metadata={"about": json.dumps(about)})
     fails("train", data, *TINY, "--out", "run", "--resume", saying="run/state.safetensors is damaged")
 

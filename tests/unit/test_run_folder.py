@@ -170,7 +170,7 @@ def test_tensors_come_back(folder: RunFolder) -> None:
         "empty": torch.zeros(0, 2),
         "grown": torch.zeros(2, requires_grad=True),
     }
-    about = {"phase": "fit", "best_ap": -np.inf, "finished": False, "epoch": 3}
+    about = {"phase": "fit", "best_figure": -np.inf, "finished": False, "epoch": 3}
     folder.write_tensors("x.safetensors", tensors, about)
     found, told = folder.read_tensors("x.safetensors")
     assert told == about

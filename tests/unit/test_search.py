@@ -44,7 +44,7 @@ def test_the_test_period_stays_unseen(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     found = search.search(stream(), make("graphmixer", SMALL), TRIED, tmp_path / "all", device="cpu")
     assert set(asked) == {"validation"}
-    aps = [trial.validation_ap for trial in found]
+    aps = [trial.figure for trial in found]
     assert len(found) == 4 and aps == sorted(aps, reverse=True)
     assert not any(RunFolder(Path(trial.folder)).finished for trial in found)
 
@@ -63,7 +63,7 @@ def test_a_search_goes_on_and_its_best_is_measured_without_training(tmp_path: Pa
 
     again = search.search(stream(), settings, TRIED, out, device="cpu", resume=True, watch=lambda name: Counts())
     assert Counts.epochs == 2  # of the two that were new
-    assert {t.folder: t.validation_ap for t in first}.items() <= {t.folder: t.validation_ap for t in again}.items()
+    assert {t.folder: t.figure for t in first}.items() <= {t.folder: t.figure for t in again}.items()
     best = again[0]
     run = train_run(
         stream(),

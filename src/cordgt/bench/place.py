@@ -14,7 +14,7 @@ from cordgt.errors import SettingError
 from cordgt.events import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.settings import Settings
-from cordgt.step import Step
+from cordgt.step import Average, Step
 from cordgt.tasks.link import LinkTask
 from cordgt.training import make_network, use_precision
 
@@ -61,11 +61,23 @@ class Place:
         cuda = self.device.type == "cuda"
         epoch = torch.ones((), dtype=torch.int64, device=self.device) if cuda else 1
         half = cuda and self.model.halves and self.settings.training.precision == "bf16"
-        return Step(self.model, self.task, self.optimizer, self.settings.seed, epoch, half)
+        training = self.settings.training
+        average = Average(self.model, training.average) if training.average else None
+        return Step(
+            self.model,
+            self.task,
+            self.optimizer,
+            self.settings.seed,
+            epoch,
+            half,
+            drawn=training.drawn,
+            average=average,
+            pieces=training.pieces,
+        )
 
     def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:
         """Positions and weights of the last training events: those with the longest history."""
         size = size or self.settings.training.batch_size
-        last = torch.from_numpy(self.task.split.train[-size:]).to(self.device)
-        position = last[torch.arange(size, device=self.device) % len(last)]  # a batch larger than the stream repeats
+        last = torch.from_numpy(self.task.split.train[-size:]).to(self.task.device)
+        position = last[torch.arange(size, device=last.device) % len(last)]  # a batch larger than the stream repeats
         return position, torch.ones(size, device=self.device)

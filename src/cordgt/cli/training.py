@@ -203,6 +203,7 @@ def search(
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of a table: AP in percent, and no folder."""
-    shown = {k: v for k, v in row.items() if k not in ("folder", "validation_ap", "seconds_per_epoch")}
-    return shown | {"validation AP": f"{100 * row['validation_ap']:.2f}", "s/epoch": f"{row['seconds_per_epoch']:.1f}"}
+    """A row of a table: the figure in percent, and no folder."""
+    shown = {k: v for k, v in row.items() if k not in ("folder", "judge", "figure", "seconds_per_epoch")}
+    judged = {f"validation {row['judge'].upper()}": f"{100 * row['figure']:.2f}"}
+    return shown | judged | {"s/epoch": f"{row['seconds_per_epoch']:.1f}"}

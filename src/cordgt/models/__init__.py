@@ -37,7 +37,8 @@ class Kind:
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
-# Memory is made by weights that change: the original's learning rate, at which a replay finds what training left.
+# The originals' learning rate. These learn the frequencies of their time encodings, whose angles, of seconds, turn far
+# with every step; and memory is made by weights that change, so a replay must find about what training left.
 SLOWLY = {"lr": 0.0001}
 
 
@@ -47,17 +48,19 @@ MODELS: dict[str, Kind] = {
     "tgn": Kind(TgnSettings, Tgn, "gated memory, attention to what others remember; trains in one process", SLOWLY),
     "dyrep": Kind(DyrepSettings, Dyrep, "recurrent memory, told by attention; trains in one process", SLOWLY),
     "jodie": Kind(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", SLOWLY),
-    "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages"),
+    "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages", SLOWLY),
     "graphmixer": Kind(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
     "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
-    "tcl": Kind(TclSettings, Tcl, "two streams of latest events that hear themselves and each other"),
+    "tcl": Kind(TclSettings, Tcl, "two streams of latest events that hear themselves and each other", SLOWLY),
     "cawn": Kind(
         CawnSettings,
         Cawn,
         "walks into the past, their nodes known by how often either end's walks meet them",
         grid={"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "walks": (16, 32, 64, 128)},
     ),
-    "tgsrec": Kind(TgsrecSettings, Tgsrec, "attention over sampled events, on an embedding that each node learns"),
+    "tgsrec": Kind(
+        TgsrecSettings, Tgsrec, "attention over sampled events, on an embedding that each node learns", SLOWLY
+    ),
     "ctdne": Kind(
         CtdneSettings, Ctdne, "skip-gram on walks forward in time; knows the nodes of its training", {"lr": 0.01}
     ),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cordgt.errors import SettingError
 from cordgt.history import History, Queries
 
 
@@ -44,11 +45,21 @@ class LinkModel(nn.Module):
 
     def read(self, history: History, queries: Queries) -> Any:
         """What the reader's ``pairs`` reads, where the network is: elsewhere only if the past is too large for that."""
+        self.check_beside(history.index.device)
         return moved(self.reader.pairs(history, queries), self.device)
 
     def read_nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Any:
         """What the reader's ``nodes`` reads, where the network is."""
+        self.check_beside(history.index.device)
         return moved(self.reader.nodes(history, node, t, cut), self.device)
+
+    def check_beside(self, past: torch.device) -> None:
+        """SettingError where the model keeps a state beside the past, which lies elsewhere."""
+        if self.remembers and self.device is not None and past.type != self.device.type:
+            raise SettingError(
+                f"{type(self).__name__} keeps its memory beside the past, which is too large for the GPU and lies on "
+                "the host: use --device cpu."
+            )
 
     @property
     def device(self) -> torch.device | None:
@@ -94,18 +105,19 @@ def moved(read: Any, device: torch.device | None) -> Any:
 
 
 def mapped(read: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """What a reader read, whatever it is made of, with every tensor changed; itself where none did."""
+    """What a reader read, whatever it is made of, with every tensor changed. A dataclass where none did is itself."""
     if isinstance(read, Tensor):
         return change(read)
     if isinstance(read, list | tuple):
-        return type(read)([mapped(part, change) for part in read])
+        parts = [mapped(part, change) for part in read]
+        return type(read)(*parts) if hasattr(read, "_fields") else type(read)(parts)
     if isinstance(read, dict):
         return {name: mapped(part, change) for name, part in read.items()}
     if not is_dataclass(read) or isinstance(read, type):
         return read
-    parts = {field.name: getattr(read, field.name) for field in fields(read)}
-    others = {name: mapped(part, change) for name, part in parts.items()}
-    return read if all(others[name] is part for name, part in parts.items()) else replace(read, **others)
+    own = {field.name: getattr(read, field.name) for field in fields(read)}
+    others = {name: mapped(part, change) for name, part in own.items()}
+    return read if all(others[name] is part for name, part in own.items()) else replace(read, **others)
 
 
 def tensors(read: Any) -> list[Tensor]:

@@ -32,7 +32,7 @@ class CordgtSettings:
     """Settings of CorDGT. Every ablation of the paper is one of them."""
 
     fanout: tuple[int, ...] = (20, 1)  # events drawn at each hop
-    sampling: str = "uniform"  # or "recent"
+    sampling: str = "uniform"  # or "recent", or "mixed": half of each
     alpha: float = 1.0  # weight of (inverse) intensity in TD
     beta: float = 10.0  # weight of recency in TD
     never_met: float = 10.0  # TD of a pair that never met, in units of max(alpha, beta), the most that one that did has
@@ -261,9 +261,9 @@ class Cordgt(LinkModel):
 
     def forward(self, batch: Trees) -> Tensor:
         """Logits (B, M)."""
-        return self._scores(self._pooled(batch))
+        return self._scores(batch, self._pooled(batch))
 
-    def _scores(self, pooled: Tensor) -> Tensor:
+    def _scores(self, batch: Trees, pooled: Tensor) -> Tensor:
         """Logits (B, M) from the sequences' embeddings (B, 2M, D)."""
         n = pooled.shape[1] // 2
         src, dst = pooled[:, :n], pooled[:, n:]
@@ -296,7 +296,7 @@ class Cordgt(LinkModel):
             pooled = (weight.unsqueeze(-2) @ states).squeeze(-2)
         with torch.enable_grad():
             pooled.requires_grad_()
-            (slope,) = torch.autograd.grad(self._scores(pooled).sum(), pooled)  # (B, 2M, D)
+            (slope,) = torch.autograd.grad(self._scores(batch, pooled).sum(), pooled)  # (B, 2M, D)
         found = (states @ slope.unsqueeze(-1)).squeeze(-1) * weight
         n = batch.valid.shape[1] - 1
         return found[:, :n], found[:, n:]

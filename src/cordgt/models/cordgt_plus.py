@@ -37,7 +37,7 @@ class CordgtPlusSettings(CordgtSettings):
 
 
 @dataclass(frozen=True)
-class KnownTrees(Trees):
+class InformedTrees(Trees):
     """Trees, and what else is known of their slots and of the pairs."""
 
     slot_x: Tensor | None  # (B, S, C, F)
@@ -50,18 +50,18 @@ class ProximityReader(TreeReader):
 
     settings: CordgtPlusSettings
 
-    def pairs(self, history: History, queries: Queries) -> KnownTrees:
+    def pairs(self, history: History, queries: Queries) -> InformedTrees:
         """The trees of the sources and of their candidates, and what is known of their pairs."""
         read = super().pairs(history, queries)
-        assert isinstance(read, KnownTrees)
+        assert isinstance(read, InformedTrees)
         return replace(read, pair_x=proximity.pairs(history.index, queries)) if self.settings.pairs else read
 
     def _measure(
         self, history: History, trees: Context, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
-    ) -> KnownTrees:
+    ) -> InformedTrees:
         read = super()._measure(history, trees, t, cut, pair_cut, correlated)
         slot_x = proximity.slots(history.index, trees, t, cut, pair_cut) if self.settings.slots else None
-        return KnownTrees(**vars(read), slot_x=slot_x, pair_x=None)
+        return InformedTrees(**vars(read), slot_x=slot_x, pair_x=None)
 
 
 class CordgtPlus(Cordgt):
@@ -79,11 +79,10 @@ class CordgtPlus(Cordgt):
         self.of_pair_alone = nn.Linear(dim, 1, bias=False) if settings.head == "linear" and settings.pairs else None
         self.head_mlp = None  # `of_all` stands in its place
 
-    def forward(self, batch: Trees) -> Tensor:
+    def _scores(self, batch: Trees, pooled: Tensor) -> Tensor:
         """Logits (B, M). With the linear head the pair has its own share, beside those of the context nodes."""
-        assert isinstance(batch, KnownTrees)
-        n = batch.valid.shape[1] - 1
-        pooled = self._pooled(batch)  # (B, 2M, D)
+        assert isinstance(batch, InformedTrees)
+        n = pooled.shape[1] // 2
         src, dst = pooled[:, :n], pooled[:, n:]
         with in_full(pooled):
             pair = [] if self.of_pair is None else [self.of_pair(batch.pair_x)]  # (B, M, D)
@@ -94,13 +93,17 @@ class CordgtPlus(Cordgt):
             return (logits if self.of_pair_alone is None else logits + self.of_pair_alone(pair[0])).squeeze(-1)
 
     def losses(self, batch: Trees) -> Tensor:
-        """(B,) cross-entropy of every candidate, or of the true one among all."""
+        """(B,) cross-entropy of every candidate, or of the true one among all.
+
+        The latter ranks the partners of one source, but leaves open how those of different sources compare: a score of
+        one half means nothing then, nor does AP over several sources.
+        """
         if self.settings.loss == "binary":
             return super().losses(batch)
         return -self(batch).log_softmax(dim=1)[:, 0]
 
     def _tokens(self, batch: Trees) -> Tensor:
-        assert isinstance(batch, KnownTrees)
+        assert isinstance(batch, InformedTrees)
         tokens = super()._tokens(batch)
         return tokens if self.of_slot is None else tokens + self.of_slot(batch.slot_x)
 

@@ -21,13 +21,15 @@ class DyrepSettings(AttentionSettings):
 class Dyrep(AttentionModel):
     """Messages from graph attention, an RNN as updater, embeddings that are memory itself.
 
-    Differs: the attention learns from the batch after that of its message. In the released code of TGN, messages are
-    cut off from it before anything is learnt, so that it stays as it was drawn.
+    The attention stays as it was drawn, as in the released code of TGN, where messages are cut off from it before
+    anything is learnt. Were it to learn, memory would be made by attention that is another one by the end of an epoch,
+    and a replay would find a memory that the head never saw.
     """
 
     def __init__(self, settings: DyrepSettings, *, edge_dim: int, node_dim: int) -> None:
         nothing = TreeShape(())
         super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim, updater=nn.RNNCell, reads=nothing)
+        self.layers.requires_grad_(False)
 
     def tell(self, now: Remembered, node: Tensor, pos: Tensor) -> Tensor:
         index, shape = now.history.index, self.settings.shape

@@ -195,7 +195,6 @@ class Remembered:
     history: History
     messages: Messages
     made_by: tuple[int, ...]  # how often each weight had been changed; nothing in training, where they change all along
-    told: tuple[Tensor, Tensor] | None = None  # of the last block in training: who was told, ascending, and what
     kept: dict[int, MemoryState] = field(default_factory=dict)  # states on the way, by position
 
     def is_of(self, history: History, made_by: tuple[int, ...]) -> bool:
@@ -236,13 +235,14 @@ class MemoryModel(LinkModel):
         node_dim: int,
         updater: type[nn.GRUCell] | type[nn.RNNCell],
         reads: TreeShape,
+        learns_time: bool = False,
     ) -> None:
         super().__init__()
         dim = settings.memory_dim
         self.settings: Any = settings
         self.dim, self.block = dim, settings.block
         self.reader = MemoryReader(reads)
-        self.time = TimeEncoding(settings.time_dim)
+        self.time = TimeEncoding(settings.time_dim, learnt=learns_time)
         self.updater = updater(2 * dim + edge_dim + settings.time_dim, dim)
         self.node_x = nn.Linear(node_dim, dim, bias=False) if node_dim else None
         self.head = MergeHead(dim)
@@ -285,10 +285,6 @@ class MemoryModel(LinkModel):
         other.block, other._trained, other._replayed, other._carried = block, None, None, {}
         return other
 
-    def encoded(self, elapsed: Tensor) -> Tensor:
-        """(..., Dt) the encoding of elapsed times (...,)."""
-        return cosines(elapsed, self.time.frequency, self.time.phase)
-
     # --- which state is read
 
     def _before_batch(self, history: History, stop: int) -> Remembered:
@@ -304,7 +300,6 @@ class MemoryModel(LinkModel):
             now = self._remember(history)
         if int(now.state.position) > stop:
             now.state = self._empty(history)  # another epoch
-        now.told = None  # learnt from once
         self._trained = now
         if self._replayed is not None:
             self._replayed.made_by = (-1,)  # weights are about to change, and a fused Adam leaves their versions alone
@@ -386,11 +381,14 @@ class MemoryModel(LinkModel):
         waits = pending >= 0
         t = history.index.elapsed[pending.clamp_min(0)]
         edge_x = history.edge_features(pending)
-        other = _with_latest(state.other[at], at, now.told)
-        message = [memory, other, *([] if edge_x is None else [edge_x]), self.encoded(t - last)]
+        # Times are seconds: a frequency that moves by 0.0001 turns a week by sixty radians. Nothing is learnt from what
+        # a message says of time, as in the released code, or each step would scramble what the updater reads.
+        since = cosines(t - last, self.time.frequency.detach(), self.time.phase.detach())
+        message = [memory, state.other[at], *([] if edge_x is None else [edge_x]), since]
         updated = self.updater(torch.cat(message, dim=-1), memory)
         return torch.where(waits.unsqueeze(-1), updated, memory), torch.where(waits, t, last)
 
+    @torch.no_grad()
     def _advance(self, now: Remembered, stop: int) -> None:
         """Take up the events from the state's position to ``stop``, as one block."""
         state = now.state
@@ -399,15 +397,10 @@ class MemoryModel(LinkModel):
         if not len(node):
             return
         told = self.tell(now, nbr, pos)
-        with torch.no_grad():
-            memory, last = self._updated(now, node)
-            state.memory[node], state.last[node], state.pending[node] = memory, last, pos
-            # both ends of an event are in its block, so the other's memory has just been brought up to date
-            state.other[node] = state.memory[nbr] if told is None else told
-        now.told = None
-        if told is not None and told.requires_grad:
-            order = torch.argsort(node)
-            now.told = node[order], told[order]
+        memory, last = self._updated(now, node)
+        state.memory[node], state.last[node], state.pending[node] = memory, last, pos
+        # both ends of an event are in its block, so the other's memory has just been brought up to date
+        state.other[node] = state.memory[nbr] if told is None else told
 
     # --- checkpoints
 
@@ -424,15 +417,6 @@ class MemoryModel(LinkModel):
         self._trained, self._carried = None, dict(tensors)
 
 
-def _with_latest(other: Tensor, at: Tensor, told: tuple[Tensor, Tensor] | None) -> Tensor:
-    """``other`` (U, D), in which what was told last is the same but can be learnt from."""
-    if told is None:
-        return other
-    node, said = told
-    place = torch.searchsorted(node, at).clamp_max(len(node) - 1)
-    return torch.where((node[place] == at).unsqueeze(-1), said[place], other)
-
-
 class AttentionModel(MemoryModel):
     """A memory model that has layers of attention, for its embeddings or for its messages."""
 
@@ -444,8 +428,11 @@ class AttentionModel(MemoryModel):
         node_dim: int,
         updater: type[nn.GRUCell] | type[nn.RNNCell],
         reads: TreeShape,
+        learns_time: bool = False,
     ) -> None:
-        super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim, updater=updater, reads=reads)
+        super().__init__(
+            settings, edge_dim=edge_dim, node_dim=node_dim, updater=updater, reads=reads, learns_time=learns_time
+        )
         self.layers = nn.ModuleList(
             GraphAttention(
                 dim=self.dim,
@@ -468,8 +455,8 @@ class AttentionModel(MemoryModel):
         else:
             moment = torch.where(tree.pos >= 0, elapsed[tree.pos.clamp_min(0)], t[:, None])  # (S, C)
         edge_x = history.edge_features(tree.pos)
-        now = self.encoded(torch.zeros((), dtype=torch.float64, device=t.device))
-        age = self.encoded(moment[:, _parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
+        now = self.time(torch.zeros((), dtype=torch.float64, device=t.device))
+        age = self.time(moment[:, _parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
         for layer, module in enumerate(self.layers):
             hops = shape.hops - layer
             parents, children = shape.starts[hops], slice(1, shape.starts[hops + 1])

@@ -39,7 +39,7 @@ class TgatSettings:
     hidden: int = 172  # D; at least as many as there are node features
     time_dim: int = 100  # T
     dropout: float = 0.1
-    sampling: str = "uniform"  # as in its paper; "recent": the latest events
+    sampling: str = "uniform"  # as in its paper; "recent": the latest events; "mixed": half of each
 
     def __post_init__(self) -> None:
         check_choice("sampling", self.sampling, SAMPLINGS)

@@ -21,12 +21,21 @@ class TgnSettings(AttentionSettings):
 class Tgn(AttentionModel):
     """Messages from memory, a GRU as updater, embeddings by graph attention.
 
-    Differs: the encoding of time in a message is that of the weights at hand and learns from it; the released code
-    keeps the one of the batch that the message comes from. Node features are projected to the width of memory.
+    Attention learns how to encode times; messages say it the same way, and nothing is learnt from that.
+
+    Differs: the encoding of time in a message is that of the weights at hand; the released code keeps the one of the
+    batch that the message comes from. Node features are projected to the width of memory.
     """
 
     def __init__(self, settings: TgnSettings, *, edge_dim: int, node_dim: int) -> None:
-        super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim, updater=nn.GRUCell, reads=settings.shape)
+        super().__init__(
+            settings,
+            edge_dim=edge_dim,
+            node_dim=node_dim,
+            updater=nn.GRUCell,
+            reads=settings.shape,
+            learns_time=True,
+        )
 
     def embedding(self, batch: MemoryBatch, states: Tensor, last: Tensor) -> Tensor:
         tree = Context(batch.tree.node.flatten(0, 1), batch.tree.pos.flatten(0, 1))

@@ -56,7 +56,7 @@ def drivers(model: LinkModel, task: LinkTask, queries: Queries) -> list[list[Dri
     if not isinstance(model, Cordgt) or not len(queries.src):
         return [[] for _ in queries.src]
     model.eval()
-    with torch.inference_mode():
+    with torch.no_grad():  # what inference mode makes could not be learnt from, as `influences` does
         node = moved(model.reader.sample(task.whole, queries.ends, queries.cut).node, model.device)  # (B, 2, C)
         batch = model.read(task.whole, queries)
     who = node.cpu().numpy()
@@ -111,7 +111,7 @@ def _changes(model: Cordgt, batch: Trees, node: Tensor, row: np.ndarray, tried: 
 def _each(batch: Trees, rows: Tensor) -> Trees:
     """Some rows of the trees, possibly several times."""
     made: dict[str, Any] = {key: None if x is None else x[rows] for key, x in vars(batch).items()}
-    return Trees(**made)
+    return replace(batch, **made)
 
 
 # -------------------- by distance
@@ -136,7 +136,7 @@ def heats(model: LinkModel, task: LinkTask, queries: Queries) -> list[Heat]:
 def _by_slot(model: Cordgt, task: LinkTask, queries: Queries) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """TD and SD (2, S) of every slot to source and destination, and its gain (S,), over the slots that are filled."""
     reader, history = model.reader, task.whole
-    with torch.inference_mode():
+    with torch.no_grad():
         trees: Context = reader.sample(history, queries.ends, queries.cut)
         td, sd = tree_distances(  # to both ends, also where the model itself is told of one (STPE-U)
             history.index, reader.shape, trees, queries.t, queries.pair_cut, reader.scale, correlated=True

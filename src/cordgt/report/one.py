@@ -240,7 +240,7 @@ def _curves(look: Look) -> Html:
                 mark=mark,
                 says=f"Validation AP over {len(at)} epochs; epoch {best} was kept",
             ),
-            "AP on the validation period: the epoch where it was highest is the one that was kept.",
+            "AP on the validation period. The epoch that is marked was kept: it was the best one there.",
         ),
     ]
     rows = [

@@ -61,27 +61,21 @@ class LinkTask:
         *,
         seed: int,
         device: torch.device,
-        everything: bool = False,
         group: Group = ALONE,
     ) -> LinkTask:
-        """Split, index, and move to the device what fits it. ``everything``: train on all events, masking none."""
+        """Split and index, and move to the device if it fits there."""
         split = split_of(stream, protocol)
         whole = history_of(stream, seed=seed, device=torch.device("cpu"))
-        training = whole
-        if everything:
-            split = replace(split, train=np.arange(stream.n_events))
-        elif split.masked.any():
-            training = replace(whole, index=_without(stream, split.masked))
+        without = _without(stream, split.masked) if split.masked.any() else None
         network_device = device
-        device = home_of(device, whole.size + (0 if training is whole else training.index.size))
-        alike = training is whole
+        device = home_of(device, whole.size + (0 if without is None else without.size))
         whole = whole.to(device)
-        training = whole if alike else replace(whole, index=training.index.to(device))
+        training = whole if without is None else replace(whole, index=without.beside(whole.index))
         return cls(
             stream=stream,
             split=split,
             protocol=protocol,
-            src=as_tensor(stream.src).to(device),
+            src=whole.index.src.long(),
             dst=as_tensor(stream.dst).to(device),
             training=training,
             whole=whole,
@@ -94,6 +88,18 @@ class LinkTask:
     def device(self) -> torch.device:
         """Where the past lies: with the network, or on the host if it is too large for that."""
         return self.src.device
+
+    @property
+    def past_on_host(self) -> bool:
+        """True where the network computes on a GPU that the past does not fit."""
+        return self.device.type != self.network_device.type
+
+    def on_everything(self) -> LinkTask:
+        """The same task trained on all events, masking none. Nothing is laid out again."""
+        split = replace(self.split, train=np.arange(self.stream.n_events))
+        return replace(
+            self, split=split, training=self.whole, pools=_pools(self.stream, split, self.protocol, self.device)
+        )
 
     def queries(
         self, position: Tensor, batch_start: Tensor, pool: Tensor, *, seed: int, epoch: Tensor | int, drawn: int = 1

@@ -1,0 +1,59 @@
+"""CorDGT+: each part can be left out, every command works with it, and what it adds is learnt from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cordgt.api import train
+from cordgt.errors import SettingError
+from cordgt.settings import make
+from cordgt.synthetic import synthetic_stream
+from cordgt.tasks.link import LinkTask
+from cordgt.training import network_for
+
+CPU = torch.device("cpu")
+TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (4, 1), "epochs": 1, "batch_size": 50}
+
+
+@pytest.mark.parametrize("head", ["mlp", "linear"])
+def test_a_run_with_its_report(tmp_path: Path, head: str) -> None:
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    run = train(stream, model="cordgt_plus", out=tmp_path / "run", device="cpu", head=head, **TINY)
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+    source = stream.ids.take(stream.src[-1:])[0].as_py()
+    assert len(run.recommend(source, top=3)) == 3
+
+
+@pytest.mark.parametrize("part", [{}, {"slots": False}, {"pairs": False}, {"slots": False, "pairs": False}], ids=str)
+@pytest.mark.parametrize("head", ["mlp", "linear"])
+def test_every_weight_is_learnt(part: dict[str, bool], head: str) -> None:
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    settings = make("cordgt_plus", {k: v for k, v in TINY.items() if k != "epochs"} | part | {"head": head})
+    task = LinkTask.prepare(stream, settings.protocol, seed=0, device=CPU)
+    network = network_for(settings, stream)
+    position = torch.from_numpy(task.split.train[-20:])
+    queries = task.queries(position, position[:1].expand(20), task.pools.train, seed=0, epoch=1, drawn=3)
+    batch = network.read(task.training, queries)
+    assert network(batch).shape == (20, 4)
+    network.losses(batch).mean().backward()
+    idle = [name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert not idle
+
+
+def test_the_ranking_loss_is_of_the_true_one_among_all() -> None:
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    settings = make("cordgt_plus", {k: v for k, v in TINY.items() if k != "epochs"} | {"loss": "ranking"})
+    task = LinkTask.prepare(stream, settings.protocol, seed=0, device=CPU)
+    network = network_for(settings, stream).eval()
+    position = torch.from_numpy(task.split.train[-5:])
+    queries = task.queries(position, position[:1].expand(5), task.pools.train, seed=0, epoch=1, drawn=6)
+    batch = network.read(task.training, queries)
+    logits = network(batch)
+    expected = logits.exp().sum(1).log() - logits[:, 0]
+    torch.testing.assert_close(network.losses(batch), expected)
+    with pytest.raises(SettingError, match="loss"):
+        make("cordgt_plus", {"loss": "hinge"})
