@@ -232,7 +232,7 @@ def test_influences(run: Run, asked: Asked, head: str) -> None:
         pooled = (weight.unsqueeze(-2) @ states).squeeze(-2)
         more = pooled.clone()
         more[:, 0] += 1e-3 * weight[:, 0, 0, None] * states[:, 0, 0]
-        slope = (model._scores(batch, more) - model._scores(pooled))[:, 0] / 1e-3
+        slope = (model._scores(batch, more) - model._scores(batch, pooled))[:, 0] / 1e-3
     assert torch.allclose(src[:, 0, 0], slope, atol=1e-2, rtol=0.05)
 
 
