@@ -22,9 +22,12 @@ from cordgt.index import TemporalIndex, lower_bound_scalar
 SAMPLINGS = ("uniform", "recent", "mixed")
 
 
-def latest(n: int, sampling: str) -> int:
-    """How many of a slot's ``n`` draws are its latest events: none, all, or half of them, rounded down."""
-    return {"uniform": 0, "recent": n, "mixed": n // 2}[sampling]
+def latest(sampling: str) -> int:
+    """Which of a slot's draws are its latest events: 0: none of them, 1: every one, 2: every second one.
+
+    So a larger fan-out keeps the smaller one's draws.
+    """
+    return {"uniform": 0, "recent": 1, "mixed": 2}[sampling]
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,9 @@ def sample_trees(
 ) -> Context:
     """The tree of each root over the first ``cut`` events. ``root`` and ``cut`` broadcast.
 
-    ``uniform`` draws with replacement among a node's earlier events, ``recent`` takes the latest ones, ``mixed`` takes
-    the latest ones for the first half and draws the others. A slot drawn by an event looks strictly before that event's
-    time. A draw depends on (seed, epoch, root, cut, path) alone.
+    ``uniform`` draws with replacement among a node's earlier events, ``recent`` takes the latest ones, ``mixed`` draws
+    and takes in turn, beginning with a draw. A slot drawn by an event looks strictly before that event's time. A draw
+    depends on (seed, epoch, root, cut, path) alone.
     """
     root, cut = torch.broadcast_tensors(root, cut)
     if index.runs_compiled:
@@ -115,9 +118,9 @@ def sample_trees(
     past = index.fused
     if past is not None and past.draws_trees(shape.fanout):
         when = epoch if isinstance(epoch, Tensor) else torch.full((), epoch, dtype=torch.int64, device=root.device)
-        key, last = draws.mix_int(seed), tuple(latest(n, sampling) for n in shape.fanout)
+        key, every = draws.mix_int(seed), latest(sampling)
         return Context(
-            *past.sample_trees(index, shape.fanout, shape.starts, root, cut, seed_key=key, epoch=when, latest=last)
+            *past.sample_trees(index, shape.fanout, shape.starts, root, cut, seed_key=key, epoch=when, latest=every)
         )
     return _sample_plain(index, shape, root, cut, seed, epoch, sampling)
 
@@ -138,7 +141,7 @@ def _sample_compiled(
         cut.reshape(-1).numpy(),
         np.uint64(seed % 2**64),
         np.uint64(epoch),
-        np.array([latest(n, sampling) for n in shape.fanout], dtype=np.int64),
+        latest(sampling),
         node,
         pos,
     )
@@ -178,7 +181,8 @@ def _fill_trees(  # type: ignore[no-untyped-def]
                     d = degree[i, parent]
                     for j in range(fanout[hop]):
                         own = child_u64(key[i, parent], j)
-                        rank = d - 1 - j if j < latest[hop] else below_u64(own, d)
+                        takes_latest = latest > 0 and (j + 1) % latest == 0
+                        rank = d - 1 - j // latest if takes_latest else below_u64(own, d)
                         if d > 0 and rank >= 0:
                             at = row[i, parent] + rank
                             out_node[first + i, slot], out_pos[first + i, slot] = nbr[at], pos[at]
@@ -196,12 +200,14 @@ def _sample_plain(
 ) -> Context:
     node, pos = [root.unsqueeze(-1)], [torch.full_like(root, -1).unsqueeze(-1)]
     key = draws.root_key(seed, epoch, root, cut).unsqueeze(-1)  # (..., 1), then (..., slots of the hop)
-    degree = index.degree(root, cut).unsqueeze(-1)
+    degree, every = index.degree(root, cut).unsqueeze(-1), latest(sampling)
     for n in shape.fanout:
         j = torch.arange(n, device=root.device)
         key = draws.child(key.unsqueeze(-1), j)  # (..., parents, n)
         d = degree.unsqueeze(-1)
-        rank = torch.where(j < latest(n, sampling), d - 1 - j, draws.below(key, d))
+        rank = draws.below(key, d)
+        if every > 0:
+            rank = torch.where((j + 1) % every == 0, d - 1 - j // every, rank)
         exists = (rank >= 0) & (d > 0)
         at = index.entry(node[-1].unsqueeze(-1), rank)
         if len(index.nbr) == 0:

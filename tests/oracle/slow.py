@@ -108,12 +108,15 @@ class Slot:
     key: int
 
 
-def grow(history: History, parent: Slot, j: int, n: int, sampling: str) -> Slot:
-    """The ``j``-th of a slot's ``n`` children: an event of its node strictly before its own time, or padding."""
+def grow(history: History, parent: Slot, j: int, sampling: str) -> Slot:
+    """The ``j``-th child of a slot: an event of its node strictly before the parent's own time, or padding."""
     path, key = (*parent.path, j), child(parent.key, j)
     events = [] if parent.node == PADDING else history.events_of(parent.node, parent.cut)
-    takes_latest = sampling == "recent" or (sampling == "mixed" and j < n // 2)
-    rank = len(events) - 1 - j if takes_latest else below(key, len(events))
+    rank = below(key, len(events))
+    if sampling == "recent":
+        rank = len(events) - 1 - j
+    if sampling == "mixed" and j % 2 == 1:  # a draw, the latest, a draw, the last but one, ...
+        rank = len(events) - 1 - j // 2
     if not events or rank < 0:
         return Slot(path, PADDING, PADDING, 0, key)
     p = events[rank]
@@ -127,7 +130,7 @@ def tree(
     hop = [Slot((), root, PADDING, cut, root_key(seed, epoch, root, cut))]
     slots = list(hop)
     for n in fanout:
-        hop = [grow(history, parent, j, n, sampling) for parent in hop for j in range(n)]
+        hop = [grow(history, parent, j, sampling) for parent in hop for j in range(n)]
         slots += hop
     return slots
 

@@ -51,7 +51,7 @@ def test_trees(data: st.DataObject, stream: Stream, fanout: tuple[int, ...], see
         cut,
         seed_key=draws.mix_int(seed),
         epoch=torch.tensor(epoch, device=DEVICE),
-        latest=tuple(latest(n, how) for n in fanout),
+        latest=latest(how),
     )
     expected = sample_trees(index, shape, root, cut, seed=seed, epoch=epoch, sampling=how)
     assert torch.equal(got[0], expected.node) and torch.equal(got[1], expected.pos)

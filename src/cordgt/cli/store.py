@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from cordgt import console
 from cordgt.cli.options import Dst, Features, Ids, Label, NodeFeatures, Src, Time, flag
+from cordgt.cli.parts import load_data
 from cordgt.errors import DataError
 
 Anything = Annotated[
@@ -100,12 +101,11 @@ def data_convert(
 
 
 def _convert_to_file(data: str, out: Path, columns: dict[str, Any]) -> None:
-    from cordgt import datasets
+    from cordgt import answers
     from cordgt.readers import convert
 
-    stream = datasets.load(data, **columns)
-    for text in stream.notes:
-        console.note(f"{stream.name}: {text}")
+    answers.check_output(out, (".csv", ".parquet"))
+    stream = load_data(data, columns)
     for path in convert(stream, out):
         console.note(f"{path}: written")
 

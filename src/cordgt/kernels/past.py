@@ -47,7 +47,7 @@ def _hop(
     row_start, nbr, pos, nbr_degree, node, key, degree, exists, slot, first, real, n, out_node, out_pos, tree_at,
     PARENTS: tl.constexpr, CHILDREN: tl.constexpr, LATEST: tl.constexpr,
 ):  # fmt: skip
-    """Draw ``n`` (padded to CHILDREN) events of each parent and store them, LATEST of them its latest ones.
+    """Draw ``n`` (padded to CHILDREN) events of each parent and store them, every LATEST-th of them its latest ones.
 
     All parents' values are (PARENTS,).
     ``exists`` marks real parents; ``slot`` is a parent's place in its hop, ``first`` the hop's first slot and ``real``
@@ -58,7 +58,7 @@ def _hop(
     d = degree[:, None] + tl.zeros((PARENTS, CHILDREN), tl.int64)
     rank = below(keys, d)
     if LATEST > 0:
-        rank = tl.where((j < LATEST)[None, :], d - 1 - j[None, :], rank)
+        rank = tl.where(((j + 1) % LATEST == 0)[None, :], d - 1 - (j // LATEST)[None, :], rank)
     there = real[:, None] & (j < n)[None, :]
     drawn = there & exists[:, None] & (rank >= 0) & (d > 0)
     at = tl.load(row_start + node, mask=exists & (degree > 0), other=0)[:, None] + rank
@@ -86,8 +86,7 @@ def _hop(
 def _trees(
     row_start, nbr, pos, nbr_degree, root, cut, epoch, seed_key, out_node, out_pos, n_roots, n_nodes, n_steps,
     size, start1, start2, start3, n1, n2, n3,
-    ROOTS: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, P3: tl.constexpr,
-    L1: tl.constexpr, L2: tl.constexpr, L3: tl.constexpr,
+    ROOTS: tl.constexpr, P1: tl.constexpr, P2: tl.constexpr, P3: tl.constexpr, LATEST: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0).to(tl.int64) * ROOTS + tl.arange(0, ROOTS)
     real = i < n_roots
@@ -105,17 +104,17 @@ def _trees(
     slot = tl.zeros((ROOTS,), tl.int64)
     node, key, degree, exists, slot, real, tree_at = _hop(
         row_start, nbr, pos, nbr_degree, u, key, degree, known, slot, start1, real, n1, out_node, out_pos, tree_at,
-        ROOTS, P1, L1,
+        ROOTS, P1, LATEST,
     )  # fmt: skip
     if P2 > 0:
         node, key, degree, exists, slot, real, tree_at = _hop(
             row_start, nbr, pos, nbr_degree, node, key, degree, exists, slot, start2, real, n2, out_node, out_pos,
-            tree_at, ROOTS * P1, P2, L2,
+            tree_at, ROOTS * P1, P2, LATEST,
         )  # fmt: skip
         if P3 > 0:
             _hop(
                 row_start, nbr, pos, nbr_degree, node, key, degree, exists, slot, start3, real, n3, out_node, out_pos,
-                tree_at, ROOTS * P1 * P2, P3, L3,
+                tree_at, ROOTS * P1 * P2, P3, LATEST,
             )  # fmt: skip
 
 
@@ -128,11 +127,11 @@ def sample_trees(
     *,
     seed_key: int,
     epoch: Tensor,
-    latest: tuple[int, ...],
+    latest: int,
 ) -> tuple[Tensor, Tensor]:
     """Nodes and positions of the trees, (..., C) int64 each; ``seed_key`` is the hashed seed, epoch 0-dim int64.
 
-    ``latest`` says for each hop how many draws of a slot are its latest events.
+    ``latest``: every so many-th draw of a slot takes its latest events in turn; 0: none does.
     """
     n_roots, size = root.numel(), starts[-1]
     node = torch.empty((*root.shape, size), dtype=torch.int64, device=root.device)
@@ -140,14 +139,13 @@ def sample_trees(
     if n_roots == 0:
         return node, pos
     n1, n2, n3 = (*fanout, 0, 0)[:3]
-    l1, l2, l3 = (*latest, 0, 0)[:3]
     padded = [triton.next_power_of_2(n) if n else 0 for n in (n1, n2, n3)]
     widest = max(padded[0], padded[0] * padded[1], padded[0] * padded[1] * padded[2])
     roots = max(1, min(128, 1024 // widest))
     _trees[(triton.cdiv(n_roots, roots),)](
         index.row_start, index.nbr, index.pos, index.nbr_degree, root.contiguous(), cut.contiguous(), epoch, seed_key,
         node, pos, n_roots, index.n_nodes, steps(index.max_degree), size, *(*starts[1:-1], 0, 0)[:3], n1, n2, n3,
-        ROOTS=roots, P1=padded[0], P2=padded[1], P3=padded[2], L1=l1, L2=l2, L3=l3,
+        ROOTS=roots, P1=padded[0], P2=padded[1], P3=padded[2], LATEST=latest,
     )  # fmt: skip
     return node, pos
 
