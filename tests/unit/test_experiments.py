@@ -7,7 +7,9 @@ import fcntl
 import json
 import math
 import os
+import shlex
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,14 @@ from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream
 from cordgt.experiments import catalogue, measures, paper
 from cordgt.experiments.cells import Cell, Store, flat, make_cell, parse_models, parse_seeds, parse_shard
-from cordgt.experiments.link import ABLATIONS, ablation_cells, link_cells, link_report
+from cordgt.experiments.link import ABLATIONS, NAMES, ablation_cells, link_cells, link_report
+from cordgt.experiments.outlook import guess_seconds
 from cordgt.experiments.provenance import command
 from cordgt.experiments.tables import Asked, Compared, write
 from cordgt.experiments.work import Limits, expected_seconds
+from cordgt.models import MODELS
 from cordgt.run import RunFolder
+from cordgt.settings import parse_assignments
 from cordgt.stopping import Stopped
 
 
@@ -65,6 +70,37 @@ def test_the_command_of_a_cell() -> None:
     cell = make_cell("uci", "cordgt", 1, {"mask": True, "fanout": (8, 1)})
     told = command(cell)
     assert told == "cordgt train uci --model cordgt --seed 1 --set mask_seed=1 --set fanout=8,1 --set mask=true"
+
+
+@pytest.mark.parametrize("name", [k for k, v in catalogue.EXPERIMENTS.items() if v.cells is not None])
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_command_of_a_cell_asks_for_it(name: str, quick: bool) -> None:
+    """Of every kind: `cordgt reproduce` with that command has the very cell to make."""
+    experiment = catalogue.find(name)
+    assert experiment.cells is not None
+    asked = Asked(["uci"], list(experiment.models), [0, 4], {"lr": "0.01"}, quick=quick)
+    for cell in experiment.cells(asked):
+        words = shlex.split(command(cell))
+        if cell.kind == "link" and not quick:
+            assert words[:3] == ["cordgt", "train", "uci"]
+            continue
+        given = {k: v for k, v in pairwise(words) if k in ("--datasets", "--models", "--seeds")}
+        again = Asked(
+            [given["--datasets"]],
+            parse_models(given["--models"], catalogue.find(words[2]).models),
+            parse_seeds(given["--seeds"]),
+            parse_assignments([v for k, v in pairwise(words) if k == "--set"]),
+            quick="--quick" in words,
+        )
+        makes = catalogue.find(words[2]).cells
+        assert makes is not None and cell in makes(again), words
+
+
+def test_every_model_has_a_name_and_a_cost() -> None:
+    assert set(NAMES) == set(MODELS)
+    for name, kind in MODELS.items():
+        seconds = guess_seconds(make_cell("uci", name, 0), "cpu")
+        assert seconds is not None and (seconds > 5.0) == kind.network.trains, name
 
 
 def test_names_with_points_keep_them(tmp_path: Path) -> None:
