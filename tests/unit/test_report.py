@@ -267,6 +267,16 @@ def test_heat_counts_every_slot(run: Run, asked: Asked) -> None:
     assert sd.names[:3] == ["0", "1", "2"]
 
 
+def test_heat_by_given_edges(run: Run, asked: Asked) -> None:
+    model, task = run.measured()
+    whole, _ = heats(model, task, asked.true, edges=[0.0, 1e9])
+    assert whole.names == ["0–1e+09", "never met"]
+    found, _ = heats(model, task, asked.true)
+    assert found.count[:-1, :-1].sum() == whole.count[0, 0]
+    beyond, _ = heats(model, task, asked.true, edges=[0.0, 1e-9, 2e-9])
+    assert beyond.count.sum() == whole.count.sum()  # what lies beyond the last edge is in the last group
+
+
 def test_other_models_are_not_explained(run: Run, asked: Asked) -> None:
     task = run.measured()[1]
     other = MODELS["edgebank"].network(MODELS["edgebank"].settings(), edge_dim=0, node_dim=0)
