@@ -477,14 +477,18 @@ def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+class OtherRun(RunError):
+    """A run folder that was read, and belongs to other settings or other data than those at hand."""
+
+
 def check_same(folder: RunFolder, settings: Settings, stream: EventStream) -> None:
-    """RunError where a run was begun with other settings or other data."""
+    """OtherRun where a run was begun with other settings or other data; RunError where that cannot be told."""
     begun, data = folder.read_config()
     if begun != settings:
         differing = _differences(begun, settings)
-        raise RunError(f"{folder.path} was begun with other settings: {differing}. Use the same, or another --out.")
+        raise OtherRun(f"{folder.path} was begun with other settings: {differing}. Use the same, or another --out.")
     if not is_same_data(stream, data):
-        raise RunError(f"{folder.path} was begun on other data. Use the same file, or another --out.")
+        raise OtherRun(f"{folder.path} was begun on other data. Use the same file, or another --out.")
 
 
 def _as_begun(

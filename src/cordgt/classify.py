@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from cordgt.api import Run, is_same_data
 from cordgt.errors import DataError, RunError, SettingError, nearest
 from cordgt.events import EventStream
+from cordgt.models import MODELS
 from cordgt.run import RunFolder
 from cordgt.settings import convert
 from cordgt.tasks.node import ALL_PARTS, ClassifierSettings, Fitted, NodeTask, embeddings, figures, fit
@@ -27,8 +29,6 @@ from cordgt.training import Silent, Watcher
 
 def classifier_settings(given: Mapping[str, Any]) -> ClassifierSettings:
     """Settings from the keys given, each a value or the text of one. SettingError, with the nearest, for others."""
-    import typing
-
     kinds = typing.get_type_hints(ClassifierSettings)
     for key in given:
         if key not in kinds:
@@ -41,8 +41,6 @@ def classifier_settings(given: Mapping[str, Any]) -> ClassifierSettings:
 
 def check_encoder(run: Run) -> None:
     """SettingError where a run's model has no embeddings."""
-    from cordgt.models import MODELS
-
     if not MODELS[run.settings.model].network.embeds:
         able = ", ".join(name for name, kind in MODELS.items() if kind.network.embeds)
         raise SettingError(f"{run.settings.model} has no embeddings to classify by. Models that have: {able}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from cordgt.files import names_beside
 from cordgt.readers import read_events
 from cordgt.synthetic import synthetic_stream
 from cordgt.twins import ENDING, TWINS, is_twin, twin_stream
+
+AS_PUBLISHED = " as published: "  # what tells the notes that `difference` makes from others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +198,12 @@ def difference(name: str, stream: EventStream) -> str:
         ("link attributes", stream.edge_dim, known.link_attributes),
     )
     parts = [f"{here} {what} (published: {there})" for what, here, there in compared if here != there]
-    return f"not {name} as published: {', '.join(parts)}" if parts else ""
+    return f"not {name}{AS_PUBLISHED}{', '.join(parts)}" if parts else ""
+
+
+def differences_in(notes: Iterable[str]) -> list[str]:
+    """Those of a stream's notes that are of `difference`'s making."""
+    return [note for note in notes if note.startswith("not ") and AS_PUBLISHED in note]
 
 
 def _expanded(text: str) -> Path:

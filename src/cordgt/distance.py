@@ -35,6 +35,14 @@ def relations(n_others: int, correlated: bool) -> tuple[list[int], list[int]]:
     return [0, *source, *others, *others], [0, *others, *others, *source]
 
 
+def to_both_ends(x: Tensor) -> Tensor:
+    """Distances (B, 4, C) in the order of `relations`, correlated and of one candidate, by the end they are to.
+
+    (2, B, 2, C): those of both trees' nodes to the source, then to the candidate.
+    """
+    return torch.stack([torch.stack([x[:, 0], x[:, 3]], dim=1), torch.stack([x[:, 1], x[:, 2]], dim=1)])
+
+
 def tree_distances(
     index: TemporalIndex,
     shape: TreeShape,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,12 @@ class Queries:
     def ends(self) -> Tensor:
         """(B, 1 + M) int64: the source, then its candidates."""
         return torch.cat([self.src[:, None], self.dst], dim=1)
+
+    def take(self, rows: Tensor | np.ndarray | slice) -> Queries:
+        """Some of the queries, by their rows: int64 in any order, also several times, or a slice."""
+        if isinstance(rows, np.ndarray):
+            rows = torch.from_numpy(rows).to(self.src.device)
+        return Queries(**{name: value[rows] for name, value in vars(self).items()})
 
 
 @dataclass(frozen=True)

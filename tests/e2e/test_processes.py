@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from cordgt.cli.node import check_task
+from cordgt.errors import SettingError
+
 from .helpers import fails, process, settings, works, write_events
 from .test_survival import ending, hears_ctrl_c, wait_for
 
@@ -98,3 +101,5 @@ def test_memory_and_pipes_are_refused(data: Path, monkeypatch: pytest.MonkeyPatc
     for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     fails("models", saying="`cordgt models` runs in one process: start it without torchrun")
+    with pytest.raises(SettingError, match="--task node runs in one process"):
+        check_task("node", Path("encoder"), {})

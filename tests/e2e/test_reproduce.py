@@ -152,6 +152,8 @@ def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
     fails(*asked, saying="--task node needs --encoder RUN")
     fails("train", "uci", "--encoder", "encoder", saying="--encoder is for --task node")
     fails(*asked, "--encoder", "encoder", "--refit", saying="--refit is not for --task node")
+    fails(*asked, "--encoder", "encoder", "--processes", 2, saying="--processes is not for --task node")
+    fails(*asked, "--encoder", "encoder", "--no-report", saying="--no-report is not for --task node")
     fails(*asked, "--encoder", "nowhere", saying="nowhere does not exist")
     fails("train", "enron", "--task", "node", "--encoder", "encoder", saying="other events")
     fails("recommend", "node", "--source", "1", saying="holds a classifier of nodes")

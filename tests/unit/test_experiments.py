@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
 import math
+import os
+import shlex
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cordgt import stopping
-from cordgt.errors import DataError, SettingError
-from cordgt.experiments import catalogue, paper
+from cordgt import api, stopping
+from cordgt.errors import DataError, RunError, SettingError
+from cordgt.events import EventStream
+from cordgt.experiments import catalogue, measures, paper
 from cordgt.experiments.cells import Cell, Store, flat, make_cell, parse_models, parse_seeds, parse_shard
-from cordgt.experiments.link import ABLATIONS, ablation_cells, link_cells, link_report
+from cordgt.experiments.link import ABLATIONS, NAMES, ablation_cells, link_cells, link_report
+from cordgt.experiments.outlook import guess_seconds
 from cordgt.experiments.provenance import command
 from cordgt.experiments.tables import Asked, Compared, write
 from cordgt.experiments.work import Limits, expected_seconds
+from cordgt.models import MODELS
+from cordgt.run import RunFolder
+from cordgt.settings import parse_assignments
 from cordgt.stopping import Stopped
 
 
@@ -60,6 +70,37 @@ def test_the_command_of_a_cell() -> None:
     cell = make_cell("uci", "cordgt", 1, {"mask": True, "fanout": (8, 1)})
     told = command(cell)
     assert told == "cordgt train uci --model cordgt --seed 1 --set mask_seed=1 --set fanout=8,1 --set mask=true"
+
+
+@pytest.mark.parametrize("name", [k for k, v in catalogue.EXPERIMENTS.items() if v.cells is not None])
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_command_of_a_cell_asks_for_it(name: str, quick: bool) -> None:
+    """Of every kind: `cordgt reproduce` with that command has the very cell to make."""
+    experiment = catalogue.find(name)
+    assert experiment.cells is not None
+    asked = Asked(["uci"], list(experiment.models), [0, 4], {"lr": "0.01"}, quick=quick)
+    for cell in experiment.cells(asked):
+        words = shlex.split(command(cell))
+        if cell.kind == "link" and not quick:
+            assert words[:3] == ["cordgt", "train", "uci"]
+            continue
+        given = {k: v for k, v in pairwise(words) if k in ("--datasets", "--models", "--seeds")}
+        again = Asked(
+            [given["--datasets"]],
+            parse_models(given["--models"], catalogue.find(words[2]).models),
+            parse_seeds(given["--seeds"]),
+            parse_assignments([v for k, v in pairwise(words) if k == "--set"]),
+            quick="--quick" in words,
+        )
+        makes = catalogue.find(words[2]).cells
+        assert makes is not None and cell in makes(again), words
+
+
+def test_every_model_has_a_name_and_a_cost() -> None:
+    assert set(NAMES) == set(MODELS)
+    for name, kind in MODELS.items():
+        seconds = guess_seconds(make_cell("uci", name, 0), "cpu")
+        assert seconds is not None and (seconds > 5.0) == kind.network.trains, name
 
 
 def test_names_with_points_keep_them(tmp_path: Path) -> None:
@@ -123,6 +164,93 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         store.clear(cell, keep=False)
     assert store.spent(cell) == 0.0
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_folders_swept_by_another_process_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, cell, opened, swept = Store(tmp_path), make_cell("uci", "cordgt", 0), os.open, []
+
+    def late(path: Any, *rest: Any, **options: Any) -> int:
+        if not swept:
+            swept.append(path)
+            store.sweep()
+        return opened(path, *rest, **options)
+
+    monkeypatch.setattr(os, "open", late)
+    with store.claimed(cell) as ours:
+        assert ours
+        store.run_folder(cell).mkdir()
+        store.sweep()
+        assert store.run_folder(cell).exists()  # where a training is about to begin
+    assert swept
+
+
+def test_a_claim_that_its_owner_removed_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removed between our opening it and our locking it."""
+    store, cell, locked, removed = Store(tmp_path), make_cell("uci", "cordgt", 0), fcntl.flock, []
+
+    def late(handle: int, how: int) -> None:
+        if not removed:
+            removed.append(handle)
+            store.clear(cell, keep=False)
+        locked(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with store.claimed(cell) as ours:
+        assert ours
+        with store.claimed(cell) as again:
+            assert not again  # though ours was opened first
+    assert removed
+    with store.claimed(cell) as first:
+        assert first
+        store.clear(cell, keep=False)
+        with store.claimed(cell) as second:  # finished: the next one may have it
+            assert second
+            assert list(tmp_path.rglob("*.claim"))
+
+
+def test_the_claim_of_the_next_one_is_left_alone(tmp_path: Path) -> None:
+    store, cell = Store(tmp_path), make_cell("uci", "cordgt", 0)
+    first, second = store.claimed(cell), store.claimed(cell)
+    assert first.__enter__()
+    store.clear(cell, keep=False)
+    assert second.__enter__()
+    first.__exit__(None, None, None)
+    with store.claimed(cell) as third:
+        assert not third
+    second.__exit__(None, None, None)
+    assert list(tmp_path.rglob("*.claim")) == []
+
+
+def test_only_what_is_known_to_be_another_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    stream = EventStream.from_columns(*draw.integers(0, 9, (2, 100)), np.arange(100), name="few")
+    monkeypatch.setattr(measures, "load_stream", lambda *_: stream)
+    store, cell = Store(tmp_path), make_cell("few", "edgebank", 0)
+    folder, told = RunFolder(store.run_folder(cell)), []
+    folder.create(make_cell("few", "edgebank", 1).settings, stream)
+    found = folder.path / "config.toml"
+    newer = found.read_text().replace("format = 1", "format = 2")
+    found.write_text(newer)
+    with pytest.raises(RunError, match=r"has format 2.*remove"):
+        measures.run_cell(cell, store, tell=told.append)
+    assert found.read_text() == newer
+    assert told == []
+    found.write_text(newer.replace("format = 2", "format = 1"))
+    measures.run_cell(cell, store, tell=told.append, keep=True)
+    assert [word["what"] for word in told] == ["discards"]
+    assert "seed=1, now 0" in told[0]["why"]
+    assert (folder.path / "report.html").exists()
+
+
+def test_a_report_that_would_be_removed_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, made = np.random.default_rng(0), []
+    stream = EventStream.from_columns(*draw.integers(0, 9, (2, 100)), np.arange(100), name="few")
+    monkeypatch.setattr(measures, "load_stream", lambda *_: stream)
+    monkeypatch.setattr(api, "write_report", lambda *_: made.append(1))
+    store, cell = Store(tmp_path), make_cell("few", "edgebank", 0)
+    measures.run_cell(cell, store)
+    assert store.read(cell) is not None
+    assert made == []
 
 
 def test_seeds_models_and_shards() -> None:

@@ -80,6 +80,8 @@ def test_the_batch_size_changes_nothing(run: Run) -> None:
         (np.arange(400) % 3, "3 different values"),
         (np.full(400, np.nan), "0 different values"),
         (np.r_[np.zeros(399), 1], "training has 0 events of label 1"),
+        (np.where(np.arange(400) < 330, np.arange(400) % 2, np.nan), "no event of the test period has a label"),
+        (np.where(abs(np.arange(400) - 310) > 40, np.arange(400) % 2, np.nan), "no event of the validation period"),
     ],
 )
 def test_labels_that_cannot_be_learnt(run: Run, label: Any, message: str) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from cordgt import datasets
 from cordgt.api import Run, train
 from cordgt.events import EventStream, TimeAxis
 from cordgt.metrics import ap_and_auc
@@ -266,6 +267,16 @@ def test_heat_counts_every_slot(run: Run, asked: Asked) -> None:
     assert sd.names[:3] == ["0", "1", "2"]
 
 
+def test_heat_by_given_edges(run: Run, asked: Asked) -> None:
+    model, task = run.measured()
+    whole, _ = heats(model, task, asked.true, edges=[0.0, 1e9])
+    assert whole.names == ["0–1e+09", "never met"]
+    found, _ = heats(model, task, asked.true)
+    assert found.count[:-1, :-1].sum() == whole.count[0, 0]
+    beyond, _ = heats(model, task, asked.true, edges=[0.0, 1e-9, 2e-9])
+    assert beyond.count.sum() == whole.count.sum()  # what lies beyond the last edge is in the last group
+
+
 def test_other_models_are_not_explained(run: Run, asked: Asked) -> None:
     task = run.measured()[1]
     other = MODELS["edgebank"].network(MODELS["edgebank"].settings(), edge_dim=0, node_dim=0)
@@ -297,6 +308,26 @@ def test_every_kind_of_model_gets_a_report(tmp_path: Path, model: str) -> None:
     assert ("nothing to train" in words) == (not MODELS[model].network.trains)
     assert f"{100 * found.metrics['test']['transductive']['ap']:.2f}" in words
     assert "alert(" in words  # as words, not as markup
+
+
+def test_settings_that_are_not_as_by_default_are_bold(run: Run) -> None:
+    page = report(run.look())
+    assert "<dt>hidden</dt><dd><strong>8</strong></dd>" in page  # of the model
+    assert "<dt>epochs</dt><dd><strong>2</strong></dd>" in page  # of the training
+    assert "<dt>lr</dt><dd>0.001</dd>" in page  # as by default
+
+
+def test_what_is_not_as_published_is_a_caution(run: Run) -> None:
+    look = run.look()
+
+    def lead(*notes: str) -> str:
+        told = replace(look.task.stream, name="uci", notes=notes)
+        return report(replace(look, task=replace(look.task, stream=told))).split('id="figures"')[0]
+
+    differs = datasets.difference("uci", look.task.stream)
+    assert "published: 1899" in lead(differs)
+    assert "not read" not in lead("not read: a column")
+    assert "published" not in lead()  # somebody's own file of that name
 
 
 def test_dates_and_a_sample_are_said(tmp_path: Path) -> None:

@@ -10,13 +10,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from cordgt import console
+from cordgt.cli.processes import started_as_one_of_several
 from cordgt.errors import SettingError, check_choice
 
 TASKS = ("link", "node")
 
 
 def check_task(task: str, encoder: Path | None, not_for_nodes: dict[str, Any]) -> None:
-    """SettingError where the options do not fit the task; ``not_for_nodes``: what was given that only links take."""
+    """SettingError where the options, or several processes, do not fit the task.
+
+    ``not_for_nodes``: what was given that only links take.
+    """
     check_choice("--task", task, TASKS)
     if task == "link" and encoder is not None:
         raise SettingError("--encoder is for --task node: the run whose frozen model gives the embeddings.")
@@ -24,7 +28,11 @@ def check_task(task: str, encoder: Path | None, not_for_nodes: dict[str, Any]) -
         raise SettingError("--task node needs --encoder RUN: a run on the same events, made by `cordgt train DATA`.")
     given = [name for name, value in not_for_nodes.items() if value]
     if task == "node" and given:
-        raise SettingError(f"{given[0]} is not for --task node: the encoder is trained already.")
+        raise SettingError(
+            f"{given[0]} is not for --task node: it trains a small classifier on an encoder that is trained already."
+        )
+    if task == "node" and started_as_one_of_several():
+        raise SettingError("--task node runs in one process: start it without torchrun.")
 
 
 def train_classifier(

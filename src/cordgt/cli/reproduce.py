@@ -159,6 +159,8 @@ class _Told:
             console.fail(f"{cell}: {word['why']}")
         elif what == "stops":
             console.note(f"{cell}: stopped{', saved after ' + word['saved'] if word['saved'] else ''}")
+        elif what == "discards":
+            console.note(f"{cell}: the run that was under way is removed, and trained anew. {word['why']}")
         else:
             console.note(f"{cell}: begins")
 

@@ -89,13 +89,14 @@ def train(
     json_: Json = None,
 ) -> None:
     """Train a model on DATA, measure it, and keep everything in a run folder."""
+    others = {"--model": model, "--config": config, "--init": init, "--refit": refit, "--resume": resume}
+    others |= {"--seeds": seeds, "--mask-draws": mask_draws, "--processes": processes, "--no-report": no_report}
+    node.check_task(task, encoder, others)
     share(processes, data)
     from cordgt import answers, api
     from cordgt.training import choose_device
 
     answers.check_json(json_)
-    others = {"--model": model, "--config": config, "--init": init, "--refit": refit, "--resume": resume}
-    node.check_task(task, encoder, others | {"--seeds": seeds, "--mask-draws": mask_draws})
     columns = given_columns(src, dst, time, label, features, ids, node_features)
     if encoder is not None:
         return node.train_classifier(data, encoder, set_, seed, device, out, columns, json_)

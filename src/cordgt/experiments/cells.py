@@ -32,6 +32,7 @@ FORMAT = 1
 NOT_COMPARED = ("checkpoint_minutes",)  # settings that change no figure
 QUICK_EVENTS = 1500  # of a stream, with --quick
 QUICK = {"epochs": 1}
+TRIES = 100  # to make a file whose folder another process takes away as an empty one
 
 
 @dataclass(frozen=True)
@@ -166,25 +167,16 @@ class Store:
         with locks; without, give each machine its own folder and copy the cells together.
         """
         path = self._claim_path(cell)
+        handle = _lock(path)
+        if handle is None:
+            yield False
+            return
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            except OSError:
-                pass  # a file system without locks: nobody can be kept out there
-            try:
-                yield True
-            finally:
-                if not self.run_folder(cell).exists():  # nothing to go on from: failed before it began, or finished
-                    path.unlink(missing_ok=True)
+            yield True
         finally:
+            # nothing to go on from: failed before it began, or finished, and then the file may be another's by now
+            if not self.run_folder(cell).exists() and _is_at(handle, path):
+                path.unlink(missing_ok=True)
             os.close(handle)
 
     def clear(self, cell: Cell, *, keep: bool) -> None:
@@ -195,9 +187,10 @@ class Store:
         self.sweep()
 
     def sweep(self) -> None:
-        """Empty folders of runs go, up to the folder itself."""
+        """Empty folders of runs go, up to the folder itself; not those where a training is just about to begin."""
         root = self.folder / "runs"
         below = [p for p in root.rglob("*") if p.is_dir()] if root.is_dir() else []
+        below = [p for p in below if not p.with_name(f"{p.name}.claim").exists()]
         for path in [*sorted(below, reverse=True), root, self.folder]:
             with suppress(OSError):  # not empty, or somebody else was faster
                 path.rmdir()
@@ -206,6 +199,44 @@ class Store:
         """All finished cells of a kind, whatever their settings; damaged ones are left out."""
         found = [read_cell(path) for path in sorted((self.folder / "cells" / kind).rglob("*.json"))]
         return [cell for cell in found if cell is not None]
+
+
+def _lock(path: Path) -> int | None:
+    """A handle on the file of a claim, locked; None where another process has it."""
+    while True:
+        handle = _open(path)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            return None
+        except OSError:
+            return handle  # a file system without locks: nobody can be kept out there
+        if _is_at(handle, path):
+            return handle
+        os.close(handle)  # removed by its owner before the lock was ours: it keeps nobody out any more
+
+
+def _open(path: Path) -> int:
+    """A handle on a file that is made, with its folders, where there is none. DataError where that cannot be."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            swept = isinstance(error, FileNotFoundError | FileExistsError)  # by another process, in between
+            if not swept or tries == TRIES:
+                raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether the open file is the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _write(path: Path, text: str) -> None:

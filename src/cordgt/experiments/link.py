@@ -24,6 +24,7 @@ NAMES = {
     "edgebank": "EdgeBank",
     "popularity": "popularity",
     "cordgt": "CorDGT",
+    "cordgt_plus": "CorDGT+",
 }
 METRICS = {"ap": "AP", "auc": "AUC"}
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from cordgt import datasets
-from cordgt.api import Run, check_same, train_run
+from cordgt.api import OtherRun, Run, check_same, train_run
 from cordgt.bench.growth import first_events
 from cordgt.classify import classify
 from cordgt.errors import RunError
@@ -25,6 +25,9 @@ from cordgt.run import RunFolder
 from cordgt.tasks.link import split_of
 from cordgt.tasks.node import positive_labels
 from cordgt.training import Watcher, choose_device
+
+# Hears of cells: {"what": "begins" | "ends" | "fails" | "stops" | "epoch" | "discards", "cell": its label, …}
+Tell = Callable[[dict[str, Any]], None]
 
 
 def node_figures(run: Run) -> dict[str, Any]:
@@ -51,7 +54,13 @@ def _load(data: str, quick: bool, _version: tuple[str, int, int] | None) -> Even
 
 
 def run_cell(
-    cell: Cell, store: Store, *, device: str = "auto", watcher: Watcher | None = None, keep: bool = False
+    cell: Cell,
+    store: Store,
+    *,
+    device: str = "auto",
+    watcher: Watcher | None = None,
+    keep: bool = False,
+    tell: Tell = lambda _: None,
 ) -> dict[str, Any]:
     """Train a cell from wherever it was, measure it, keep what was found, and remove the run folder.
 
@@ -68,10 +77,11 @@ def run_cell(
         store.clear(cell, keep=keep)
         return spent
     if cell.kind == "node":  # before hours of training
-        first = int(split_of(stream, cell.settings.protocol).validation[0])
-        positive_labels(stream.name, stream.label, first)
+        positive_labels(stream.name, stream.label, split_of(stream, cell.settings.protocol))
     try:
-        run = _trained(cell, store, stream, device, watcher)
+        _discard_other(cell, store, stream, tell)
+        path = store.run_folder(cell)
+        run = train_run(stream, cell.settings, path, device=device, resume=True, report=keep, watcher=watcher)
         link = cell.of_kind("link")
         figures = {"validation": run.metrics["validation"], "test": run.metrics["test"]}
         figures["floors"] = {name: floor["test"] for name, floor in run.metrics["floors"].items()}
@@ -89,15 +99,23 @@ def run_cell(
     return found
 
 
-def _trained(cell: Cell, store: Store, stream: EventStream, device: str, watcher: Watcher | None) -> Run:
-    path = store.run_folder(cell)
-    folder = RunFolder(path)
-    if folder.holds_run:
-        try:
-            check_same(folder, cell.settings, stream)
-        except RunError:  # begun with other defaults, or on other data: nothing of it can be used
-            shutil.rmtree(path)
-    return train_run(stream, cell.settings, path, device=device, resume=True, watcher=watcher)
+def _discard_other(cell: Cell, store: Store, stream: EventStream, tell: Tell) -> None:
+    """Remove a run that was begun with other defaults, or on other data: nothing of it can be used.
+
+    RunError where it cannot be read: it may be sound, and hours of training.
+    """
+    folder = RunFolder(store.run_folder(cell))
+    if not folder.holds_run:
+        return
+    try:
+        check_same(folder, cell.settings, stream)
+    except OtherRun as other:
+        tell({"what": "discards", "cell": cell.label, "why": str(other)})
+        shutil.rmtree(folder.path)
+    except RunError as error:
+        raise RunError(
+            f"{error} Try again, or remove {folder.path}: the cell is then trained from the start."
+        ) from None
 
 
 def _record(cell: Cell, run: Run, stream: EventStream, figures: dict[str, Any], seconds: float) -> dict[str, Any]:

@@ -7,16 +7,18 @@ from typing import Any
 
 from cordgt import datasets
 from cordgt.experiments.catalogue import EXPERIMENTS, Experiment
-from cordgt.experiments.cells import Cell, Store, at_hand, choose_datasets
+from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, at_hand, choose_datasets
 from cordgt.experiments.measures import MEASURES, UNTRAINED
 from cordgt.experiments.statistics import all_datasets
 from cordgt.experiments.tables import Asked
 from cordgt.experiments.work import expected_seconds
+from cordgt.models import MODELS
 from cordgt.twins import ENDING, TWINS
 
 # Seconds of a training batch of 100 events on two CPU cores, about; docs/models.md says how some were measured.
 BATCH_SECONDS = {
     "cordgt": 1.0,
+    "cordgt_plus": 1.5,
     "tgn": 0.5,
     "dyrep": 0.5,
     "jodie": 0.2,
@@ -42,11 +44,12 @@ def guess_seconds(cell: Cell, device: str) -> float | None:
     if events is None:
         return None
     if cell.quick:
-        events = min(events, 1500)
+        events = min(events, QUICK_EVENTS)
     if cell.kind == "growth":
         return 120.0
     epochs = min(EPOCHS, cell.settings.training.epochs)
-    seconds = 0.85 * events / 100 * epochs * BATCH_SECONDS.get(cell.model, 0.0)
+    usual = 1.0 if MODELS[cell.model].network.trains else 0.0
+    seconds = 0.85 * events / 100 * epochs * BATCH_SECONDS.get(cell.model, usual)
     faster = GPU_TIMES_FASTER.get(cell.model, GPU_USUALLY) if device == "cuda" else 1
     return 5.0 + seconds / faster
 

@@ -15,11 +15,13 @@ import torch
 import cordgt
 from cordgt import datasets
 from cordgt.events import EventStream
-from cordgt.experiments.cells import Cell, flat
+from cordgt.experiments.cells import Cell, flat, make_cell
 from cordgt.run import fingerprint
 from cordgt.settings import make
 
 ROOT = Path(cordgt.__file__).parent
+# What `cordgt reproduce` makes cells of each kind for; of those that are trained and no more, the one with all models.
+EXPERIMENTS = {"link": "link-ap", "node": "node-classification", "heatmap": "heatmap", "growth": "complexity"}
 
 
 @cache
@@ -65,13 +67,28 @@ def about_stream(name: str, stream: EventStream) -> dict[str, Any]:
 
 
 def command(cell: Cell) -> str:
-    """The `cordgt train` that gives a cell's figures again."""
-    usual = flat(make(cell.model, datasets.paper_settings(cell.data, cell.model)))
-    changed = {k: v for k, v in flat(cell.settings).items() if usual[k] != v}
-    words = ["cordgt", "train", cell.data, "--model", cell.model, "--seed", str(cell.seed)]
-    for key, value in changed.items():
-        words += ["--set", f"{key}={','.join(map(str, value)) if isinstance(value, list) else _word(value)}"]
-    return shlex.join(words)
+    """The command that gives a cell's figures again.
+
+    `cordgt train` where they are those a training ends with; else `cordgt reproduce` of this one cell, into a folder
+    where it is not finished.
+    """
+    if cell.kind == "link" and not cell.quick:
+        usual = make(cell.model, datasets.paper_settings(cell.data, cell.model))
+        words = ["cordgt", "train", cell.data, "--model", cell.model, "--seed", str(cell.seed)]
+    else:
+        usual = make_cell(cell.data, cell.model, cell.seed, quick=cell.quick).settings
+        words = ["cordgt", "reproduce", EXPERIMENTS[cell.kind], "--datasets", cell.data, "--models", cell.model]
+        words += ["--seeds", f"{cell.seed},", *["--quick"] * cell.quick]
+    return shlex.join([*words, *_assignments(flat(cell.settings), flat(usual))])
+
+
+def _assignments(settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
+    """``--set`` for whatever is not as usual."""
+    words = []
+    for key, value in settings.items():
+        if usual[key] != value:
+            words += ["--set", f"{key}={','.join(map(str, value)) if isinstance(value, list) else _word(value)}"]
+    return words
 
 
 def _word(value: Any) -> str:

@@ -23,12 +23,10 @@ import torch
 
 from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, Store
-from cordgt.experiments.measures import run_cell
+from cordgt.experiments.measures import Tell, run_cell
 from cordgt.stopping import Stopped, listening, time_limit
 from cordgt.tasks.link import SETTINGS
 from cordgt.training import Silent, Watcher, choose_device
-
-Tell = Callable[[dict[str, Any]], None]  # hears of cells: {"what": "begins" | "ends" | "fails" | "epoch", …}
 
 
 @dataclass
@@ -115,7 +113,7 @@ def work(
             try:
                 with time_limit(limits.ends):
                     watcher = Silent() if watch is None else watch(cell)
-                    found = run_cell(cell, store, device=device, watcher=watcher, keep=keep)
+                    found = run_cell(cell, store, device=device, watcher=watcher, keep=keep, tell=tell)
             except Stopped as stopped:
                 outcome.out_of_time = stopped.by_clock
                 outcome.stopped = None if stopped.by_clock else stopped

@@ -7,6 +7,7 @@ one: the nodes of largest influence are taken out of both trees, one at a time, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cordgt.context import Context
-from cordgt.distance import tree_distances
+from cordgt.distance import to_both_ends, tree_distances
 from cordgt.history import Queries
 from cordgt.models.base import LinkModel, moved
 from cordgt.models.cordgt import Cordgt, Trees
@@ -117,20 +118,22 @@ def _each(batch: Trees, rows: Tensor) -> Trees:
 # -------------------- by distance
 
 
-def heats(model: LinkModel, task: LinkTask, queries: Queries) -> list[Heat]:
-    """Influence by temporal and by spatial distance over true pairs (one candidate a query); none for other models."""
+def heats(model: LinkModel, task: LinkTask, queries: Queries, *, edges: Sequence[float] | None = None) -> list[Heat]:
+    """Influence by temporal and by spatial distance over true pairs (one candidate a query); none for other models.
+
+    ``edges``: between the groups of TD, ascending, with both ends; by default even ones over what is found.
+    """
     if not isinstance(model, Cordgt) or not len(queries.src):
         return []
     model.eval()
     parts = []
     for start in range(0, len(queries.src), PAIRS_AT_ONCE):
-        some = Queries(**{name: value[start : start + PAIRS_AT_ONCE] for name, value in vars(queries).items()})
-        parts.append(_by_slot(model, task, some))
+        parts.append(_by_slot(model, task, queries.take(slice(start, start + PAIRS_AT_ONCE))))
     td, sd, gain = (np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True))
     scale = model.reader.scale
     hops = [*map(str, range(model.shape.hops + 1)), "absent"]
     place = np.where(sd >= scale.absent, len(hops) - 1, np.minimum(sd, len(hops) - 1))
-    return [_heat("TD", *_td_groups(td, scale.never_met), gain), _heat("SD", place, hops, gain)]
+    return [_heat("TD", *_td_groups(td, scale.never_met, edges), gain), _heat("SD", place, hops, gain)]
 
 
 def _by_slot(model: Cordgt, task: LinkTask, queries: Queries) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -144,23 +147,27 @@ def _by_slot(model: Cordgt, task: LinkTask, queries: Queries) -> tuple[np.ndarra
         batch = model.read(history, queries)
     influence = torch.stack(model.influences(batch), dim=1)[:, :, 0]  # (B, 2, C)
     gain = influence * batch.valid.sum(-1, keepdim=True)  # a mean over the slots has their number in it
-    own = torch.tensor([0, 3], device=td.device), torch.tensor([1, 2], device=td.device)  # `distance.relations`
     valid = batch.valid.cpu().numpy()
-    both = [[x[:, of].cpu().numpy()[valid] for of in own] for x in (td, sd)]
-    return np.stack(both[0]), np.stack(both[1]), gain.detach().cpu().numpy()[valid]
+    td, sd = (to_both_ends(x).cpu().numpy()[:, valid] for x in (td, sd))
+    return td, sd, gain.detach().cpu().numpy()[valid]
 
 
-def _td_groups(td: np.ndarray, never_met: float) -> tuple[np.ndarray, list[str]]:
-    """Even groups over the range of those that met, and one for the others.
+def even_edges(most: float) -> list[float]:
+    """The edges of `TD_GROUPS` even groups of TD from 0 to ``most``."""
+    return [most * k / TD_GROUPS for k in range(TD_GROUPS + 1)]
+
+
+def _td_groups(td: np.ndarray, never_met: float, edges: Sequence[float] | None) -> tuple[np.ndarray, list[str]]:
+    """The group of each pair that met, by ``edges`` or evenly over their range, and one for the others; their names.
 
     Differs: the paper parts the whole range evenly, where "very large" for pairs that never met leaves the rest in one.
     """
     met = td != never_met
-    most = float(td[met].max(initial=0.0)) or 1.0
-    place = np.minimum((td / most * TD_GROUPS).astype(np.int64), TD_GROUPS - 1)
-    edges = [most * k / TD_GROUPS for k in range(TD_GROUPS + 1)]
-    names = [f"{a:.2g}–{b:.2g}" for a, b in pairwise(edges)]
-    return np.where(met, place, TD_GROUPS), [*names, "never met"]
+    digits = 2 if edges is None else 3  # what is merely found needs no more
+    edges = even_edges(float(td[met].max(initial=0.0)) or 1.0) if edges is None else edges
+    place = np.searchsorted(edges[1:-1], td, side="right")
+    names = [f"{a:.{digits}g}–{b:.{digits}g}" for a, b in pairwise(edges)]
+    return np.where(met, place, len(names)), [*names, "never met"]
 
 
 def _heat(what: str, place: np.ndarray, names: list[str], gain: np.ndarray) -> Heat:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cordgt import models
+from cordgt import datasets, models
 from cordgt.events import EventStream
 from cordgt.report.asked import (
     Asked,
@@ -43,7 +43,7 @@ from cordgt.report.page import (
 )
 from cordgt.report.why import by_distance, most_surprising
 from cordgt.run import RunFolder
-from cordgt.settings import Settings
+from cordgt.settings import Settings, make
 from cordgt.tasks.link import PARTS, SETTINGS
 
 FILE = "report.html"
@@ -135,7 +135,7 @@ def _against(ap: float | None, floor: tuple[str, float] | None) -> str:
 
 def _cautions(look: Look) -> list[str]:
     """What a reader should know before trusting the numbers."""
-    said = [note for note in look.task.stream.notes if note.startswith("not ")]
+    said = datasets.differences_in(look.task.stream.notes)
     asked = look.asked
     if asked.is_sample:
         said.append(
@@ -445,10 +445,13 @@ def _what(look: Look) -> Html:
 
 def _settings(settings: Settings) -> list[tuple[Any, Any]]:
     """The model's and the training's settings; those that are not as by default are marked."""
-    default = models.find(settings.model).settings()
+    usual = _of_model(make(settings.model, {}))
     found = []
-    for key, value in {**vars(settings.model_settings), **vars(settings.training)}.items():
+    for key, value in _of_model(settings).items():
         written = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        changed = hasattr(default, key) and getattr(default, key) != value
-        found.append((key, Html(f"<strong>{text(written)}</strong>") if changed else written))
+        found.append((key, Html(f"<strong>{text(written)}</strong>") if usual[key] != value else written))
     return found
+
+
+def _of_model(settings: Settings) -> dict[str, Any]:
+    return {**vars(settings.model_settings), **vars(settings.training)}

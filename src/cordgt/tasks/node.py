@@ -20,6 +20,7 @@ from cordgt import draws
 from cordgt.errors import DataError, SettingError, check_choice
 from cordgt.metrics import ap_and_auc
 from cordgt.models.base import LinkModel
+from cordgt.split import Split
 from cordgt.tasks.link import LinkTask
 
 ALL_PARTS = ("train", "validation", "test")
@@ -62,7 +63,7 @@ class NodeTask:
     @classmethod
     def prepare(cls, link: LinkTask, label: np.ndarray | None) -> NodeTask:
         """DataError as in `positive_labels`."""
-        return cls(link, *positive_labels(link.stream.name, label, int(link.split.validation[0])))
+        return cls(link, *positive_labels(link.stream.name, label, link.split))
 
     def positions(self, part: str) -> np.ndarray:
         """The labelled events of a part. In training also those of masked nodes, which only the encoder was to miss."""
@@ -78,11 +79,11 @@ class NodeTask:
         return self.positive[self.positions(part)]
 
 
-def positive_labels(name: str, label: np.ndarray | None, n_train: int) -> tuple[np.ndarray, np.ndarray]:
+def positive_labels(name: str, label: np.ndarray | None, split: Split) -> tuple[np.ndarray, np.ndarray]:
     """Which events of a stream are positive, and which have a label at all: (E,) bool each.
 
-    The larger one of two values is positive. DataError where there are no labels, more or fewer values than two, or
-    only one of them among the first ``n_train`` events.
+    The larger one of two values is positive. DataError where there are no labels, more or fewer values than two, only
+    one of them in the training period, or none at all in a later one.
     """
     if label is None:
         raise DataError(f"{name} has no labels: name their column with --label.")
@@ -94,12 +95,15 @@ def positive_labels(name: str, label: np.ndarray | None, n_train: int) -> tuple[
             f"The labels of {name} have {len(values)} different values ({shown or 'none'}); two were expected, such as "
             "0 and 1."
         )
-    counts = [int((label[:n_train] == value).sum()) for value in values]
+    counts = [int((label[: split.validation[0]] == value).sum()) for value in values]
     if not all(counts):
         raise DataError(
             f"{name}: training has {counts[1]} events of label {values[1]:g} and {counts[0]} of {values[0]:g}; a "
             "classifier needs both."
         )
+    for part, positions in (("validation", split.validation), ("test", split.test)):
+        if not known[positions].any():
+            raise DataError(f"{name}: no event of the {part} period has a label.")
     return label == values[1], known
 
 
@@ -127,8 +131,6 @@ def embeddings(
             found.append(model.embed(read).float())
             if progress is not None:
                 progress(len(here))
-    if not found:
-        raise DataError(f"{task.link.stream.name}: no event of the {part} period has a label.")
     return torch.cat(found).clone()  # which training may use, unlike what inference mode made
 
 
@@ -197,7 +199,8 @@ def fit(
         chooses = 0 < y["validation"].sum() < len(y["validation"])
         for epoch in range(1, settings.epochs + 1):
             model.train()
-            order = np.argsort(draws.child(draws.mix_int(seed), torch.arange(len(truth)) * 1009 + epoch).numpy())
+            key = draws.child_int(draws.mix_int(seed), epoch)
+            order = np.argsort(draws.child(key, torch.arange(len(truth))).numpy())
             for some in torch.from_numpy(order).to(device).split(settings.batch_size):
                 loss = F.binary_cross_entropy_with_logits(model(x["train"][some]), truth[some], weight[some])
                 optimizer.zero_grad(set_to_none=True)
