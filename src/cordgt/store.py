@@ -206,8 +206,11 @@ def is_store(path: Any) -> bool:
     return isinstance(path, str | os.PathLike) and os.path.isfile(os.path.join(path, ABOUT))
 
 
-def open_store(path: str | os.PathLike[str]) -> Store:
-    """A store; DataError where there is none, it is of another version, altered or cut short."""
+def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
+    """A store; DataError where there is none, it is of another version, altered or cut short.
+
+    ``home``: where its arrays lie, if not beside its ``store.json``.
+    """
     folder = Path(path)
     try:
         given = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -230,7 +233,7 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         for name, k in body["arrays"].items()
     }
     store = Store(
-        path=folder,
+        path=home or folder,
         name=body["name"],
         notes=tuple(body["notes"]),
         time=body["time"],
