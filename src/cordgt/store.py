@@ -11,7 +11,6 @@ Opening looks at the version, the checksum of ``store.json`` and every file's si
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -29,13 +28,14 @@ import pyarrow as pa
 
 from cordgt.errors import DataError
 from cordgt.events import EventStream
-from cordgt.files import write_atomically
+from cordgt.files import exclusive, write_atomically
 from cordgt.growing import Written, checksum, mapped
 from cordgt.ids import NodeIds
 from cordgt.times import TimeAxis
 
 VERSION = 1
 ABOUT = "store.json"
+MASKED_LOCK = "masked.lock"  # of whoever makes or removes an index for training, beside the store itself
 EVENTS = ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x")  # a row an event; later ones are added behind
 NODES = ("name", "name_at", "name_bytes", "side", "node_x")  # likewise, a row a node (or a byte of its name)
 LOOKUP = ("name_hash", "name_node")
@@ -195,10 +195,25 @@ class Store:
                 if f"{folder}/{child.name}" not in files:
                     shutil.rmtree(child) if child.is_dir() else child.unlink()
         for child in self.path.iterdir():
-            if child.is_dir() and child.name.startswith(("data-", "index-", "masked-")) and child.name not in used:
+            if child.is_dir() and child.name.startswith(("data-", "index-")) and child.name not in used:
                 shutil.rmtree(child, ignore_errors=True)
             elif child.name.startswith(f".{ABOUT}.") or child.name == "state.json":
                 child.unlink(missing_ok=True)
+        self._sweep_masked()
+
+    def _sweep_masked(self) -> None:
+        """Remove the indexes for training, unless one is being made: then they stay until the next time."""
+        masked = list(self.path.glob("masked-*"))
+        if masked:
+            lock = self.path / MASKED_LOCK
+            lock.touch()
+            with suppress(_InUse), exclusive(lock, _InUse()):
+                for folder in masked:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _InUse(DataError):
+    """Somebody makes an index for training."""
 
 
 def is_store(path: Any) -> bool:
@@ -277,19 +292,9 @@ def unfinished(path: Path) -> str:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keeps other processes from writing in an existing folder; DataError where one does already."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be written: {error.strerror or error}.") from None
-    try:
-        with suppress(OSError):  # some network file systems have no locks: nobody can be kept out there
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"Another process is writing {folder}. Let it finish, then try again.") from None
+    busy = DataError(f"Another process is writing {folder}. Let it finish, then try again.")
+    with exclusive(folder, busy):
         yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from cordgt import store_build
+from cordgt import files, hidden_index, store_build
 from cordgt.conversion import append_to, convert_to_store
+from cordgt.errors import DataError
 from cordgt.events import EventStream, TimeAxis
-from cordgt.store import ABOUT, open_store
+from cordgt.files import exclusive
+from cordgt.store import ABOUT, MASKED_LOCK, open_store
 
 
 class Cut(BaseException):
@@ -95,3 +101,80 @@ def test_a_replacement_cut_off_after_the_end_begins_anew(made: Path, monkeypatch
         patch.setattr("cordgt.store.Store.sweep", cut)
         convert_to_store(stream(40, seed=2), made, replace=True)
     assert convert_to_store(stream(40, seed=2), made, replace=True).n_events == 40
+
+
+# -------------------- several at once
+
+
+def masks(n: int, n_nodes: int) -> list[npt.NDArray[np.bool_]]:
+    return [np.arange(n_nodes) == k for k in range(n)]
+
+
+@pytest.mark.parametrize("n_masks", [1, 4])
+def test_indexes_for_training_are_made_by_one_at_a_time(
+    n_masks: int, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four that begin together: each gets a whole index, and the same one is made once."""
+    found, together, calls, one_by_one = open_store(made).stream(), threading.Barrier(4), [0], threading.Lock()
+    write_index = hidden_index.write_index
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls[0] += 1
+        time.sleep(0.02)
+        with one_by_one:  # its compiled loops may not run in two threads, only in two processes
+            return write_index(*arguments, **options)
+
+    def train(mask: npt.NDArray[np.bool_]) -> int:
+        together.wait()
+        arrays, _ = hidden_index.hidden_index(found, mask)
+        return int(arrays["row_start"][-1])
+
+    monkeypatch.setattr(hidden_index, "write_index", counted)
+    hidden = [masks(n_masks, found.n_nodes)[k % n_masks] for k in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        lengths = list(pool.map(train, hidden))
+    touched = [hide[found.src] | hide[found.dst] for hide in hidden]
+    loops = found.src == found.dst
+    assert lengths == [int((~hide * np.where(loops, 1, 2)).sum()) for hide in touched]
+    assert calls[0] == n_masks
+    assert len(list(made.glob("masked-*"))) == min(n_masks, hidden_index.KEPT)
+
+
+def test_an_append_leaves_an_index_that_is_being_made(made: Path) -> None:
+    part = made / "masked-1.part-2"
+    part.mkdir()
+    (made / MASKED_LOCK).touch()
+    with exclusive(made / MASKED_LOCK):
+        append_to(made, stream(5, start=1000))
+        assert part.exists()
+    append_to(made, stream(5, start=2000))
+    assert not part.exists(), "left by one that was killed"
+
+
+def test_temporary_folders_are_ones_own(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_index.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(hidden_index.os, "access", lambda *_: False)
+    found = open_store(made).stream()
+    hidden_index.hidden_index(found, masks(1, found.n_nodes)[0])
+    own = tmp_path / f"cordgt-{os.getuid()}"
+    assert own.stat().st_mode & 0o77 == 0
+    assert list(own.glob("masked-*"))
+    monkeypatch.setattr(hidden_index.os, "getuid", lambda: 12345)
+    own.rename(tmp_path / "cordgt-12345")
+    with pytest.raises(DataError, match="belongs to somebody else"):
+        hidden_index.hidden_index(found, masks(1, found.n_nodes)[0])
+
+
+def test_one_is_kept_out_of_a_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was opened, then the one that was in removed it and let go: its lock keeps nobody out."""
+    folder, opened = tmp_path / "x", os.open
+    folder.mkdir()
+
+    def open_then_remove(*arguments: Any) -> int:
+        handle = opened(*arguments)
+        folder.rmdir()
+        return handle
+
+    monkeypatch.setattr(files.os, "open", open_then_remove)
+    with pytest.raises(DataError, match="busy"), exclusive(folder, DataError("busy")):
+        pass
