@@ -143,7 +143,7 @@ class Store:
         index = {name: self.array(name) for name in INDEX}
         if n_nodes < self.n_nodes:
             ids = NodeIds(ids.names.slice(0, n_nodes), None if ids.side is None else ids.side[:n_nodes], ids.lookup)
-            index |= {name: index[name][: n_nodes + 1] for name in ("row_start", "pair_start")}
+            index = _of_first_nodes(index, n_nodes)
         of_events: dict[str, Any] = {name: self.array(name) for name in ("src", "dst", "t", "edge_x", "label")}
         node_x = self.array("node_x")
         return EventStream(
@@ -210,6 +210,13 @@ class Store:
             with suppress(_InUse), exclusive(lock, _InUse()):
                 for folder in masked:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _of_first_nodes(index: dict[str, Any], n: int) -> dict[str, Any]:
+    """The arrays of an index for its first ``n`` nodes, whose rows may tell of later ones, in events at the end."""
+    rows, pairs = int(index["row_start"][n]), int(index["pair_start"][n])
+    lengths = {"row_start": n + 1, "pair_start": n + 1, "pair_nbr": pairs, "pair_pos_start": pairs + 1}
+    return {name: array[: lengths.get(name, rows)] for name, array in index.items()}
 
 
 class _InUse(DataError):

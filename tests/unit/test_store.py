@@ -15,15 +15,21 @@ import numpy.typing as npt
 import pytest
 
 from cordgt import files, hidden_index, store_build
+from cordgt.api import Run, train
 from cordgt.conversion import append_to, convert_to_store
-from cordgt.errors import DataError
+from cordgt.errors import DataError, RunError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.files import exclusive
+from cordgt.readers import read_events
 from cordgt.store import ABOUT, MASKED_LOCK, open_store
 
 
 class Cut(BaseException):
     """As a kill would: nothing catches it."""
+
+
+def cut_off(*_: Any, **__: Any) -> None:
+    raise Cut
 
 
 @pytest.fixture(autouse=True)
@@ -94,11 +100,8 @@ def test_a_replacement_cut_off_at_the_end_goes_on(
 
 
 def test_a_replacement_cut_off_after_the_end_begins_anew(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut(*_: Any, **__: Any) -> None:
-        raise Cut
-
     with monkeypatch.context() as patch, pytest.raises(Cut):
-        patch.setattr("cordgt.store.Store.sweep", cut)
+        patch.setattr("cordgt.store.Store.sweep", cut_off)
         convert_to_store(stream(40, seed=2), made, replace=True)
     assert convert_to_store(stream(40, seed=2), made, replace=True).n_events == 40
 
@@ -178,3 +181,50 @@ def test_one_is_kept_out_of_a_folder_that_was_removed(tmp_path: Path, monkeypatc
     monkeypatch.setattr(files.os, "open", open_then_remove)
     with pytest.raises(DataError, match="busy"), exclusive(folder, DataError("busy")):
         pass
+
+
+# -------------------- grown since
+
+TINY: dict[str, Any] = {"epochs": 1, "batch_size": 20, "heads": 1}
+MODELS: dict[str, dict[str, Any]] = {
+    "cordgt": {"hidden": 4, "fanout": (2, 1), "td_dim": 4, "sd_dim": 4, "layers": 1},
+    "tgn": {"memory_dim": 4, "time_dim": 4},
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_figures_stay_when_new_nodes_are_appended(model: str, made: Path, tmp_path: Path) -> None:
+    train(read_events(made), model, out=tmp_path / "run", device="cpu", report=False, **TINY, **MODELS[model])
+    before = Run.load(tmp_path / "run", "cpu").evaluate()
+    append_to(made, stream(30, seed=1, start=1000, nodes=20))
+    run = Run.load(tmp_path / "run", "cpu")
+    assert run.stream.n_events == 90
+    assert run.evaluate() == before
+
+
+def test_an_index_of_before_has_no_more_than_it_had(made: Path) -> None:
+    before = open_store(made).stream()
+    append_to(made, stream(30, seed=1, start=1000, nodes=20))
+    then = open_store(made).stream(before.kept.fingerprint)
+    assert then.n_nodes == before.n_nodes
+    for first, rows in (("row_start", "nbr"), ("row_start", "pos"), ("row_start", "nbr_degree"), ("row_start", "pair_pos"),
+                        ("pair_start", "pair_nbr"), ("pair_pos_start", "pair_pos")):  # fmt: skip
+        assert then.kept.index[first][-1] == len(then.kept.index[rows]), rows
+    assert len(then.kept.index["pair_pos_start"]) == len(then.kept.index["pair_nbr"]) + 1
+
+
+def test_an_interrupted_run_goes_on_when_its_store_has_grown(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the events that it began with, to the same figures; afterwards it answers from all."""
+    options = {**TINY, **MODELS["cordgt"], "epochs": 2}
+    whole = train(read_events(made), out=tmp_path / "whole", device="cpu", report=False, **options)
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        patch.setattr("cordgt.run.RunFolder.append_history", cut_off)
+        train(read_events(made), out=tmp_path / "run", device="cpu", report=False, **options)
+    append_to(made, stream(30, seed=1, start=1000, nodes=20))
+    run = train(read_events(made), out=tmp_path / "run", device="cpu", report=False, resume=True, **options)
+    assert run.stream.n_events == 90
+    assert run.metrics["test"] == whole.metrics["test"]
+    with pytest.raises(RunError, match="other data"):
+        train(stream(30), out=tmp_path / "run", device="cpu", report=False, resume=True, **options)
