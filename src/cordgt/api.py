@@ -16,7 +16,7 @@ import torch
 
 from cordgt import __version__, processes
 from cordgt.columns import as_text, can_be_read_twice, fit
-from cordgt.errors import RunError, SettingError, check_choice, nearest
+from cordgt.errors import DataError, RunError, SettingError, check_choice, nearest
 from cordgt.events import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.predict import Oracle, Recommendation
@@ -28,6 +28,7 @@ from cordgt.report.look import Look, look_at
 from cordgt.report.one import FILE, write_report
 from cordgt.run import BEFORE_CONFIG, RunFolder, Unwritten, fingerprint, ids_fingerprint
 from cordgt.settings import Settings, known_keys, make
+from cordgt.store import open_store
 from cordgt.tasks.link import PARTS, LinkTask, history_of, split_of
 from cordgt.tensorboard import curves
 from cordgt.threads import keep_threads
@@ -371,10 +372,11 @@ def _train_locked(
     """
     out = folder.path
     done: Run | None = None
+    trained_on = _as_it_was(stream, folder, group) if resume else stream
     if group.leads and folder.holds_run:
         if not resume:
             raise _taken(out)
-        check_same(folder, settings, stream)
+        check_same(folder, settings, trained_on)
         start, refit = _as_begun(folder, start, refit)
         if folder.finished and not (refit and "refit" not in folder.read_metrics()):
             done = Run.load(out, str(device))
@@ -383,7 +385,7 @@ def _train_locked(
         return done or Run(RunFolder(out), settings, stream, metrics, device, columns), None
     start = group.tensors_from_first(start or {}) if starts else None
     task = LinkTask.prepare(
-        stream, settings.protocol, seed=settings.seed, device=device, group=group
+        trained_on, settings.protocol, seed=settings.seed, device=device, group=group
     )  # before anything is written
     if group.leads and not folder.holds_run:
         _check_free(out)
@@ -392,6 +394,18 @@ def _train_locked(
     with curves(watcher or Silent(), out) if group.leads else nullcontext(Silent()) as watching:
         metrics = train_in(folder, settings, task, start=start, refit=refit, watcher=watching)
     return Run(RunFolder(out), settings, stream, metrics, device, columns), task
+
+
+def _as_it_was(stream: EventStream, folder: RunFolder, group: Group) -> EventStream:
+    """A store's stream as it was when the run in the folder began; as it is, where none did or it never was that."""
+    if stream.kept is None:
+        return stream
+    begun = folder.read_config()[1].get("fingerprint") if group.leads and folder.holds_run else None
+    begun = group.from_first(begun)
+    try:
+        return stream if begun is None else open_store(stream.kept.path).stream(begun)
+    except DataError:
+        return stream  # `check_same` says so
 
 
 def train_seeds(

@@ -6,13 +6,12 @@ checked, or not at all. ``source.json`` beside it says where it is from and what
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from cordgt.describe import describe
 from cordgt.download import Unreachable, checksums, download
 from cordgt.errors import DataError, nearest
 from cordgt.events import EventStream
+from cordgt.files import exclusive
 from cordgt.readers import read_events
 from cordgt.sources import DGB_NAMES, SOURCES, Source, remotes
 
@@ -78,10 +78,16 @@ def fetch(
             made = _make(name, base, files, given, tell, accept_different)
         except DataError:
             if SOURCES[name].kind == "jodie":  # published without a checksum: the file itself may be what is wrong
-                shutil.rmtree(downloads, ignore_errors=True)
+                _empty(downloads)
             raise
-        shutil.rmtree(downloads, ignore_errors=True)
+        _empty(downloads)
     return made
+
+
+def _empty(downloads: Path) -> None:
+    """Remove what was received; the folder itself is locked, and goes at the end."""
+    for file in downloads.iterdir():
+        file.unlink(missing_ok=True)
 
 
 def _sweep(base: Path, name: str) -> None:
@@ -149,22 +155,15 @@ def _alone(base: Path, name: str) -> Iterator[Path]:
     downloads = base / DOWNLOADS / name
     try:
         downloads.mkdir(parents=True, exist_ok=True)
-        handle = os.open(downloads, os.O_RDONLY)
     except OSError as error:
         raise DataError(f"{downloads} cannot be written: {error.strerror or error}.") from None
-    try:
+    with exclusive(downloads, DataError(f"Another process is fetching {name} into {base}. Let it finish.")):
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"Another process is fetching {name} into {base}. Let it finish.") from None
-        except OSError:
-            pass  # some network file systems have no locks
-        yield downloads
-    finally:
-        os.close(handle)
-        for folder in (downloads, downloads.parent):
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+            yield downloads
+        finally:
+            for folder in (downloads, downloads.parent):
+                with suppress(OSError):  # another dataset's downloads may have come meanwhile
+                    folder.rmdir()
 
 
 # -------------------- making the dataset

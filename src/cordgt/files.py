@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import os
 import secrets
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,6 +43,41 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def exclusive(path: Path, busy: Exception | None = None) -> Iterator[None]:
+    """Keeps other processes out that ask for the same file or folder, until it ends or the process does.
+
+    ``busy`` is raised where another process is in; None: wait until it is out. An error of its kind, or DataError,
+    where ``path`` cannot be opened.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        kind = DataError if busy is None else type(busy)
+        raise kind(f"{path} cannot be written: {error.strerror or error}.") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
+        except BlockingIOError:
+            if busy is not None:
+                raise busy from None
+        except OSError:
+            pass  # some network file systems have no locks: nobody can be kept out there
+        if busy is not None and not _is_still(path, handle):
+            raise busy  # it has just been removed by whoever was in
+        yield
+    finally:
+        os.close(handle)
+
+
+def _is_still(path: Path, handle: int) -> bool:
+    """Whether a path names what was opened under it."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except OSError:
+        return False
 
 
 def _sync(path: Path) -> None:

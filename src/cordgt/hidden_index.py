@@ -1,7 +1,8 @@
 """The index of a store without the events of hidden nodes: written to files once, within bounded memory, and kept.
 
 It lies in the store's folder under the name of what it hides: the next training with the same masked nodes finds
-it. Only the latest are kept. Where the store cannot be written, it is made in the folder for temporary files.
+it. Only the latest are kept. Where the store cannot be written, it is made in the folder for temporary files. Of
+several processes that need it at once one makes it, and the others wait.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cordgt.errors import DataError
 from cordgt.events import EventStream
+from cordgt.files import exclusive
 from cordgt.growing import mapped
 from cordgt.index_files import IndexFiles, write_index
-from cordgt.store import disk_explained
+from cordgt.store import MASKED_LOCK, disk_explained
 
 ABOUT = "index.json"
 KEPT = 2  # indexes of one store
@@ -39,15 +42,29 @@ def hidden_index(
     its longest rows. ``told`` hears of events, twice each, where it has to be made."""
     told_of = f"{stream.kept.fingerprint} {stream.n_events} ".encode() + np.packbits(hidden).tobytes()
     name = f"masked-{hashlib.sha256(told_of).hexdigest()[:16]}"
-    home = stream.kept.path if os.access(stream.kept.path, os.W_OK) else Path(tempfile.gettempdir())
-    folder = home / name
+    home = stream.kept.path if os.access(stream.kept.path, os.W_OK) else _own_folder()
+    folder, lock = home / name, home / MASKED_LOCK
     found = _read(folder)
     if found is None:
         with disk_explained(folder, "The index for training needs about as much room as the store's own."):
-            _make(folder, stream, hidden, told)
-        found = _read(folder)
+            lock.touch()
+            with exclusive(lock):
+                found = _read(folder)  # another process may have made it meanwhile
+                if found is None:
+                    _make(folder, stream, hidden, told)
+                    found = _read(folder)
         assert found is not None, "it was written just now"
     return found
+
+
+def _own_folder() -> Path:
+    """A folder for temporary files that nobody else can write; DataError where somebody has taken its name."""
+    folder = Path(tempfile.gettempdir()) / f"cordgt-{os.getuid()}"
+    with disk_explained(folder, "The index for training goes there where the store cannot be written."):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            raise DataError(f"{folder} belongs to somebody else. Name a folder of your own with TMPDIR.")
+    return folder
 
 
 def _read(folder: Path) -> Found | None:
@@ -68,7 +85,7 @@ def _make(folder: Path, stream: EventStream, hidden: npt.NDArray[np.bool_], told
             part, stream.src, stream.dst, stream.kept.tie_start, stream.n_nodes, memory=MEMORY, hidden=hidden, told=told
         )
         _describe(part, written)
-        _make_room(folder)
+        _make_room(folder, part)
         with suppress(OSError):  # another process was faster
             os.rename(part, folder)
     finally:
@@ -80,9 +97,17 @@ def _describe(part: Path, written: IndexFiles) -> None:
     (part / ABOUT).write_text(json.dumps({"arrays": arrays, "longest": written.longest}), encoding="utf-8")
 
 
-def _make_room(folder: Path) -> None:
-    """Remove what is damaged under this name, and all but the latest of the others; who reads them keeps them."""
+def _make_room(folder: Path, part: Path) -> None:
+    """Remove what is damaged under this name, what a kill left, and all but the latest of the others.
+
+    Only under the lock; who reads them keeps them.
+    """
     shutil.rmtree(folder, ignore_errors=True)
-    others = [p for p in folder.parent.glob("masked-*") if (p / ABOUT).exists()]
-    for old in sorted(others, key=lambda p: p.stat().st_mtime)[: max(len(others) - KEPT + 1, 0)]:
+    others = []
+    for other in folder.parent.glob("masked-*"):
+        if ".part-" not in other.name and (other / ABOUT).exists():
+            others.append((other.stat().st_mtime, other))
+        elif other != part:
+            shutil.rmtree(other, ignore_errors=True)
+    for _, old in sorted(others)[: max(len(others) - KEPT + 1, 0)]:
         shutil.rmtree(old, ignore_errors=True)

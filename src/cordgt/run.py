@@ -18,7 +18,6 @@ holds a lock on the folder itself, which the system lets go when the process end
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -37,7 +36,7 @@ from torch import Tensor
 
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream
-from cordgt.files import write_atomically
+from cordgt.files import exclusive, write_atomically
 from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.settings import Settings, from_toml
 from cordgt.store import is_store, open_store
@@ -78,28 +77,17 @@ class RunFolder:
         made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDONLY)
         except OSError as error:
             if self.path.is_file():
                 raise RunError(f"{self.path} is a file; --out names a folder.") from None
             raise RunError(f"{self.path} cannot be written: {error.strerror or error}.") from None
-        try:
-            self._lock(handle)
-            yield
-        finally:
-            if made and self.path.is_dir() and not any(self.path.iterdir()):
-                self.path.rmdir()
-            os.close(handle)
-
-    def _lock(self, handle: int) -> None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(
-                f"Another process is training in {self.path}. Let it finish, or choose another folder with --out."
-            ) from None
-        except OSError:
-            pass  # some network file systems have no locks: nobody can be kept out there
+        busy = f"Another process is training in {self.path}. Let it finish, or choose another folder with --out."
+        with exclusive(self.path, RunError(busy)):
+            try:
+                yield
+            finally:
+                if made and self.path.is_dir() and not any(self.path.iterdir()):
+                    self.path.rmdir()
 
     def sweep(self) -> None:
         """Remove what a process that was killed while writing left half written. Only under the lock."""

@@ -177,6 +177,19 @@ class Stage:
         told = self._read()
         return told.get("source") == self._identity
 
+    def can_go_on(self) -> bool:
+        """Whether, besides, everything that was collected is still there."""
+        told = self._read()
+        if told.get("source") != self._identity:
+            return False
+        columns = {**told["columns"], **told["ids"]}
+        return all(self._is_there(name, k) for name, k in columns.items())
+
+    def _is_there(self, name: str, told: dict[str, Any]) -> bool:
+        kind = np.dtype(told["dtype"])
+        path = self.folder / f"{name}.{kind.str[1:]}"
+        return path.exists() and path.stat().st_size >= told["rows"] * max(told["width"], 1) * kind.itemsize
+
     def _read(self) -> dict[str, Any]:
         try:
             told = json.loads(self._state.read_text(encoding="utf-8"))

@@ -11,7 +11,6 @@ Opening looks at the version, the checksum of ``store.json`` and every file's si
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -29,13 +28,14 @@ import pyarrow as pa
 
 from cordgt.errors import DataError
 from cordgt.events import EventStream
-from cordgt.files import write_atomically
+from cordgt.files import exclusive, write_atomically
 from cordgt.growing import Written, checksum, mapped
 from cordgt.ids import NodeIds
 from cordgt.times import TimeAxis
 
 VERSION = 1
 ABOUT = "store.json"
+MASKED_LOCK = "masked.lock"  # of whoever makes or removes an index for training, beside the store itself
 EVENTS = ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x")  # a row an event; later ones are added behind
 NODES = ("name", "name_at", "name_bytes", "side", "node_x")  # likewise, a row a node (or a byte of its name)
 LOOKUP = ("name_hash", "name_node")
@@ -143,7 +143,7 @@ class Store:
         index = {name: self.array(name) for name in INDEX}
         if n_nodes < self.n_nodes:
             ids = NodeIds(ids.names.slice(0, n_nodes), None if ids.side is None else ids.side[:n_nodes], ids.lookup)
-            index |= {name: index[name][: n_nodes + 1] for name in ("row_start", "pair_start")}
+            index = _of_first_nodes(index, n_nodes)
         of_events: dict[str, Any] = {name: self.array(name) for name in ("src", "dst", "t", "edge_x", "label")}
         node_x = self.array("node_x")
         return EventStream(
@@ -195,10 +195,32 @@ class Store:
                 if f"{folder}/{child.name}" not in files:
                     shutil.rmtree(child) if child.is_dir() else child.unlink()
         for child in self.path.iterdir():
-            if child.is_dir() and child.name.startswith(("data-", "index-", "masked-")) and child.name not in used:
+            if child.is_dir() and child.name.startswith(("data-", "index-")) and child.name not in used:
                 shutil.rmtree(child, ignore_errors=True)
             elif child.name.startswith(f".{ABOUT}.") or child.name == "state.json":
                 child.unlink(missing_ok=True)
+        self._sweep_masked()
+
+    def _sweep_masked(self) -> None:
+        """Remove the indexes for training, unless one is being made: then they stay until the next time."""
+        masked = list(self.path.glob("masked-*"))
+        if masked:
+            lock = self.path / MASKED_LOCK
+            lock.touch()
+            with suppress(_InUse), exclusive(lock, _InUse()):
+                for folder in masked:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _of_first_nodes(index: dict[str, Any], n: int) -> dict[str, Any]:
+    """The arrays of an index for its first ``n`` nodes, whose rows may tell of later ones, in events at the end."""
+    rows, pairs = int(index["row_start"][n]), int(index["pair_start"][n])
+    lengths = {"row_start": n + 1, "pair_start": n + 1, "pair_nbr": pairs, "pair_pos_start": pairs + 1}
+    return {name: array[: lengths.get(name, rows)] for name, array in index.items()}
+
+
+class _InUse(DataError):
+    """Somebody makes an index for training."""
 
 
 def is_store(path: Any) -> bool:
@@ -206,8 +228,11 @@ def is_store(path: Any) -> bool:
     return isinstance(path, str | os.PathLike) and os.path.isfile(os.path.join(path, ABOUT))
 
 
-def open_store(path: str | os.PathLike[str]) -> Store:
-    """A store; DataError where there is none, it is of another version, altered or cut short."""
+def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
+    """A store; DataError where there is none, it is of another version, altered or cut short.
+
+    ``home``: where its arrays lie, if not beside its ``store.json``.
+    """
     folder = Path(path)
     try:
         given = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -230,7 +255,7 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         for name, k in body["arrays"].items()
     }
     store = Store(
-        path=folder,
+        path=home or folder,
         name=body["name"],
         notes=tuple(body["notes"]),
         time=body["time"],
@@ -274,19 +299,9 @@ def unfinished(path: Path) -> str:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keeps other processes from writing in an existing folder; DataError where one does already."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise DataError(f"{folder} cannot be written: {error.strerror or error}.") from None
-    try:
-        with suppress(OSError):  # some network file systems have no locks: nobody can be kept out there
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"Another process is writing {folder}. Let it finish, then try again.") from None
+    busy = DataError(f"Another process is writing {folder}. Let it finish, then try again.")
+    with exclusive(folder, busy):
         yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager

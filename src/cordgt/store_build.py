@@ -82,13 +82,17 @@ def make_store(
         with locked(part):
             also = [] if node_features is None else [str(node_features)]
             stage = Stage(part / "stage", source, also)
-            if not (is_store(part) and stage.is_same()):  # else it was cut off between the last file and the name
+            finished = is_store(part) and stage.is_same()  # it was cut off between the last file and the name
+            if not (finished and _put_in_place(part, target, held)):
+                if finished:
+                    _clear(part)
                 try:
                     _build(stage, part, node_features, memory, watcher)
                 finally:
                     stage.close()
-            shutil.rmtree(part / "stage", ignore_errors=True)
-            _put_in_place(part, target, held)
+                shutil.rmtree(part / "stage", ignore_errors=True)
+                if not _put_in_place(part, target, held):
+                    raise DataError(f"Files of {part} were taken away while it was made. Run the same command again.")
     return open_store(target)
 
 
@@ -103,11 +107,8 @@ def _check_target(target: Path, replace_old: bool) -> None:
 
 
 def _build(stage: Stage, part: Path, node_features: Any, memory: int, watcher: Watcher) -> None:
-    source, again = stage.source, stage.is_same()
-    for child in part.iterdir():
-        if again and (child.name in ("stage", "state.json")):
-            continue
-        shutil.rmtree(child) if child.is_dir() else child.unlink()
+    source, again = stage.source, stage.can_go_on()
+    _clear(part, but=("stage", "state.json") if again else ())
     (part / "stage").mkdir(exist_ok=True)
     if again:
         stage.restore()
@@ -145,20 +146,44 @@ def _node_features(ids: NodeIds, given: Any, source: Source) -> tuple[Any, tuple
     return (None, ()) if own is None else (own(ids), ())
 
 
-def _put_in_place(part: Path, target: Path, held: bool) -> None:
-    """The finished store gets its name. Where a store stands already, its ``store.json`` is replaced at one stroke."""
+def _clear(part: Path, but: tuple[str, ...] = ()) -> None:
+    for child in part.iterdir():
+        if child.name not in but:
+            shutil.rmtree(child) if child.is_dir() else child.unlink()
+
+
+def _put_in_place(part: Path, target: Path, held: bool) -> bool:
+    """The finished store gets its name. Where a store stands already, its ``store.json`` is replaced at one stroke.
+
+    False, and nothing is replaced, where not all of its files are there: cut off here before, they may lie in the old
+    store, and whoever wrote that since has swept them away.
+    """
     if not is_store(target):
+        if not _has_files(part, part):
+            return False
         if target.is_dir():
             target.rmdir()  # empty, as was checked
         os.rename(part, target)
         (target / "state.json").unlink(missing_ok=True)
-        return
+        return True
     with nullcontext() if held else locked(target):
         for data in part.glob("data-*"):
             os.rename(data, target / data.name)
+        if not _has_files(part, target):
+            return False
         os.replace(part / ABOUT, target / ABOUT)
         open_store(target).sweep()
     shutil.rmtree(part, ignore_errors=True)
+    return True
+
+
+def _has_files(part: Path, home: Path) -> bool:
+    """Whether every file that the ``store.json`` of ``part`` tells of lies whole in ``home``."""
+    try:
+        open_store(part, home)
+    except DataError:
+        return False
+    return True
 
 
 # -------------------- events in order

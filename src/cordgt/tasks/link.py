@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -223,7 +223,7 @@ def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes:
     """All of a stream as a model may read it."""
     kept = stream.kept
     if kept is not None and n_nodes is None:
-        index = TemporalIndex.kept(kept.index, kept.longest, kept.elapsed, kept.tie_start, stream.src)
+        index = _index_kept(stream, kept.index, kept.longest)
     else:
         n = stream.n_nodes if n_nodes is None else n_nodes
         index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, n)
@@ -241,8 +241,13 @@ def _without(stream: EventStream, masked: np.ndarray) -> TemporalIndex:
     if kept is None:
         keep = ~(masked[stream.src] | masked[stream.dst])
         return TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes, keep)
-    arrays, longest = hidden_index(stream, masked)
-    return TemporalIndex.kept(arrays, longest, kept.elapsed, kept.tie_start, stream.src)
+    return _index_kept(stream, *hidden_index(stream, masked))
+
+
+def _index_kept(stream: EventStream, arrays: Mapping[str, np.ndarray], longest: Mapping[str, int]) -> TemporalIndex:
+    """An index of a store's stream; the store may have grown since."""
+    n, kept = stream.n_events, stream.kept
+    return TemporalIndex.kept(arrays, longest, kept.elapsed[:n], kept.tie_start[:n], stream.src)
 
 
 def _pools(stream: EventStream, split: Split, protocol: Protocol, device: torch.device) -> Pools:

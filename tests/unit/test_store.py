@@ -1,0 +1,230 @@
+"""Stores when things go wrong: cut off at the worst moment, written by several at once, grown since."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from cordgt import files, hidden_index, store_build
+from cordgt.api import Run, train
+from cordgt.conversion import append_to, convert_to_store
+from cordgt.errors import DataError, RunError
+from cordgt.events import EventStream, TimeAxis
+from cordgt.files import exclusive
+from cordgt.readers import read_events
+from cordgt.store import ABOUT, MASKED_LOCK, open_store
+
+
+class Cut(BaseException):
+    """As a kill would: nothing catches it."""
+
+
+def cut_off(*_: Any, **__: Any) -> None:
+    raise Cut
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def stream(n: int = 60, *, seed: int = 0, start: int = 0, nodes: int = 9, **columns: Any) -> EventStream:
+    """Ties, repeated pairs and self-loops."""
+    draw = np.random.default_rng(seed)
+    src, dst = draw.integers(0, nodes, (2, n))
+    t = start + draw.choice([0, 1, 3], n).cumsum()
+    return EventStream.from_columns(src, dst, t, time=TimeAxis("number"), name="log", **columns)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return convert_to_store(stream(), tmp_path / "log.store").path
+
+
+@pytest.fixture
+def cut_before_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Whoever replaces ``store.json`` of an old store by that of a new one is cut off there."""
+    replace = os.replace
+
+    def cut(source: Any, target: Any) -> None:
+        if Path(source).name == ABOUT:
+            raise Cut
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_build.os, "replace", cut)
+        yield patch
+
+
+# -------------------- cut off
+
+
+def test_a_merge_cut_off_at_the_end_is_made_anew(made: Path, cut_before_the_end: pytest.MonkeyPatch) -> None:
+    """What had been moved already is swept away by the second try, which must not count on it."""
+    late = stream(5, seed=1, start=3)
+    with pytest.raises(Cut):
+        append_to(made, late, late="merge")
+    cut_before_the_end.undo()
+    open_store(made).check()
+    append_to(made, late, late="merge")
+    found = open_store(made)
+    found.check()
+    assert found.n_events == 65
+    assert sorted(p.name for p in made.parent.iterdir()) == ["log.store"]
+
+
+@pytest.mark.parametrize("written_since", [False, True])
+def test_a_replacement_cut_off_at_the_end_goes_on(
+    written_since: bool, made: Path, cut_before_the_end: pytest.MonkeyPatch
+) -> None:
+    other = stream(40, seed=2)
+    with pytest.raises(Cut):
+        convert_to_store(other, made, replace=True)
+    cut_before_the_end.undo()
+    if written_since:
+        append_to(made, stream(5, seed=1, start=1000))
+    convert_to_store(other, made, replace=True)
+    found = open_store(made)
+    found.check()
+    assert found.n_events == 40
+
+
+def test_a_replacement_cut_off_after_the_end_begins_anew(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        patch.setattr("cordgt.store.Store.sweep", cut_off)
+        convert_to_store(stream(40, seed=2), made, replace=True)
+    assert convert_to_store(stream(40, seed=2), made, replace=True).n_events == 40
+
+
+# -------------------- several at once
+
+
+def masks(n: int, n_nodes: int) -> list[npt.NDArray[np.bool_]]:
+    return [np.arange(n_nodes) == k for k in range(n)]
+
+
+@pytest.mark.parametrize("n_masks", [1, 4])
+def test_indexes_for_training_are_made_by_one_at_a_time(
+    n_masks: int, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four that begin together: each gets a whole index, and the same one is made once."""
+    found, together, calls, one_by_one = open_store(made).stream(), threading.Barrier(4), [0], threading.Lock()
+    write_index = hidden_index.write_index
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls[0] += 1
+        time.sleep(0.02)
+        with one_by_one:  # its compiled loops may not run in two threads, only in two processes
+            return write_index(*arguments, **options)
+
+    def train(mask: npt.NDArray[np.bool_]) -> int:
+        together.wait()
+        arrays, _ = hidden_index.hidden_index(found, mask)
+        return int(arrays["row_start"][-1])
+
+    monkeypatch.setattr(hidden_index, "write_index", counted)
+    hidden = [masks(n_masks, found.n_nodes)[k % n_masks] for k in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        lengths = list(pool.map(train, hidden))
+    touched = [hide[found.src] | hide[found.dst] for hide in hidden]
+    loops = found.src == found.dst
+    assert lengths == [int((~hide * np.where(loops, 1, 2)).sum()) for hide in touched]
+    assert calls[0] == n_masks
+    assert len(list(made.glob("masked-*"))) == min(n_masks, hidden_index.KEPT)
+
+
+def test_an_append_leaves_an_index_that_is_being_made(made: Path) -> None:
+    part = made / "masked-1.part-2"
+    part.mkdir()
+    (made / MASKED_LOCK).touch()
+    with exclusive(made / MASKED_LOCK):
+        append_to(made, stream(5, start=1000))
+        assert part.exists()
+    append_to(made, stream(5, start=2000))
+    assert not part.exists(), "left by one that was killed"
+
+
+def test_temporary_folders_are_ones_own(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_index.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(hidden_index.os, "access", lambda *_: False)
+    found = open_store(made).stream()
+    hidden_index.hidden_index(found, masks(1, found.n_nodes)[0])
+    own = tmp_path / f"cordgt-{os.getuid()}"
+    assert own.stat().st_mode & 0o77 == 0
+    assert list(own.glob("masked-*"))
+    monkeypatch.setattr(hidden_index.os, "getuid", lambda: 12345)
+    own.rename(tmp_path / "cordgt-12345")
+    with pytest.raises(DataError, match="belongs to somebody else"):
+        hidden_index.hidden_index(found, masks(1, found.n_nodes)[0])
+
+
+def test_one_is_kept_out_of_a_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was opened, then the one that was in removed it and let go: its lock keeps nobody out."""
+    folder, opened = tmp_path / "x", os.open
+    folder.mkdir()
+
+    def open_then_remove(*arguments: Any) -> int:
+        handle = opened(*arguments)
+        folder.rmdir()
+        return handle
+
+    monkeypatch.setattr(files.os, "open", open_then_remove)
+    with pytest.raises(DataError, match="busy"), exclusive(folder, DataError("busy")):
+        pass
+
+
+# -------------------- grown since
+
+TINY: dict[str, Any] = {"epochs": 1, "batch_size": 20, "heads": 1}
+MODELS: dict[str, dict[str, Any]] = {
+    "cordgt": {"hidden": 4, "fanout": (2, 1), "td_dim": 4, "sd_dim": 4, "layers": 1},
+    "tgn": {"memory_dim": 4, "time_dim": 4},
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_figures_stay_when_new_nodes_are_appended(model: str, made: Path, tmp_path: Path) -> None:
+    train(read_events(made), model, out=tmp_path / "run", device="cpu", report=False, **TINY, **MODELS[model])
+    before = Run.load(tmp_path / "run", "cpu").evaluate()
+    append_to(made, stream(30, seed=1, start=1000, nodes=20))
+    run = Run.load(tmp_path / "run", "cpu")
+    assert run.stream.n_events == 90
+    assert run.evaluate() == before
+
+
+def test_an_index_of_before_has_no_more_than_it_had(made: Path) -> None:
+    before = open_store(made).stream()
+    append_to(made, stream(30, seed=1, start=1000, nodes=20))
+    then = open_store(made).stream(before.kept.fingerprint)
+    assert then.n_nodes == before.n_nodes
+    for first, rows in (("row_start", "nbr"), ("row_start", "pos"), ("row_start", "nbr_degree"), ("row_start", "pair_pos"),
+                        ("pair_start", "pair_nbr"), ("pair_pos_start", "pair_pos")):  # fmt: skip
+        assert then.kept.index[first][-1] == len(then.kept.index[rows]), rows
+    assert len(then.kept.index["pair_pos_start"]) == len(then.kept.index["pair_nbr"]) + 1
+
+
+def test_an_interrupted_run_goes_on_when_its_store_has_grown(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the events that it began with, to the same figures; afterwards it answers from all."""
+    options = {**TINY, **MODELS["cordgt"], "epochs": 2}
+    whole = train(read_events(made), out=tmp_path / "whole", device="cpu", report=False, **options)
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        patch.setattr("cordgt.run.RunFolder.append_history", cut_off)
+        train(read_events(made), out=tmp_path / "run", device="cpu", report=False, **options)
+    append_to(made, stream(30, seed=1, start=1000, nodes=20))
+    run = train(read_events(made), out=tmp_path / "run", device="cpu", report=False, resume=True, **options)
+    assert run.stream.n_events == 90
+    assert run.metrics["test"] == whole.metrics["test"]
+    with pytest.raises(RunError, match="other data"):
+        train(stream(30), out=tmp_path / "run", device="cpu", report=False, resume=True, **options)
