@@ -20,7 +20,7 @@ from rich.text import Text
 from cordgt import console
 from cordgt.arrays import is_text
 from cordgt.errors import DataError
-from cordgt.files import write_atomically
+from cordgt.files import write_atomically, write_text
 
 if TYPE_CHECKING:
     from cordgt.api import Run
@@ -179,7 +179,7 @@ def write_json(value: Any, where: str) -> None:
     if where == "-":
         sys.stdout.write(text)
     else:
-        write_atomically(where, lambda part: _write_text(part, text))
+        write_text(where, text)
 
 
 def check_output(output: str | Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
@@ -219,10 +219,6 @@ def _write_csv(table: pa.Table, where: Any, delimiter: str) -> None:
     needed = any(pc.any(pc.match_substring_regex(column, special)).as_py() for column in texts)
     style = "needed" if needed else "none"
     pacsv.write_csv(table, where, pacsv.WriteOptions(delimiter=delimiter, quoting_style=style, quoting_header="none"))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _flat(table: pa.Table) -> pa.Table:

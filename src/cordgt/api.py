@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -26,7 +25,7 @@ from cordgt.readers import read_events
 from cordgt.report.asked import AT_MOST
 from cordgt.report.look import Look, look_at
 from cordgt.report.one import FILE, write_report
-from cordgt.run import BEFORE_CONFIG, RunFolder, Unwritten, fingerprint, ids_fingerprint
+from cordgt.run import BEFORE_CONFIG, RunFolder, Unwritten, every_setting, fingerprint, ids_fingerprint
 from cordgt.settings import Settings, known_keys, make
 from cordgt.store import open_store
 from cordgt.tasks.link import PARTS, LinkTask, history_of, split_of
@@ -539,9 +538,8 @@ def _differences(a: Settings, b: Settings) -> str:
 
 
 def _flat(settings: Settings) -> dict[str, Any]:
-    """Every setting by its key."""
-    tables = dict(vars(settings.protocol)) | dict(vars(settings.training)) | dataclasses.asdict(settings.model_settings)
-    return {"seed": settings.seed} | tables
+    """Every setting by its key, and the seed."""
+    return {"seed": settings.seed} | every_setting(settings)
 
 
 def default_folder(data: str, model: str, seed: int) -> Path:

@@ -84,7 +84,7 @@ class Sample:
     def draw(cls, task: LinkTask, n: int) -> Sample:
         positions, queries = task.evaluation_queries("test", "transductive")
         place = _spread(len(positions), n)
-        return cls(place, positions[place], _take(queries, place))
+        return cls(place, positions[place], queries.take(place))
 
     def limits(self, task: LinkTask) -> np.ndarray:
         """(B,) how many events each query may see at most: those it says it sees, none of its own time or later."""
@@ -111,7 +111,7 @@ def future(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     limit, moved = sample.limits(task), _Moved()
     rng = np.random.default_rng(0)
     for rows in np.array_split(np.argsort(limit, kind="stable"), min(BATCHES, len(limit))):
-        asked = _take(sample.queries, rows)
+        asked = sample.queries.take(rows)
         expected = score_queries(model, task.whole, asked)
         for boundary in sorted({int(limit[rows[len(rows) // 2]]), int(limit[rows[-1]])}):
             held = limit[rows] <= boundary  # those that see no further; bits are compared in batches of one shape
@@ -139,7 +139,7 @@ def same_moment(model: LinkModel, task: LinkTask) -> Check:
         rows = np.flatnonzero(start == first)[:50]
         tie = np.arange(first, end[rows[0]])
         everything = np.arange(task.stream.n_events)
-        asked = _take(queries, rows)
+        asked = queries.take(rows)
         expected = score_queries(model, task.whole, asked)
         removed, doubled = np.delete(everything, tie), np.insert(everything, first, tie)
         moved.add("removed", score_queries(model, _history(task, events.take(removed)), asked), expected)
@@ -156,7 +156,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     differing = np.zeros(len(sample.place), dtype=bool)
     for size in (1, 7):
         other = replace(task, protocol=replace(task.protocol, eval_batch=size))
-        again = _take(other.evaluation_queries("test", "transductive")[1], sample.place)
+        again = other.evaluation_queries("test", "transductive")[1].take(sample.place)
         for name, value in vars(again).items():
             differing |= (value != getattr(sample.queries, name)).reshape(len(differing), -1).any(dim=1).cpu().numpy()
     moved = _Moved(TOLERANCE.get(task.network_device.type, 1e-4))
@@ -167,7 +167,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     for name, rows, size in (("1", order[:50], 1), ("7", order, 7)):
         for i in range(0, len(rows), size):
             part = rows[i : i + size]
-            asked = _take(sample.queries, part)
+            asked = sample.queries.take(part)
             moved.add(f"batches of {name}", score_queries(model, task.whole, asked), expected[part])
             misread += _misread(tensors(_read(model, task.whole, asked)), whole, part, len(expected))
     told = f"{moved}; readings differ in {misread} batches" if misread else str(moved)
@@ -219,7 +219,7 @@ def time_shift(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     if len(here.split.test) == len(there.split.test):
         (_, a), (_, b) = (x.evaluation_queries("test", "transductive") for x in (here, there))
         place = sample.place[sample.place < len(a.src)]
-        a, b = _take(a, place), _take(b, place)
+        a, b = a.take(place), b.take(place)
         asked = sum(int((getattr(a, name) != getattr(b, name)).sum()) for name in vars(a))
         moved.add("shifted", score_queries(model, there.whole, b), score_queries(model, here.whole, a))
     else:
@@ -246,7 +246,7 @@ def other_names(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
 def same_seed(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     """Everything made anew with the same seed: the same queries, the same scores."""
     again = _again(task, task.stream)
-    queries = _take(again.evaluation_queries("test", "transductive")[1], sample.place)
+    queries = again.evaluation_queries("test", "transductive")[1].take(sample.place)
     drawn = sum(int((getattr(queries, name) != value).sum()) for name, value in vars(sample.queries).items())
     moved = _Moved()
     moved.add("again", score_queries(model, again.whole, queries), score_queries(model, task.whole, sample.queries))
@@ -459,11 +459,6 @@ class _Moved:
 def _spread(n: int, most: int) -> np.ndarray:
     """At most so many of n places, evenly spread, ascending, the last among them."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.empty(0, np.int64)
-
-
-def _take(queries: Queries, rows: np.ndarray) -> Queries:
-    at = torch.from_numpy(rows).to(queries.src.device)
-    return Queries(**{name: value[at] for name, value in vars(queries).items()})
 
 
 def _read(model: LinkModel, history: History, queries: Queries) -> Any:

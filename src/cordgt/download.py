@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cordgt.errors import DataError
-from cordgt.files import write_atomically
+from cordgt.files import write_text
 
 TRIES = 5
 WAIT = 1.0  # seconds before the second try; doubled before each further one
@@ -144,7 +144,7 @@ class _Part:
 
     def begin(self, about: Mapping[str, Any]) -> None:
         self.path.unlink(missing_ok=True)
-        write_atomically(self.about, lambda path: _write(path, json.dumps(about)))
+        write_text(self.about, json.dumps(about))
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -228,7 +228,7 @@ def _accept(url: str, part: _Part, expected: Expected) -> Fetched:
         part.discard()
         raise DataError(f"{url} has {size:,} bytes; {expected.size:,} were expected. Nothing was kept.")
     about = json.dumps({"url": url, "sha256": sums["sha256"]})
-    write_atomically(part.whole, lambda path: _write(path, about))
+    write_text(part.whole, about)
     os.replace(part.path, part.target)
     part.discard()
     return Fetched(part.target, url, size, sums["sha256"])
@@ -314,7 +314,3 @@ def _unreachable(url: str, error: Exception, have: int) -> str:
 
 def _silent(have: int, total: int | None) -> None:
     """Tells nobody."""
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -80,6 +80,20 @@ def _is_still(path: Path, handle: int) -> bool:
         return False
 
 
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """A file of these bytes, whole or not at all. DataError as from `write_atomically`."""
+
+    def write(part: Path) -> None:
+        part.write_bytes(content)
+
+    write_atomically(path, write)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """A file of this text in UTF-8, whole or not at all. DataError as from `write_atomically`."""
+    write_bytes(path, text.encode())
+
+
 def _sync(path: Path) -> None:
     """Everything written to a file reaches the disk, or an OSError says that it does not."""
     handle = os.open(path, os.O_RDONLY)

@@ -117,7 +117,7 @@ class Oracle:
         queries = Queries(on_device[0], on_device[1][:, None], t, cut, cut)
         logits = score_queries(self.model, self.history, queries, progress=progress)[:, 0]
         cuts = cut.cpu().numpy()
-        return _sigmoid(logits), _joined(self.notes(u, cuts), self.notes(v, cuts))
+        return sigmoid(logits), _joined(self.notes(u, cuts), self.notes(v, cuts))
 
     def recommend(
         self, node: Any, at: float | None = None, top: int = 10, *, new_only: bool = False
@@ -143,7 +143,7 @@ class Oracle:
         ids = self.stream.ids.take(candidates[best]).to_pylist()
         found = [
             Recommendation(i, float(s), int(m), str(n))
-            for i, s, m, n in zip(ids, _sigmoid(logits[best]), met[best], notes, strict=True)
+            for i, s, m, n in zip(ids, sigmoid(logits[best]), met[best], notes, strict=True)
         ]
         return found, str(self.notes(u, np.array([visible]))[0])
 
@@ -174,8 +174,9 @@ def _checked_sides(ids: Any, sides: Sequence[str]) -> np.ndarray:
     return low
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0.0, -x))
+def sigmoid(logits: np.ndarray | float) -> np.ndarray:
+    """Scores between 0 and 1, float64, from logits however large."""
+    return np.exp(-np.logaddexp(0.0, -np.asarray(logits, dtype=np.float64)))
 
 
 def _joined(src: Sequence[str] | np.ndarray, dst: Sequence[str] | np.ndarray) -> np.ndarray:

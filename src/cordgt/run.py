@@ -22,10 +22,9 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from torch import Tensor
 
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream
-from cordgt.files import exclusive, write_atomically
+from cordgt.files import exclusive, write_bytes
 from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.settings import Settings, from_toml
 from cordgt.store import is_store, open_store
@@ -218,12 +217,12 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file whole or not at all."""
-        self._write(name, partial(_write_bytes, text.encode()))
+        self._write(name, text.encode())
 
-    def _write(self, name: str, write: Callable[[Path], None]) -> None:
+    def _write(self, name: str, content: bytes) -> None:
         """RunError where a file cannot be written, with what is left."""
         try:
-            write_atomically(self.path / name, write)
+            write_bytes(self.path / name, content)
         except DataError as error:
             raise RunError(f"{error}{self._left()}") from None
 
@@ -237,7 +236,7 @@ class RunFolder:
         told = json.dumps(about)
         metadata = {"about": told, "sha256": _checksum(ready, told)}
         content = save(ready, metadata)  # not `save_file`: killed, it leaves a temporary file of its own
-        self._write(name, partial(_write_bytes, content))
+        self._write(name, content)
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What `write_tensors` wrote; RunError where it is missing, damaged or altered."""
@@ -353,6 +352,11 @@ class Unwritten(RunFolder):
         """Nothing to remove."""
 
 
+def every_setting(settings: Settings) -> dict[str, Any]:
+    """Every setting of the protocol, the training and the model by its key; not the model's name, nor the seed."""
+    return {**vars(settings.protocol), **vars(settings.training), **vars(settings.model_settings)}
+
+
 def fingerprint(stream: EventStream) -> str:
     """A hash of what a stream says, to tell whether a run is resumed on the same data."""
     if stream.kept is not None:
@@ -375,10 +379,6 @@ def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _write_bytes(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
 
 
 def _toml_lines(values: Mapping[str, Any]) -> str:

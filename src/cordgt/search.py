@@ -19,7 +19,7 @@ from cordgt.api import check_same
 from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream
 from cordgt.protocol import Protocol
-from cordgt.run import STATES, RunFolder
+from cordgt.run import STATES, RunFolder, every_setting
 from cordgt.settings import Settings, make
 from cordgt.stopping import listening
 from cordgt.tasks.link import LinkTask
@@ -134,8 +134,7 @@ def _try(
 
 def _changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """The settings with some of them changed; SettingError where a model has no such key, or no such value."""
-    known = {**vars(settings.protocol), **vars(settings.training), **vars(settings.model_settings)}
-    made = make(settings.model, known | dict(changes), seed=settings.seed, where="--grid")
+    made = make(settings.model, every_setting(settings) | dict(changes), seed=settings.seed, where="--grid")
     if made.unused:
         raise SettingError(f"--grid {made.unused[0]}: {settings.model} has no such setting.")
     return made

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from cordgt.chunks import Mark, Rows, Source
 from cordgt.errors import DataError
-from cordgt.files import write_atomically
+from cordgt.files import write_text
 from cordgt.growing import Column, pieces
 from cordgt.vocabulary import Vocabulary, text_array, text_buffers
 
@@ -143,7 +142,7 @@ class Stage:
             "text": [space.text for space in self.spaces],
             "seen": _seen(self.source),
         }
-        write_atomically(self._state, partial(_write_json, told))
+        write_text(self._state, json.dumps(told))
 
     @property
     def _id_columns(self) -> dict[str, Column]:
@@ -237,7 +236,3 @@ def _described(column: Column) -> dict[str, Any]:
 def _seen(source: Source) -> dict[str, Any]:
     """What a source has learnt from the pieces so far."""
     return {k: v for k, v in vars(source).items() if k in ("_zero", "_width", "_bad_labels", "_comments")}
-
-
-def _write_json(told: Any, path: Path) -> None:
-    path.write_text(json.dumps(told), encoding="utf-8")

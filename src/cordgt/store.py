@@ -18,7 +18,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import pyarrow as pa
 
 from cordgt.errors import DataError
 from cordgt.events import EventStream
-from cordgt.files import exclusive, write_atomically
+from cordgt.files import exclusive, write_text
 from cordgt.growing import Written, checksum, mapped
 from cordgt.ids import NodeIds
 from cordgt.times import TimeAxis
@@ -170,7 +169,7 @@ class Store:
         told["arrays"] = {name: vars(array) for name, array in self.arrays.items()}
         body = json.dumps(told)  # as it will be read: tuples as lists
         text = json.dumps({"format": "cordgt store", "version": VERSION, "sha256": _sum(body), **told}, indent=1)
-        write_atomically((folder or self.path) / ABOUT, partial(_write_text, text + "\n"))
+        write_text((folder or self.path) / ABOUT, text + "\n")
 
     def check(self, told: Callable[[int], None] = lambda _: None) -> None:
         """Reads every byte. DataError where a file is not what its checksum says. ``told`` hears of bytes."""
@@ -315,7 +314,3 @@ def disk_explained(where: Path, then: str) -> Iterator[None]:
 
 def _sum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -27,7 +27,6 @@ from cordgt.report.asked import (
     precision_recall,
     staircase,
     surprises,
-    take,
     wilson,
 )
 from cordgt.report.charts import Axis, Line, line_chart, nice_ticks, reach
@@ -221,7 +220,7 @@ def test_influences(run: Run, asked: Asked, head: str) -> None:
     torch.manual_seed(0)
     settings = {k: v for k, v in TINY.items() if k != "epochs"}
     model = Cordgt(CordgtSettings(**settings, head=head), edge_dim=0, node_dim=0).eval()
-    batch = model.reader.pairs(task.whole, take(asked.true, np.arange(6)))
+    batch = model.reader.pairs(task.whole, asked.true.take(np.arange(6)))
     src, dst = model.influences(batch)
     assert (src[:, 0][~batch.valid[:, 0]] == 0).all() and (dst[:, 0][~batch.valid[:, 1]] == 0).all()
     if head == "linear":
@@ -239,11 +238,11 @@ def test_influences(run: Run, asked: Asked, head: str) -> None:
 
 def test_drivers_are_what_the_score_loses_without_them(run: Run, asked: Asked) -> None:
     model, task = run.measured()
-    queries = take(asked.true, np.arange(4))
+    queries = asked.true.take(np.arange(4))
     node = model.reader.sample(task.whole, queries.ends, queries.cut).node
     for row, found in enumerate(drivers(model, task, queries)):
         assert [abs(d.change) for d in found] == sorted((abs(d.change) for d in found), reverse=True)
-        one = take(queries, np.array([row]))
+        one = queries.take(np.array([row]))
         batch = model.reader.pairs(task.whole, one)
         for d in found:
             valid = batch.valid.clone()
@@ -259,7 +258,7 @@ def test_drivers_are_what_the_score_loses_without_them(run: Run, asked: Asked) -
 
 def test_heat_counts_every_slot(run: Run, asked: Asked) -> None:
     model, task = run.measured()
-    queries = take(asked.true, np.arange(10))
+    queries = asked.true.take(np.arange(10))
     slots = int(model.reader.pairs(task.whole, queries).valid.sum())
     td, sd = heats(model, task, queries)
     assert td.count.sum() == sd.count.sum() == slots
@@ -280,7 +279,7 @@ def test_heat_by_given_edges(run: Run, asked: Asked) -> None:
 def test_other_models_are_not_explained(run: Run, asked: Asked) -> None:
     task = run.measured()[1]
     other = MODELS["edgebank"].network(MODELS["edgebank"].settings(), edge_dim=0, node_dim=0)
-    assert drivers(other, task, take(asked.true, np.arange(2))) == [[], []]
+    assert drivers(other, task, asked.true.take(np.arange(2))) == [[], []]
     assert heats(other, task, asked.true) == []
 
 

@@ -39,7 +39,7 @@ def report(
     """
     from cordgt import answers
     from cordgt.api import Run
-    from cordgt.files import write_atomically
+    from cordgt.files import write_text
     from cordgt.report.one import FILE
     from cordgt.report.one import report as of_one
     from cordgt.report.several import comparison
@@ -52,12 +52,8 @@ def report(
         looks = {name: run.look(bar.titled(f"{name}, "), at_most=at_most) for name, run in loaded.items()}
         text = of_one(next(iter(looks.values()))) if len(looks) == 1 else comparison(looks)
     target = output or (folders[0] / FILE if len(folders) == 1 else Path("comparison.html"))
-    write_atomically(target, lambda part: _write(part, text))
+    write_text(target, text)
     console.note(f"{target}: written")
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _at_most(events: str) -> int | None:

@@ -89,7 +89,13 @@ def train(
     json_: Json = None,
 ) -> None:
     """Train a model on DATA, measure it, and keep everything in a run folder."""
-    others = {"--model": model, "--config": config, "--init": init, "--refit": refit, "--resume": resume}
+    others: dict[str, Any] = {
+        "--model": model,
+        "--config": config,
+        "--init": init,
+        "--refit": refit,
+        "--resume": resume,
+    }
     others |= {"--seeds": seeds, "--mask-draws": mask_draws, "--processes": processes, "--no-report": no_report}
     node.check_task(task, encoder, others)
     share(processes, data)

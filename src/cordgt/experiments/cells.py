@@ -23,8 +23,9 @@ from typing import Any
 
 from cordgt import datasets
 from cordgt.errors import DataError, SettingError, nearest
-from cordgt.files import write_atomically
+from cordgt.files import write_text
 from cordgt.models import MODELS
+from cordgt.run import every_setting
 from cordgt.settings import Settings, make
 from cordgt.twins import ENDING, TWINS
 
@@ -94,9 +95,7 @@ def make_cell(
 
 def flat(settings: Settings) -> dict[str, Any]:
     """Every setting by name, as JSON has it: tuples are lists."""
-    tables = (settings.protocol, settings.training, settings.model_settings)
-    every = {k: v for table in tables for k, v in vars(table).items()}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in every.items()}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in every_setting(settings).items()}
 
 
 def _variant(differing: Mapping[str, Any]) -> str:
@@ -141,7 +140,7 @@ class Store:
         except OSError as error:
             raise DataError(f"{path.parent} cannot be written: {error.strerror or error}.") from None
         text = json.dumps({"format": FORMAT, **found}, indent=1, allow_nan=False) + "\n"
-        write_atomically(path, lambda part: _write(part, text))
+        write_text(path, text)
 
     def spent(self, cell: Cell) -> float:
         """Seconds that earlier attempts took."""
@@ -237,10 +236,6 @@ def _is_at(handle: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
         return False
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 NEEDED = ("kind", "data", "model", "seed", "variant", "settings", "stream", "figures", "seconds", "device")

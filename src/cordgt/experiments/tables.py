@@ -14,7 +14,7 @@ import numpy as np
 from cordgt.experiments import paper
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.paper import Reported
-from cordgt.files import write_atomically
+from cordgt.files import write_atomically, write_text
 
 NONE = "–"
 
@@ -132,12 +132,8 @@ def write(report: Report, folder: Path, name: str) -> list[Path]:
         write_atomically(paths["png"], report.draw)
     written = {"md": report.markdown(f"{name}.png" if report.draw else None), "csv": report.csv()}
     for ending, text in written.items():
-        write_atomically(paths[ending], lambda part, text=text: _write(part, text))  # type: ignore[misc]
+        write_text(paths[ending], text)
     return [path for ending, path in paths.items() if ending != "png" or report.draw is not None]
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 # -------------------- from cells

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +62,7 @@ def ask(
     kept = np.arange(n)
     if at_most is not None and n > at_most:
         kept = np.linspace(0, n - 1, at_most).round().astype(np.int64)
-    true, drawn = _rows(replace(queries, dst=queries.dst[:, :1]), kept), _rows(drawn, kept)
+    true, drawn = replace(queries, dst=queries.dst[:, :1]).take(kept), drawn.take(kept)
     positive, negative = _scores(model, task, true, drawn, progress)
     index, new = task.whole.index, task.split.new_node
     src, dst = (x[positions[kept]] for x in (task.stream.src, task.stream.dst))
@@ -93,16 +92,6 @@ def _scores(
     both = replace(true, dst=torch.cat([true.dst, drawn.dst], dim=1))
     found = score_queries(model, task.whole, both, progress=progress)
     return found[:, 0], found[:, 1]
-
-
-def _rows(queries: Queries, kept: np.ndarray) -> Queries:
-    rows = torch.from_numpy(kept).to(queries.src.device)
-    return Queries(**{name: value[rows] for name, value in vars(queries).items()})
-
-
-def take(queries: Queries, rows: np.ndarray) -> Queries:
-    """Some of the queries."""
-    return _rows(queries, np.asarray(rows, dtype=np.int64))
 
 
 # -------------------- in groups
@@ -206,8 +195,3 @@ def surprises(asked: Asked, rows: int) -> dict[str, np.ndarray]:
         "misses": best(-asked.positive, asked.positive < 0),
         "alarms": best(asked.negative, asked.negative > 0),
     }
-
-
-def sigmoid(logits: Any) -> Any:
-    """Scores between 0 and 1."""
-    return np.exp(-np.logaddexp(0.0, -np.asarray(logits, dtype=np.float64)))

@@ -148,8 +148,8 @@ def _by_slot(model: Cordgt, task: LinkTask, queries: Queries) -> tuple[np.ndarra
     influence = torch.stack(model.influences(batch), dim=1)[:, :, 0]  # (B, 2, C)
     gain = influence * batch.valid.sum(-1, keepdim=True)  # a mean over the slots has their number in it
     valid = batch.valid.cpu().numpy()
-    td, sd = (to_both_ends(x).cpu().numpy()[:, valid] for x in (td, sd))
-    return td, sd, gain.detach().cpu().numpy()[valid]
+    of_td, of_sd = (to_both_ends(x).cpu().numpy()[:, valid] for x in (td, sd))
+    return of_td, of_sd, gain.detach().cpu().numpy()[valid]
 
 
 def even_edges(most: float) -> list[float]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cordgt import datasets, models
 from cordgt.events import EventStream
+from cordgt.predict import sigmoid
 from cordgt.report.asked import (
     Asked,
     Group,
@@ -20,7 +21,6 @@ from cordgt.report.asked import (
     by_newness,
     group,
     over_time,
-    sigmoid,
     staircase,
 )
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach

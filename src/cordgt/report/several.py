@@ -25,7 +25,7 @@ from cordgt.report.page import (
     text,
     warning,
 )
-from cordgt.run import fingerprint, ids_fingerprint
+from cordgt.run import every_setting, fingerprint, ids_fingerprint
 from cordgt.settings import Settings
 from cordgt.tasks.link import SETTINGS
 
@@ -270,6 +270,5 @@ def _values(flat: Sequence[Mapping[str, str]], key: str) -> list[str]:
 
 
 def _flat(settings: Settings) -> dict[str, str]:
-    tables = {"model": settings.model, "seed": settings.seed}
-    tables |= vars(settings.protocol) | vars(settings.training) | vars(settings.model_settings)
+    tables = {"model": settings.model, "seed": settings.seed, **every_setting(settings)}
     return {key: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for key, v in tables.items()}

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.report.asked import sigmoid, surprises, take
+from cordgt.predict import sigmoid
+from cordgt.report.asked import surprises
 from cordgt.report.charts import heatmap
 from cordgt.report.drivers import Driver, Heat, drivers, heats
 from cordgt.report.look import Look, times_of
@@ -21,7 +22,7 @@ def by_distance(look: Look) -> Html:
         return Html("")
     asked = look.asked
     rows = np.linspace(0, len(asked) - 1, min(HEATED, len(asked))).round().astype(int)
-    found = heats(look.model, look.task, take(asked.true, np.unique(rows)))
+    found = heats(look.model, look.task, asked.true.take(np.unique(rows)))
     exact = getattr(look.settings.model_settings, "head", "") == "linear"
     how = (
         "exactly, since this model's head is linear"
@@ -97,7 +98,7 @@ def most_surprising(look: Look) -> Html:
         if not len(which):
             parts.append(paragraph("None among the events looked at.", kind="how"))
             continue
-        chosen = take(queries, which)
+        chosen = queries.take(which)
         found = drivers(look.model, task, chosen) if explained else [[] for _ in which]
         parts.append(paragraph(said, kind="how"))
         parts.append(_surprise_table(look, which, chosen, logits[which], met[which], found, explained))

@@ -298,7 +298,7 @@ def score_queries(
     with torch.inference_mode():
         for start in range(mine.start, mine.stop, step):
             part = slice(start, start + step)
-            chunk = Queries(**{name: value[part] for name, value in vars(queries).items()})
+            chunk = queries.take(part)
             out.append(model(model.read(history, chunk)))
             if progress is not None:
                 done = min(n - told, len(chunk.src) * group.size)  # the others are about as far
@@ -409,7 +409,7 @@ def rank(
     mine = task.group.part(len(positions), step)
     found = [np.empty(0)]
     for start in range(mine.start, mine.stop, step):
-        chunk = Queries(**{name: value[start : start + step] for name, value in vars(queries).items()})
+        chunk = queries.take(slice(start, start + step))
         here = positions[start : start + step]
         true = task.stream.dst[here]
         others = draw_candidates(pool, wanted, true, here, seed=task.protocol.eval_seed)
