@@ -8,6 +8,7 @@ first text id, a first fraction), need a store made anew: the old one then stand
 from __future__ import annotations
 
 import secrets
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -75,8 +76,11 @@ def append_to_store(
             else:
                 grown = _grown(store, stage, work, memory, watcher)
                 grown.write()
-        finally:
+        except BaseException:
             stage.close()
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        stage.close()
         if grown is None:
             both = Both(OneStream(store.stream()), source)
             grown = make_store(both, path, memory=memory, replace_old=True, watcher=watcher, held=True)

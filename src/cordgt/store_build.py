@@ -80,8 +80,7 @@ def make_store(
     ):
         part.mkdir(parents=True, exist_ok=True)
         with locked(part):
-            also = [] if node_features is None else [str(node_features)]
-            stage = Stage(part / "stage", source, also)
+            stage = Stage(part / "stage", source, _identity(node_features))
             finished = is_store(part) and stage.is_same()  # it was cut off between the last file and the name
             if not (finished and _put_in_place(part, target, held)):
                 if finished:
@@ -94,6 +93,17 @@ def make_store(
                 if not _put_in_place(part, target, held):
                     raise DataError(f"Files of {part} were taken away while it was made. Run the same command again.")
     return open_store(target)
+
+
+def _identity(node_features: Any) -> list[Any]:
+    """What tells whether these are the node features of before; a table in memory is never taken for the same."""
+    if node_features is None:
+        return []
+    if not isinstance(node_features, str | os.PathLike):
+        return [secrets.token_hex(8)]
+    path = Path(node_features)
+    told = path.stat() if path.exists() else None  # who reads it will say what is wrong
+    return [str(path.resolve()), *([] if told is None else [told.st_size, told.st_mtime_ns])]
 
 
 def _check_target(target: Path, replace_old: bool) -> None:
