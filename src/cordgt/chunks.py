@@ -206,11 +206,11 @@ class EventFiles:
             return roles
         places = {}
         for k in roles.used():
-            n_of_name = table.header.count(first.header[k])
-            if n_of_name != 1:
+            n = table.header.count(first.header[k])
+            if n != 1:
+                has = f"has {n} columns" if n else "has no column"
                 raise DataError(
-                    f"{table.label} has {n_of_name or 'no'} column{'s' * (n_of_name > 1)} '{first.header[k]}', of which "
-                    f"one is read in {first.label}: its columns are "
+                    f"{table.label} {has} '{first.header[k]}', of which one is read in {first.label}: its columns are "
                     f"{', '.join(table.header[:20])}. Files that are read together have the same columns."
                 )
             places[k] = table.header.index(first.header[k])

@@ -106,9 +106,11 @@ def _talking(conversation: Callable[[], Any]) -> None:
     """`Lost` for what the libraries say of a process that does not answer."""
     try:
         conversation()
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others now; first it is said and saved
+        if "allocate memory" in str(error):  # of the host
+            raise
         raise Lost(f"Another process of this training is gone or silent: {_reason(error)}.") from None
 
 

@@ -23,6 +23,7 @@ from cordgt.conversion import append_to, convert_to_store
 from cordgt.errors import DataError, RunError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.files import exclusive
+from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.ids import NodeIds
 from cordgt.readers import read_events
 from cordgt.store import ABOUT, MASKED_LOCK, open_store
@@ -234,6 +235,21 @@ def test_an_interrupted_run_goes_on_when_its_store_has_grown(
         train(stream(30), out=tmp_path / "run", device="cpu", report=False, resume=True, **options)
 
 
+def test_events_without_labels_leave_the_runs_of_a_labelled_store(tmp_path: Path) -> None:
+    """Whole numbers cannot say that there is none, so that the store is made anew; what was there is the same."""
+    before = convert_to_store(stream(label=np.arange(60)), tmp_path / "log.store")
+    append_to(before.path, stream(5, start=500, label=np.arange(5)))
+    grown = append_to(before.path, stream(30, seed=1, start=1000, nodes=20))
+    assert [k["events"] for k in grown.generations] == [60, 65, 95]
+    for told in grown.generations:
+        then = grown.stream(told["fingerprint"])
+        assert fingerprint_of([then.src, then.dst, then.t]) == told["fingerprint"]
+        assert ids_fingerprint_of(then.ids.names, "number") == told["ids"]
+    assert np.isnan(grown.stream().label[65:]).all()
+    late = append_to(before.path, stream(5), late="merge")
+    assert len(late.generations) == 1
+
+
 # -------------------- what is read
 
 
@@ -305,8 +321,8 @@ def test_columns_of_one_name_are_counted(tmp_path: Path) -> None:
 
 def test_features_that_are_all_zero_are_merged_as_none(tmp_path: Path) -> None:
     header = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
-    for name, time in (("a", 10), ("b", 5)):
-        (tmp_path / f"{name}.csv").write_text(header + f"1,2,{time},0,0,0\n2,1,{time + 1},0,0,0\n")
+    for name, t in (("a", 10), ("b", 5)):
+        (tmp_path / f"{name}.csv").write_text(header + f"1,2,{t},0,0,0\n2,1,{t + 1},0,0,0\n")
     convert_to_store(tmp_path / "a.csv", tmp_path / "log.store")
     grown = append_to(tmp_path / "log.store", tmp_path / "b.csv", late="merge")
     assert (grown.n_events, "edge_x" in grown.arrays) == (4, False)
