@@ -103,7 +103,7 @@ class Group:
 
 
 def _talking(conversation: Callable[[], Any]) -> None:
-    """`Lost` for what the libraries say of a process that does not answer."""
+    """`Lost` for what the libraries say of a process that does not answer. Memory that runs out is another matter."""
     try:
         conversation()
     except torch.OutOfMemoryError:
@@ -111,6 +111,8 @@ def _talking(conversation: Callable[[], Any]) -> None:
     except RuntimeError as error:
         if "allocate memory" in str(error):  # of the host
             raise
+        if _outlives and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Lost(f"Another process of this training is gone or silent: {_reason(error)}.") from None
 
 
@@ -122,6 +124,16 @@ def _reason(error: Exception) -> str:
 
 ALONE = Group()
 _joined = ALONE
+_outlives = False
+
+
+def outlive() -> None:
+    """For a command, which ends soon: from the moment that another process is lost, SIGTERM is ignored.
+
+    torchrun ends the others then; first it is said and saved.
+    """
+    global _outlives
+    _outlives = True
 
 
 def asked() -> bool:
