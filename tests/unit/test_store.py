@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from cordgt import chunks, files, hidden_index, store_build
+from cordgt import chunks, files, hidden_index, index_files, store_build
 from cordgt.api import Run, train
 from cordgt.conversion import append_to, convert_to_store
 from cordgt.errors import DataError, RunError
@@ -25,6 +25,7 @@ from cordgt.events import EventStream, TimeAxis
 from cordgt.files import exclusive
 from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.ids import NodeIds
+from cordgt.index import TemporalIndex
 from cordgt.readers import read_events
 from cordgt.store import ABOUT, MASKED_LOCK, open_store
 
@@ -248,6 +249,24 @@ def test_events_without_labels_leave_the_runs_of_a_labelled_store(tmp_path: Path
     assert np.isnan(grown.stream().label[65:]).all()
     late = append_to(before.path, stream(5), late="merge")
     assert len(late.generations) == 1
+
+
+def test_ranges_of_an_index_keep_to_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are."""
+    found, largest = stream(900, nodes=400), [0]
+    add_rows = index_files._add_rows
+
+    def looked_at(entries: Any, *arguments: Any) -> None:
+        largest[0] = max(largest[0], len(entries))
+        add_rows(entries, *arguments)
+
+    monkeypatch.setattr(index_files, "_add_rows", looked_at)
+    written = index_files.write_index(
+        tmp_path, found.src, found.dst, found.tie_start, found.n_nodes, memory=16 * index_files.BYTES_PER_ENTRY
+    )
+    assert written.longest["max_degree"] <= largest[0] <= 16
+    index = TemporalIndex.build(found.src, found.dst, found.elapsed, found.n_nodes)
+    assert np.fromfile(tmp_path / "nbr", np.int32).tolist() == index.nbr.tolist()
 
 
 # -------------------- what is read
