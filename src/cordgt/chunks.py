@@ -8,7 +8,6 @@ collects.
 from __future__ import annotations
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from cordgt.arrays import Features, Floats, Ints, as_column
 from cordgt.errors import DataError
 from cordgt.events import EventStream, label_column
 from cordgt.files import PARQUET_ERRORS, checked_table, short
-from cordgt.fingerprints import fingerprint_of
+from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.ids import NodeIds
 from cordgt.opening import Expected, more_text, open_text
 from cordgt.readers import DATE_NOTE, Ids, check_ids, check_split_date, column_notes, id_spaces, labels_of, name_of
@@ -100,7 +99,7 @@ class EventFiles:
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
-        table, _ = self._opened(self.paths[0])
+        table = self._opened(self.paths[0])
         self.first, self.roles = table, choose(table, self.options)
         self.shared, self._id_note = id_spaces(table, self.roles, self.ids)
         self.name = self.name or name_of(self.paths[0])
@@ -111,10 +110,10 @@ class EventFiles:
         for number in range(mark.file, len(self.paths)):
             start = mark if number == mark.file else Mark(number)
             path = self.paths[number]
-            table, beginning = self._opened(path)
+            table = self._opened(path)
             roles = self.roles if number == 0 else self._same_roles(table)
             if isinstance(table, TextTable):
-                pieces = self._text(path, table, beginning, start)
+                pieces = self._text(path, table, start)
             else:
                 pieces = self._parquet(path, table, roles, start)
             for after, piece in pieces:
@@ -182,12 +181,12 @@ class EventFiles:
     def _axis(self) -> TimeAxis:
         """The axis that the first event's time stands on."""
         for number, path in enumerate(self.paths):
-            table, beginning = self._opened(path)
+            table = self._opened(path)
             roles = self.roles if number == 0 else self._same_roles(table)
             assert roles.time is not None, "choose refuses a table without"
             if isinstance(table, TextTable):
                 check_split_date(table, roles.time)
-                pieces = self._text(path, table, beginning, Mark(number))
+                pieces = self._text(path, table, Mark(number))
             else:
                 pieces = self._parquet(path, table, roles, Mark(number))
             for _, piece in pieces:
@@ -207,9 +206,11 @@ class EventFiles:
             return roles
         places = {}
         for k in roles.used():
-            if table.header.count(first.header[k]) != 1:
+            n = table.header.count(first.header[k])
+            if n != 1:
+                has = f"has {n} columns" if n else "has no column"
                 raise DataError(
-                    f"{table.label} has no column '{first.header[k]}', which is read in {first.label}: its columns are "
+                    f"{table.label} {has} '{first.header[k]}', of which one is read in {first.label}: its columns are "
                     f"{', '.join(table.header[:20])}. Files that are read together have the same columns."
                 )
             places[k] = table.header.index(first.header[k])
@@ -226,15 +227,15 @@ class EventFiles:
 
     # -------------------- pieces of a file
 
-    def _opened(self, path: Path) -> tuple[Table, int]:
-        """A file's first piece, and how many bytes of text that is; of Parquet a table without rows."""
+    def _opened(self, path: Path) -> Table:
+        """A file's first piece; of Parquet a table without rows."""
         try:
             with path.open("rb") as file:
                 is_parquet = file.read(4) == b"PAR1"
             if is_parquet:
-                return _typed_piece(str(path), _parquet_file(path).schema_arrow.empty_table(), 0), 0
+                return _typed_piece(str(path), _parquet_file(path).schema_arrow.empty_table(), 0)
             with _text_file(path) as file:
-                piece = _whole_lines(file, HEAD)
+                piece = next(_whole_lines(path, file, HEAD, HEAD), b"")
         except FileNotFoundError:
             raise DataError(f"There is no file {path}.") from None
         except (EOFError, zlib.error, gzip.BadGzipFile):
@@ -243,23 +244,20 @@ class EventFiles:
             raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
         if not piece.strip():
             raise DataError(f"{path} is empty.")
-        return open_text(str(path), piece, self._expected()), len(piece)
+        return open_text(str(path), piece, self._expected())
 
     def _expected(self) -> Expected:
         return expected_text(self.options, need_time=True)
 
-    def _text(self, path: Path, head: TextTable, beginning: int, start: Mark) -> Iterator[tuple[Mark | None, Table]]:
-        """The text after ``start`` in whole lines."""
+    def _text(self, path: Path, head: TextTable, start: Mark) -> Iterator[tuple[Mark | None, Table]]:
+        """The text after ``start`` in whole lines; ``head`` is the first piece of it."""
         try:
             with _text_file(path) as file:
-                place, line = start.place, start.row
-                if place == 0:
-                    piece = _whole_lines(file, HEAD)
-                    place, line = len(piece), 1 + piece.count(b"\n")
-                    yield Mark(start.file, place, line), head
-                file.seek(place)
-                while piece := _whole_lines(file, self.bytes_at_once):
-                    table = more_text(head, piece, line)
+                place, line = start.place, max(start.row, 1)
+                if place:
+                    file.seek(place)
+                for piece in _whole_lines(path, file, self.bytes_at_once if place else HEAD, self.bytes_at_once):
+                    table = more_text(head, piece, line) if place else head
                     place, line = place + len(piece), line + piece.count(b"\n")
                     if table.body.strip():
                         yield Mark(start.file, place, line), table
@@ -344,25 +342,28 @@ def _text_file(path: Path) -> BinaryIO:
     return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
 
 
-def _whole_lines(file: BinaryIO, size: int) -> bytes:
-    """About ``size`` bytes that end with a line, no quoted field cut in two; the rest where that is less."""
-    data = file.read(size)
-    if len(data) < size:
-        return data
-    for _ in range(4):
-        end = _last_line_end(data)
-        if end:
-            file.seek(end - len(data), os.SEEK_CUR)
-            return data[:end]
-        more = file.read(size)
-        data += more
-        if len(more) < size:
-            return data
-    end = data.rfind(b"\n") + 1  # a quote that is never closed: lines are lines then
-    if not end:
-        raise DataError(f"A line is longer than {len(data):,} bytes; this is no table of events.")
-    file.seek(end - len(data), os.SEEK_CUR)
-    return data[:end]
+def _whole_lines(path: Path, file: BinaryIO, first: int, then: int) -> Iterator[bytes]:
+    """Pieces of about so many bytes that end with a line, no quoted field cut in two; the last one is the rest.
+
+    Nothing is read twice: to go back in a packed file is to unpack it from its start. DataError for an endless line.
+    """
+    rest, size = b"", first
+    while True:
+        data, end, read = rest, 0, 0
+        while not end and read < 5 * size:
+            more = file.read(size)
+            data += more
+            read += size
+            if len(more) < size:
+                if data:
+                    yield data
+                return
+            end = _last_line_end(data)
+        end = end or data.rfind(b"\n") + 1  # a quote that is never closed: lines are lines then
+        if not end:
+            raise DataError(f"{path}: a line is longer than {len(data):,} bytes; this is no table of events.")
+        yield data[:end]
+        rest, size = data[end:], then
 
 
 def _last_line_end(data: bytes) -> int:
@@ -423,7 +424,13 @@ class OneStream:
         return self.stream.n_events
 
     def identity(self) -> list[Any]:
-        return ["a stream", self.name, self.stream.n_events, fingerprint_of([self.stream.t])]
+        s, kept = self.stream, self.stream.kept
+        arrays = {"label": s.label, "side": s.ids.side}  # a store keeps the hashes of all else
+        if kept is None:
+            arrays |= {"src": s.src, "dst": s.dst, "t": s.t, "edge_x": s.edge_x, "node_x": s.node_x}
+        told = {name: None if x is None else fingerprint_of([x]) for name, x in arrays.items()}
+        ids = ids_fingerprint_of(s.ids.names, s.time.kind) if kept is None else kept.ids_fingerprint
+        return ["a stream", self.name, s.n_events, told, ids, None if kept is None else kept.fingerprint]
 
     def node_features(self, ids: NodeIds) -> Features | None:
         """The stream's node features for other ids, zero for nodes it does not have; None where it has none."""
@@ -439,7 +446,7 @@ class OneStream:
 
 @dataclass(eq=False)
 class Both:
-    """One source after the other. Axis, id spaces and name are the first one's, and so is whether there are labels."""
+    """One source after the other. Axis, id spaces and name are the first one's; so are labels and features or none."""
 
     first: Source
     second: Source
@@ -451,7 +458,8 @@ class Both:
         for _, rows in self.first.chunks(mark):
             yield None, rows
         for _, rows in self.second.chunks(Mark()):
-            yield None, rows if self.has_labels() else replace(rows, label=None)
+            label = rows.label if self.has_labels() else None
+            yield None, replace(rows, label=label, edge_x=rows.edge_x if self.has_features() else None)
 
     def notes(self) -> tuple[str, ...]:
         return self.first.notes()

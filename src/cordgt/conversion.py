@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 
 from cordgt import datasets
 from cordgt.chunks import EventFiles, OneStream, Source, files_in
-from cordgt.errors import DataError
+from cordgt.errors import DataError, nearest
 from cordgt.events import EventStream
 from cordgt.files import PARQUET_ERRORS
 from cordgt.readers import name_of
@@ -36,6 +37,7 @@ def convert_to_store(
 
     Interrupted, it goes on when it is called again with the same arguments. ``memory`` is in bytes. See ``make_store``.
     """
+    _check_memory(memory)
     node_features = columns.pop("node_features", None)
     source = source_of(data, memory, **columns)
     return make_store(
@@ -53,15 +55,28 @@ def append_to(
     **columns: Any,
 ) -> Store:
     """Adds the events of DATA to a store; see ``append_to_store``. The id spaces are the store's unless named."""
+    _check_memory(memory)
+    if columns.pop("node_features", None) is not None:
+        raise DataError("Node features are given when a store is made, with `convert_to_store`; new nodes get zeros.")
     path = Path(store)
-    if (columns.get("ids") or "auto") == "auto":
+    if (columns.get("ids") or "auto") == "auto" and _is_read(data):
         columns["ids"] = "shared" if open_store(path).shared else "separate"
     return append_to_store(path, source_of(data, memory, **columns), late=late, memory=memory, watcher=watcher)
 
 
 def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns: Any) -> Source:
-    """DATA in pieces. A file or a folder is read piece by piece; anything else as a whole first."""
+    """DATA in pieces. A file or a folder is read piece by piece; anything else as a whole first.
+
+    DataError for an option that there is not, or that a stream, read already, no longer heeds.
+    """
+    known = [field.name for field in fields(ColumnOptions)] + ["ids", "name"]
+    given = [k for k, v in columns.items() if v is not None and (k, v) != ("ids", "auto")]
+    unknown = [k for k in given if k not in known]
+    if unknown:
+        raise DataError(f"There is no option '{unknown[0]}'.{nearest(unknown[0], known)}")
     if isinstance(data, EventStream):
+        if given:
+            raise DataError(f"The stream was read already: leave out {given[0]}, or name it where that is read.")
         return OneStream(data, ROWS_AT_ONCE)
     if os.fspath(data) not in datasets.GENERATED:
         path = datasets.resolve(data)
@@ -72,6 +87,20 @@ def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns
             if source.first.layout != "ml":  # whose features stand in files of their own
                 return source
     return OneStream(datasets.load(data, **columns), ROWS_AT_ONCE)
+
+
+def _is_read(data: str | os.PathLike[str] | EventStream) -> bool:
+    """Whether DATA are files, whose columns can be read in one way or another; not a stream, generated or a store."""
+    if isinstance(data, EventStream) or os.fspath(data) in datasets.GENERATED:
+        return False
+    return not is_store(datasets.resolve(data))
+
+
+def _check_memory(memory: int) -> None:
+    if memory < LEAST_MEMORY:
+        raise DataError(
+            f"{memory:,} bytes of memory are too few: at least {LEAST_MEMORY:,} ({LEAST_MEMORY // 10**6}MB) are needed."
+        )
 
 
 def _files(paths: list[Path], named: Path, memory: int, columns: dict[str, Any]) -> EventFiles:
@@ -109,6 +138,5 @@ def parse_size(text: str) -> int:
         size = int(float(number) * units[unit if len(unit) != 1 or unit == "B" else f"{unit}B"])
     except (KeyError, ValueError, OverflowError):
         raise DataError(f"'{text}' is no size of memory; something like 4GB or 512MB was expected.") from None
-    if size < LEAST_MEMORY:
-        raise DataError(f"{text} of memory are too few: at least {LEAST_MEMORY // 10**6}MB are needed.")
+    _check_memory(size)
     return size

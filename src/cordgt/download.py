@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from cordgt.errors import DataError
@@ -32,6 +32,7 @@ CHUNK = 1 << 18
 MOST_JSON = 16 << 20  # bytes of an answer that is not a file
 PASSING = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others in a while
 
+T = TypeVar("T")
 Progress = Callable[[int, int | None], None]  # bytes so far, and in all where known
 
 
@@ -61,45 +62,50 @@ class Fetched:
 def download(url: str, target: Path, expected: Expected | None = None, progress: Progress | None = None) -> Fetched:
     """Fetch ``url`` into ``target``, going on from what an earlier call left.
 
-    Unreachable where the network fails every time: what has come so far is kept for the next call. DataError where the
-    server refuses, the disk is full, or the file is not what was expected: then nothing of it is kept.
+    Unreachable where the network fails every time, DataError where the server refuses or the disk is full: what has
+    come so far is kept for the next call. DataError where the file is not what was expected: nothing of it is kept.
     """
     part, expected = _Part(target), expected or Expected()
     kept = _kept(url, part, expected)
     if kept is not None:
         return kept
+
+    def attempt() -> Fetched:
+        _receive(url, part, expected, progress or _silent)
+        return _accept(url, part, expected)
+
+    return _persistently(url, attempt, lambda: part.size)
+
+
+def read_json(url: str) -> Any:
+    """A small JSON answer. Errors as in `download`."""
+
+    def attempt() -> Any:
+        with urllib.request.urlopen(_request(url), timeout=TIMEOUT) as answer:
+            try:
+                return json.loads(answer.read(MOST_JSON))
+            except ValueError:
+                raise DataError(f"{url} does not answer as it used to: no JSON came back.") from None
+
+    return _persistently(url, attempt, lambda: 0)
+
+
+def _persistently(url: str, attempt: Callable[[], T], received: Callable[[], int]) -> T:
+    """What an attempt gives, tried again while the network fails or the server is busy, as long as that asks to wait.
+
+    ``received``: how many bytes are kept where all attempts fail. Errors as in `download`.
+    """
     wait = WAIT
     for number in range(1, TRIES + 1):
         try:
-            _receive(url, part, expected, progress or _silent)
-            return _accept(url, part, expected)
+            return attempt()
         except urllib.error.HTTPError as error:
             if error.code not in PASSING or number == TRIES:
                 raise DataError(_refused(url, error.code)) from None
             wait = max(wait, min(_asked_to_wait(error), LONGEST_WAIT))
         except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError, CutShort) as error:
             if number == TRIES:
-                raise Unreachable(_unreachable(url, error, part.size)) from None
-        time.sleep(wait)
-        wait = min(2 * wait, LONGEST_WAIT)
-    raise AssertionError("the last try returns or raises")
-
-
-def read_json(url: str) -> Any:
-    """A small JSON answer. Errors as in `download`."""
-    wait = WAIT
-    for number in range(1, TRIES + 1):
-        try:
-            with urllib.request.urlopen(_request(url), timeout=TIMEOUT) as answer:
-                return json.loads(answer.read(MOST_JSON))
-        except ValueError:
-            raise DataError(f"{url} does not answer as it used to: no JSON came back.") from None
-        except urllib.error.HTTPError as error:
-            if error.code not in PASSING or number == TRIES:
-                raise DataError(_refused(url, error.code)) from None
-        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
-            if number == TRIES:
-                raise Unreachable(_unreachable(url, error, 0)) from None
+                raise Unreachable(_unreachable(url, error, received())) from None
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT)
     raise AssertionError("the last try returns or raises")
@@ -168,6 +174,9 @@ def _receive(url: str, part: _Part, expected: Expected, progress: Progress) -> N
         raise CutShort("the server has fewer bytes than were received") from None
     with answer:
         goes_on = answer.status == 206 and _starts_at(answer.headers.get("Content-Range"), have)
+        if answer.status == 206 and not goes_on:  # a part of it, and not the one that is missing
+            part.discard()
+            raise CutShort("the server sent another part of the file than it was asked for")
         if not goes_on:
             have = 0
         total = _total(answer, have)

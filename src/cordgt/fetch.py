@@ -187,7 +187,8 @@ def _make(
         (aside / ABOUT).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         _put(aside, base / name)
     except OSError as error:
-        raise DataError(f"{base} cannot be written: {error.strerror or error}.") from None
+        place = error.filename or base  # a file given by hand may be what cannot be read
+        raise DataError(f"{place} cannot be read or written: {error.strerror or error}.") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Result(base / name / written.name, False, facts)
@@ -203,11 +204,13 @@ def _put(aside: Path, target: Path) -> None:
     os.replace(target, old / "old")
     try:
         os.replace(aside, target)
-    except OSError:
-        os.replace(old / "old", target)
+    except BaseException:  # Ctrl-C too
+        if not target.exists():
+            os.replace(old / "old", target)
         raise
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():  # else what was there is still in ``old``, and the next call puts it back
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _convert(name: str, files: Sequence[Path], folder: Path, progress: Progress) -> Path:

@@ -19,13 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, prange
 
-from cordgt.growing import Column, Writer, Written, abandoned_on_error, pieces
+from cordgt.growing import Writer, Written, abandoned_on_error, mapped, pieces
 
 ARRAYS = ("row_start", "nbr", "pos", "nbr_degree", "pair_start", "pair_nbr", "pair_pos_start", "pair_pos")
 LONGEST = ("max_degree", "max_pairs", "max_meetings")
 BYTES_PER_ENTRY = 64  # in memory, while a range is put in order
 EVENTS_AT_ONCE = 1 << 20
-MOST_RANGES = 100  # so many files are open at once
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,24 @@ class Earlier:
 
     arrays: Mapping[str, npt.NDArray[Any]]
     n_events: int
+
+
+@dataclass
+class _Entries:
+    """The entries of a range of nodes in a file, which is open only while some are added: there may be many ranges."""
+
+    path: Path
+    kind: Any
+    rows: int = 0
+
+    def append(self, entries: npt.NDArray[Any]) -> None:
+        with self.path.open("ab") as file:
+            file.write(memoryview(np.ascontiguousarray(entries).reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
+        self.rows += len(entries)
+
+    def array(self) -> npt.NDArray[Any]:
+        """(rows, 4), mapped."""
+        return mapped(self.path, self.kind, self.rows, 4)
 
 
 def narrow(n_nodes: int, n_events: int) -> Any:
@@ -72,7 +89,7 @@ def write_index(
     degree = before.copy()
     for part in pieces(len(src), start=start):
         _count(np.asarray(src[part]), np.asarray(dst[part]), hides, degree)
-    bounds = _ranges(degree, max(memory // BYTES_PER_ENTRY, int(degree.sum()) // MOST_RANGES + 1))
+    bounds = _ranges(degree, max(memory // BYTES_PER_ENTRY, 1))
     scratch = folder / "ranges"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -112,10 +129,10 @@ def _deal(
     start: int,
     kind: Any,
     told: Callable[[int], None],
-) -> list[Column]:
+) -> list[_Entries]:
     """A file a range of nodes, with entries (node, neighbour, position, the neighbour's degree) in stream order."""
     n_ranges = len(bounds) - 1
-    dealt = [Column(scratch / str(k), kind, 4) for k in range(n_ranges)]
+    dealt = [_Entries(scratch / str(k), kind) for k in range(n_ranges)]
     range_of = np.repeat(np.arange(n_ranges, dtype=np.int32), np.diff(bounds))
     so_far, visible = before.copy(), before.copy()
     group = int(tie_start[start - 1]) if start else 0
@@ -134,7 +151,7 @@ def _deal(
 
 def _write_ranges(
     folder: Path,
-    dealt: list[Column],
+    dealt: list[_Entries],
     bounds: npt.NDArray[np.int64],
     degree: npt.NDArray[np.int64],
     before: npt.NDArray[np.int64],
@@ -150,7 +167,7 @@ def _write_ranges(
         longest = dict.fromkeys(LONGEST, 0)
         out["row_start"].append([0])
         out["pair_start"].append([0])
-        for k, column in enumerate(dealt):
+        for k, entries in enumerate(dealt):
             low, high = int(bounds[k]), int(bounds[k + 1])
             row_at = np.concatenate([[0], np.cumsum(degree[low:high])])
             rows = [np.empty(row_at[-1], kind) for _ in range(3)]
@@ -158,9 +175,8 @@ def _write_ranges(
             if earlier is not None:
                 old_nbr, old_pos, old_degree = _rows_of(earlier, low, high)
                 _copy_rows(old_nbr, old_pos, old_degree, before[low:high], fill, *rows)
-            _add_rows(column.array(), low, fill, *rows)
-            column.close()
-            column.path.unlink()
+            _add_rows(entries.array(), low, fill, *rows)
+            entries.path.unlink(missing_ok=True)
             by_nbr, by_pos = np.empty(row_at[-1], kind), np.empty(row_at[-1], kind)
             n_pairs = np.empty(high - low, np.int64)
             _order_pairs(row_at, rows[0], rows[1], by_nbr, by_pos, n_pairs)

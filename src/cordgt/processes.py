@@ -103,12 +103,16 @@ class Group:
 
 
 def _talking(conversation: Callable[[], Any]) -> None:
-    """`Lost` for what the libraries say of a process that does not answer."""
+    """`Lost` for what the libraries say of a process that does not answer. Memory that runs out is another matter."""
     try:
         conversation()
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others now; first it is said and saved
+        if "allocate memory" in str(error):  # of the host
+            raise
+        if _outlives and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Lost(f"Another process of this training is gone or silent: {_reason(error)}.") from None
 
 
@@ -120,6 +124,16 @@ def _reason(error: Exception) -> str:
 
 ALONE = Group()
 _joined = ALONE
+_outlives = False
+
+
+def outlive() -> None:
+    """For a command, which ends soon: from the moment that another process is lost, SIGTERM is ignored.
+
+    torchrun ends the others then; first it is said and saved.
+    """
+    global _outlives
+    _outlives = True
 
 
 def asked() -> bool:

@@ -25,7 +25,7 @@ from cordgt.vocabulary import Vocabulary, text_array, text_buffers
 class Stage:
     """The files of a folder, and ``state.json`` beside it that says how much of them counts."""
 
-    def __init__(self, folder: Path, source: Source, also: list[str] | None = None) -> None:
+    def __init__(self, folder: Path, source: Source, also: list[Any] | None = None) -> None:
         self.folder, self.source = folder, source
         self._identity = json.loads(json.dumps([source.identity(), also or []]))  # as it is read again
         folder.mkdir(parents=True, exist_ok=True)

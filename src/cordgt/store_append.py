@@ -8,6 +8,7 @@ first text id, a first fraction), need a store made anew: the old one then stand
 from __future__ import annotations
 
 import secrets
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +54,8 @@ def append_to_store(
     """Adds the events of a source to a store.
 
     ``late``: what becomes of events older than the store's last: ``refuse`` all, or ``merge`` them, which makes the
-    store anew. Nodes of the store keep their numbers, but for a merge. DataError where the events do not fit (another
+    store anew. Nodes of the store keep their numbers, but for a merge; runs on it stay good unless its own events
+    become others, by a merge, a first text id or a first fraction. DataError where the events do not fit (another
     axis of time, other features), another process writes the store, or the disk is full; it is then what it was.
     """
     check_choice("--late", late, LATE)
@@ -70,16 +72,20 @@ def append_to_store(
             watcher.begins("reading", source.total())
             stage.collect(watcher.step)
             _check_features(store, stage)
-            if _is_late(store, stage, late) or _needs_other_types(store, stage):
+            others = _is_late(store, stage, late) or _changes_events(store, stage)
+            if others or _needs_other_arrays(store, stage):
                 grown = None
             else:
                 grown = _grown(store, stage, work, memory, watcher)
                 grown.write()
-        finally:
+        except BaseException:
             stage.close()
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        stage.close()
         if grown is None:
-            both = Both(OneStream(store.stream()), source)
-            grown = make_store(both, path, memory=memory, replace_old=True, watcher=watcher, held=True)
+            both, earlier = Both(OneStream(store.stream()), source), () if others else store.generations
+            make_store(both, path, memory=memory, replace_old=True, watcher=watcher, held=True, earlier=earlier)
         grown = open_store(path)
         grown.sweep()
     return grown
@@ -129,16 +135,18 @@ def _of_one_type(low: Any, high: Any) -> tuple[Any, Any]:
     return (low, high) if low.dtype == high.dtype else (np.float64(low), np.float64(high))
 
 
-def _needs_other_types(store: Store, stage: Stage) -> bool:
-    """Whether the store's arrays cannot hold the new values: text among integer ids, fractions among whole times."""
-    columns = stage.arrays()
+def _changes_events(store: Store, stage: Stage) -> bool:
+    """Whether the store's own events become others: by text among integer ids, by fractions among whole times."""
     if "name" in store.arrays and any(space.text for space in stage.spaces):
         return True
-    if _needs_fractions(store, columns["t"]):
-        return True
+    return _needs_fractions(store, stage.arrays()["t"])
+
+
+def _needs_other_arrays(store: Store, stage: Stage) -> bool:
+    """Whether the store's arrays cannot hold the rest: no label among whole ones, more than its positions count."""
     label = store.arrays.get("label")
     if label is not None and np.dtype(label.dtype).kind == "i":
-        given = columns.get("label")
+        given = stage.arrays().get("label")
         if given is None or given.dtype.kind == "f":
             return True
     grown = store.n_nodes + sum(len(space) for space in stage.spaces)

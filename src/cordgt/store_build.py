@@ -65,12 +65,14 @@ def make_store(
     memory: int = MEMORY,
     replace_old: bool = False,
     held: bool = False,
+    earlier: tuple[dict[str, Any], ...] = (),
     watcher: Watcher | None = None,
 ) -> Store:
     """Writes what a source holds as a store at ``target``, whole or not at all.
 
     Interrupted, it goes on when it is called again with the same source. ``replace_old``: a store that is there already
-    stands until the new one is whole; ``held``: the caller has locked it. DataError where something else is there,
+    stands until the new one is whole; ``held``: the caller has locked it; ``earlier``: its generations, where the new
+    one begins with the same events. DataError where something else is there,
     another process writes, or the disk is full.
     """
     _check_target(target, replace_old)
@@ -80,20 +82,30 @@ def make_store(
     ):
         part.mkdir(parents=True, exist_ok=True)
         with locked(part):
-            also = [] if node_features is None else [str(node_features)]
-            stage = Stage(part / "stage", source, also)
+            stage = Stage(part / "stage", source, _identity(node_features))
             finished = is_store(part) and stage.is_same()  # it was cut off between the last file and the name
             if not (finished and _put_in_place(part, target, held)):
                 if finished:
                     _clear(part)
                 try:
-                    _build(stage, part, node_features, memory, watcher)
+                    _build(stage, part, node_features, memory, earlier, watcher)
                 finally:
                     stage.close()
                 shutil.rmtree(part / "stage", ignore_errors=True)
                 if not _put_in_place(part, target, held):
                     raise DataError(f"Files of {part} were taken away while it was made. Run the same command again.")
     return open_store(target)
+
+
+def _identity(node_features: Any) -> list[Any]:
+    """What tells whether these are the node features of before; a table in memory is never taken for the same."""
+    if node_features is None:
+        return []
+    if not isinstance(node_features, str | os.PathLike):
+        return [secrets.token_hex(8)]
+    path = Path(node_features)
+    told = path.stat() if path.exists() else None  # who reads it will say what is wrong
+    return [str(path.resolve()), *([] if told is None else [told.st_size, told.st_mtime_ns])]
 
 
 def _check_target(target: Path, replace_old: bool) -> None:
@@ -106,7 +118,14 @@ def _check_target(target: Path, replace_old: bool) -> None:
         raise DataError(f"There is no folder {target.parent} to write {target.name} into.")
 
 
-def _build(stage: Stage, part: Path, node_features: Any, memory: int, watcher: Watcher) -> None:
+def _build(
+    stage: Stage,
+    part: Path,
+    node_features: Any,
+    memory: int,
+    earlier: tuple[dict[str, Any], ...],
+    watcher: Watcher,
+) -> None:
     source, again = stage.source, stage.can_go_on()
     _clear(part, but=("stage", "state.json") if again else ())
     (part / "stage").mkdir(exist_ok=True)
@@ -132,7 +151,7 @@ def _build(stage: Stage, part: Path, node_features: Any, memory: int, watcher: W
         arrays["node_x"] = _array(data, "node_x", write_array(data / "node_x", node_x))
     watcher.begins("checking", None)
     store = Store(part, source.name, (*notes, *more), source.axis.kind, source.shared, arrays, index.longest, ())
-    replace(store, generations=(generation(store, ids),)).write()
+    replace(store, generations=(*earlier, generation(store, ids))).write()
 
 
 def _node_features(ids: NodeIds, given: Any, source: Source) -> tuple[Any, tuple[str, ...]]:

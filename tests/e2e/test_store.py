@@ -214,6 +214,7 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypat
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
     monkeypatch.setattr("cordgt.conversion.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("cordgt.conversion.LEAST_MEMORY", 0)
     rng, cuts = random.Random(0), 0
     for k in range(8):
         target, done, reach = tmp_path / f"try-{k}", False, 60

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from cordgt import archives, datasets, download, sources
+from cordgt import fetch as fetching
 from cordgt.archives import Archive
 from cordgt.download import Expected, Unreachable
 from cordgt.errors import DataError
@@ -36,6 +37,8 @@ class Server(ThreadingHTTPServer):
         self.codes: list[int] = []  # of the next answers
         self.etag: str | None = '"1"'
         self.ranges = True
+        self.shift = 0  # a range is answered from so many bytes further on
+        self.retry_after: str | None = None
         self.asked: list[tuple[str, str | None]] = []  # path and range
 
     def url(self, path: str) -> str:
@@ -53,11 +56,13 @@ class Handler(BaseHTTPRequestHandler):
         if code != 200:
             self.send_response(code)
             self.send_header("Content-Length", "0")
+            if s.retry_after:
+                self.send_header("Retry-After", s.retry_after)
             self.end_headers()
             return
         content, start = s.files[path], 0
         if wanted and s.ranges and self.headers.get("If-Range") == s.etag:
-            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])  # type: ignore[index]
+            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) + s.shift  # type: ignore[index]
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
@@ -139,6 +144,22 @@ def test_what_came_is_kept_for_the_next_call(server: Server, tmp_path: Path) -> 
     download.download(server.url("x"), tmp_path / "x")
     assert server.asked[-1] == ("x", "bytes=5000-")
     assert (tmp_path / "x").read_bytes() == CONTENT and left(tmp_path) == ["x", "x.whole.json"]
+
+
+def test_another_part_than_was_asked_for_is_no_file(server: Server, tmp_path: Path) -> None:
+    server.files["x"] = CONTENT
+    server.cut, server.shift = [1000], 7
+    download.download(server.url("x"), tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == CONTENT
+    assert [k for _, k in server.asked] == [None, "bytes=1000-", None]
+
+
+def test_a_server_says_how_long_to_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(download.time, "sleep", waited.append)
+    server.files["x"], server.codes, server.retry_after = b"[1]", [503], "7"
+    assert download.read_json(server.url("x")) == [1]
+    assert waited == [7.0]
 
 
 @pytest.mark.parametrize("change", ["another version", "no mark", "no ranges", "another address"])
@@ -332,6 +353,33 @@ def test_a_file_that_changed_since_is_noticed(server: Server, monkeypatch: pytes
     with pytest.raises(DataError, match=r"mooc.csv is not the file it was"):
         fetch("mooc", again=True)
     fetch("mooc", again=True, accept_different=True)
+
+
+def test_interrupted_between_two_renames_one_of_both_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, aside, renamed = tmp_path / "uci", tmp_path / "aside", fetching.os.replace
+    for folder in (target, aside):
+        folder.mkdir()
+        (folder / "name").write_text(folder.name)
+
+    def interrupted(old: Path, new: Path) -> None:
+        if old == aside:
+            raise KeyboardInterrupt
+        renamed(old, new)
+
+    monkeypatch.setattr(fetching.os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetching._put(aside, target)
+    assert (target / "name").read_text() == "uci"
+
+
+def test_a_given_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> dict[str, str]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "ml_uci.csv").write_text(ML)
+    monkeypatch.setattr(fetching, "checksums", refused)
+    with pytest.raises(DataError, match=r"ml_uci\.csv cannot be read or written: Permission denied"):
+        fetch("uci", given=tmp_path)
 
 
 @pytest.mark.parametrize("form", ["folder", "own folder", "zip", "whole archive", "archive itself", "gzip"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -194,6 +195,33 @@ def test_processes_that_do_not_agree_are_named() -> None:
 def test_what_libraries_say_is_cut_short() -> None:
     said = "[/a/gloo/tcp/pair.cc:537] Read error [::1]:18: Connection reset by peer. This is typically caused by\nmore"
     assert processes._reason(RuntimeError(said)) == "Read error [::1]:18: Connection reset by peer"
+
+
+@pytest.mark.parametrize("outlives", [False, True])
+def test_only_a_command_ignores_its_end_when_another_is_lost(outlives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> None:
+        raise RuntimeError("Connection reset by peer")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(processes, "_outlives", outlives)
+    try:
+        with pytest.raises(processes.Lost, match="gone or silent: Connection reset"):
+            processes._talking(gone)
+        assert signal.getsignal(signal.SIGTERM) is (signal.SIG_IGN if outlives else before)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_memory_that_runs_out_is_no_lost_process(error: RuntimeError) -> None:
+    def too_large() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        processes._talking(too_large)
+    assert raised.value is error
 
 
 def test_one_process_is_asked_nothing() -> None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 
-from cordgt import files, hidden_index, store_build
+from cordgt import chunks, files, hidden_index, index_files, store_build
 from cordgt.api import Run, train
 from cordgt.conversion import append_to, convert_to_store
 from cordgt.errors import DataError, RunError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.files import exclusive
+from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
+from cordgt.ids import NodeIds
+from cordgt.index import TemporalIndex
 from cordgt.readers import read_events
 from cordgt.store import ABOUT, MASKED_LOCK, open_store
 
@@ -207,9 +213,9 @@ def test_an_index_of_before_has_no_more_than_it_had(made: Path) -> None:
     append_to(made, stream(30, seed=1, start=1000, nodes=20))
     then = open_store(made).stream(before.kept.fingerprint)
     assert then.n_nodes == before.n_nodes
-    for first, rows in (("row_start", "nbr"), ("row_start", "pos"), ("row_start", "nbr_degree"), ("row_start", "pair_pos"),
-                        ("pair_start", "pair_nbr"), ("pair_pos_start", "pair_pos")):  # fmt: skip
-        assert then.kept.index[first][-1] == len(then.kept.index[rows]), rows
+    ends = {"nbr": "row_start", "pos": "row_start", "nbr_degree": "row_start", "pair_pos": "pair_pos_start"}
+    for rows, starts in (ends | {"pair_nbr": "pair_start"}).items():
+        assert then.kept.index[starts][-1] == len(then.kept.index[rows]), rows
     assert len(then.kept.index["pair_pos_start"]) == len(then.kept.index["pair_nbr"]) + 1
 
 
@@ -228,3 +234,135 @@ def test_an_interrupted_run_goes_on_when_its_store_has_grown(
     assert run.metrics["test"] == whole.metrics["test"]
     with pytest.raises(RunError, match="other data"):
         train(stream(30), out=tmp_path / "run", device="cpu", report=False, resume=True, **options)
+
+
+def test_events_without_labels_leave_the_runs_of_a_labelled_store(tmp_path: Path) -> None:
+    """Whole numbers cannot say that there is none, so that the store is made anew; what was there is the same."""
+    before = convert_to_store(stream(label=np.arange(60)), tmp_path / "log.store")
+    append_to(before.path, stream(5, start=500, label=np.arange(5)))
+    grown = append_to(before.path, stream(30, seed=1, start=1000, nodes=20))
+    assert [k["events"] for k in grown.generations] == [60, 65, 95]
+    for told in grown.generations:
+        then = grown.stream(told["fingerprint"])
+        assert fingerprint_of([then.src, then.dst, then.t]) == told["fingerprint"]
+        assert ids_fingerprint_of(then.ids.names, "number") == told["ids"]
+    assert np.isnan(grown.stream().label[65:]).all()
+    late = append_to(before.path, stream(5), late="merge")
+    assert len(late.generations) == 1
+
+
+def test_ranges_of_an_index_keep_to_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are."""
+    found, largest = stream(900, nodes=400), [0]
+    add_rows = index_files._add_rows
+
+    def looked_at(entries: Any, *arguments: Any) -> None:
+        largest[0] = max(largest[0], len(entries))
+        add_rows(entries, *arguments)
+
+    monkeypatch.setattr(index_files, "_add_rows", looked_at)
+    written = index_files.write_index(
+        tmp_path, found.src, found.dst, found.tie_start, found.n_nodes, memory=16 * index_files.BYTES_PER_ENTRY
+    )
+    assert written.longest["max_degree"] <= largest[0] <= 16
+    index = TemporalIndex.build(found.src, found.dst, found.elapsed, found.n_nodes)
+    assert np.fromfile(tmp_path / "nbr", np.int32).tolist() == index.nbr.tolist()
+
+
+# -------------------- what is read
+
+
+def test_another_stream_of_the_same_times_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = stream()
+    for changed in (
+        replace(one, src=one.dst, dst=one.src),
+        replace(one, label=np.arange(60)),
+        replace(one, edge_x=np.ones((60, 2), np.float32)),
+        replace(one, node_x=np.ones((one.n_nodes, 2), np.float32)),
+        replace(one, ids=NodeIds(pa.array([f"n{k}" for k in range(one.n_nodes)]))),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(Cut):
+            patch.setattr(store_build, "write_events", cut_off)  # all is read
+            convert_to_store(one, tmp_path / "log.store", replace=True)
+        found = convert_to_store(changed, tmp_path / "log.store", replace=True)
+        expected = convert_to_store(changed, tmp_path / "other.store", replace=True)
+        assert (found.generations, found.arrays.keys()) == (expected.generations, expected.arrays.keys())
+
+
+def test_node_features_that_changed_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes, log, part = tmp_path / "nodes.csv", tmp_path / "log.csv", tmp_path / "log.store.part"
+    log.write_text("src,dst,time\n1,2,3\n2,1,4\n")
+    nodes.write_text("id,x\n1,5\n2,6\n")
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        patch.setattr(store_build, "_put_in_place", cut_off)
+        convert_to_store(log, tmp_path / "log.store", node_features=nodes)
+    assert (part / ABOUT).exists()
+    nodes.write_text("id,x\n1,50\n2,60\n")
+    made = convert_to_store(log, tmp_path / "log.store", node_features=nodes)
+    assert made.array("node_x").tolist() == [[50.0], [60.0]]
+
+
+class Forwards(io.BytesIO):
+    """A file that is read once: going back is a mistake."""
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        raise AssertionError("to go back in gzip is to unpack it from its start")
+
+
+def test_packed_text_is_never_read_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f'"a\n{k % 7}",b{k % 5},{k}' for k in range(100)]
+    text = ("src,dst,time\n" + "\n".join(rows) + "\n").encode()
+    path = tmp_path / "log.csv"
+    path.write_bytes(text)
+    whole = read_events(path)
+    monkeypatch.setattr(chunks, "HEAD", 150)
+    monkeypatch.setattr(chunks, "_text_file", lambda _: Forwards(text))
+    source = chunks.EventFiles([path], bytes_at_once=40)
+    found = [rows for _, rows in source.chunks(chunks.Mark())]
+    assert len(found) > 10
+    assert np.concatenate([rows.t for rows in found]).tolist() == whole.t.tolist()
+    assert [k for rows in found for k in rows.src.to_pylist()] == whole.ids.take(whole.src).to_pylist()
+
+
+def test_an_endless_line_is_told_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "HEAD", 20)
+    (tmp_path / "log.csv").write_text("x" * 1000)
+    with pytest.raises(DataError, match=r"log\.csv: a line is longer"):
+        chunks.EventFiles([tmp_path / "log.csv"])
+
+
+def test_columns_of_one_name_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("src,dst,time\n1,2,3\n")
+    (tmp_path / "b.csv").write_text("src,dst,time,src\n1,2,3,4\n")
+    with pytest.raises(DataError, match=r"b\.csv has 2 columns 'src'"):
+        convert_to_store(tmp_path, tmp_path / "x")
+
+
+def test_features_that_are_all_zero_are_merged_as_none(tmp_path: Path) -> None:
+    header = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
+    for name, t in (("a", 10), ("b", 5)):
+        (tmp_path / f"{name}.csv").write_text(header + f"1,2,{t},0,0,0\n2,1,{t + 1},0,0,0\n")
+    convert_to_store(tmp_path / "a.csv", tmp_path / "log.store")
+    grown = append_to(tmp_path / "log.store", tmp_path / "b.csv", late="merge")
+    assert (grown.n_events, "edge_x" in grown.arrays) == (4, False)
+
+
+def test_a_failed_append_leaves_nothing(made: Path) -> None:
+    before = sorted(p.name for p in made.iterdir())
+    with pytest.raises(DataError, match="before the last event"):
+        append_to(made, stream(5, start=0))
+    assert sorted(p.name for p in made.iterdir()) == before
+
+
+def test_options_that_would_not_be_heeded(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="read already: leave out src"):
+        convert_to_store(stream(), tmp_path / "x", src="nonsense")
+    with pytest.raises(DataError, match=r"no option 'scr'\. Did you mean 'src'"):
+        convert_to_store(made, tmp_path / "x", scr="u")
+    with pytest.raises(DataError, match="given when a store is made"):
+        append_to(made, stream(start=1000), node_features="nodes.csv")
+    for call in (convert_to_store, append_to):
+        with pytest.raises(DataError, match="at least 500,000,000"):
+            call(made, tmp_path / "x", memory=1000)
+    convert_to_store(stream(5, start=1000), tmp_path / "later.store")
+    assert append_to(made, tmp_path / "later.store").n_events == 65

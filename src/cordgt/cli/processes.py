@@ -93,6 +93,7 @@ def among_others(command: str) -> Iterator[None]:
         raise SettingError(f"`cordgt {command}` runs in one process: start it without torchrun.")
     try:
         processes.join()
+        processes.outlive()
         yield
     except CordgtError as error:
         before = processes.speaks_for_all(error)
