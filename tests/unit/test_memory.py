@@ -376,13 +376,16 @@ def test_a_batch_sees_what_lies_strictly_before_it(kind: str) -> None:
 
 @every_kind
 def test_nothing_is_learnt_from_what_messages_say_of_time(kind: str) -> None:
-    """Seconds turn far with the smallest step of a frequency: only TGN's attention learns how to encode them."""
+    """Seconds turn far with the smallest step of a frequency: only TGN's attention can learn them, where asked to."""
     past = history([0, 1, 0, 2], [1, 2, 2, 1], [0, 9, 700, 90_000])
-    model = network(kind)
-    now = model._after_blocks(past, 1)
-    model.recall(now, torch.arange(3))[0].sum().backward()
-    assert model.updater.weight_ih.grad is not None and model.time.frequency.grad is None
-    assert isinstance(model.time.frequency, nn.Parameter) == (kind == "tgn")
+    for changes in [{}, {"learn_time": True}][: 1 + (kind == "tgn")]:
+        model = network(kind, **changes)
+        now = model._after_blocks(past, 1)
+        model.recall(now, torch.arange(3))[0].sum().backward()
+        assert model.updater.weight_ih.grad is not None and model.time.frequency.grad is None
+        assert isinstance(model.time.frequency, nn.Parameter) == bool(changes)
+        model(model.read(past, queries([0], [[1, 2]], [90_009.0], [4]))).sum().backward()
+        assert (model.time.frequency.grad is not None) == bool(changes)
 
 
 @every_kind

@@ -17,14 +17,15 @@ from cordgt.models.memory import AttentionModel, AttentionSettings, MemoryBatch
 class TgnSettings(AttentionSettings):
     """Settings of TGN."""
 
+    learn_time: bool = False  # True: attention learns the frequencies and phases of the time encoding, as the original
+
 
 class Tgn(AttentionModel):
     """Messages from memory, a GRU as updater, embeddings by graph attention.
 
-    Attention learns how to encode times; messages say it the same way, and nothing is learnt from that.
-
-    Differs: the encoding of time in a message is that of the weights at hand; the released code keeps the one of the
-    batch that the message comes from. Node features are projected to the width of memory.
+    Differs: the encoding of time is fixed unless ``learn_time`` is set. The released code learns it in attention, and
+    makes messages of it, each as it was in the batch that the message comes from; here it is that of the weights at
+    hand. Node features are projected to the width of memory.
     """
 
     def __init__(self, settings: TgnSettings, *, edge_dim: int, node_dim: int) -> None:
@@ -34,7 +35,7 @@ class Tgn(AttentionModel):
             node_dim=node_dim,
             updater=nn.GRUCell,
             reads=settings.shape,
-            learns_time=True,
+            learns_time=settings.learn_time,
         )
 
     def embedding(self, batch: MemoryBatch, states: Tensor, last: Tensor) -> Tensor:
