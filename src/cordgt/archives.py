@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -83,9 +84,7 @@ class Archive:
             raise DataError(f"{self.path} is a damaged or incomplete archive: {told or 'it ends early'}.") from None
         except OSError as error:
             raise DataError(f"{self.path} cannot be unpacked: {error.strerror or error}.") from None
-        except Exception as error:
-            if type(error).__module__ != "zlib":
-                raise
+        except zlib.error as error:
             raise DataError(f"{self.path} is a damaged archive: {error}.") from None
 
     def _files(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

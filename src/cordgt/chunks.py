@@ -32,6 +32,7 @@ from cordgt.times import TimeAxis
 
 ENDINGS = (".parquet", ".pq", ".csv", ".tsv", ".txt", ".edges", ".csv.gz", ".tsv.gz", ".txt.gz", ".edges.gz")
 HEAD = 1 << 22  # bytes of a text that show its format
+LEARNT = ("_zero", "_width", "_bad_labels", "_comments")  # of files, by reading them: their notes say so
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,12 @@ class Source(Protocol):
 
     def identity(self) -> list[Any]:
         """What tells whether this is the source that was read before, as JSON holds it."""
+
+    def seen(self) -> dict[str, Any]:
+        """What was learnt from the pieces so far, as JSON holds it."""
+
+    def recall(self, seen: dict[str, Any]) -> None:
+        """Know again what was ``seen`` before reading was interrupted."""
 
 
 # -------------------- files
@@ -149,6 +156,13 @@ class EventFiles:
     def identity(self) -> list[Any]:
         told = [[str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in self.paths]
         return [told, {k: str(v) for k, v in vars(self.options).items()}, self.ids]
+
+    def seen(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in LEARNT}
+
+    def recall(self, seen: dict[str, Any]) -> None:
+        for name in LEARNT:
+            setattr(self, name, seen[name])
 
     # -------------------- what one piece says
 
@@ -425,12 +439,18 @@ class OneStream:
 
     def identity(self) -> list[Any]:
         s, kept = self.stream, self.stream.kept
-        arrays = {"label": s.label, "side": s.ids.side}  # a store keeps the hashes of all else
+        arrays: dict[str, Any] = {"label": s.label, "side": s.ids.side}  # a store keeps the hashes of all else
         if kept is None:
             arrays |= {"src": s.src, "dst": s.dst, "t": s.t, "edge_x": s.edge_x, "node_x": s.node_x}
         told = {name: None if x is None else fingerprint_of([x]) for name, x in arrays.items()}
         ids = ids_fingerprint_of(s.ids.names, s.time.kind) if kept is None else kept.ids_fingerprint
         return ["a stream", self.name, s.n_events, told, ids, None if kept is None else kept.fingerprint]
+
+    def seen(self) -> dict[str, Any]:
+        return {}
+
+    def recall(self, seen: dict[str, Any]) -> None:
+        """All is known from the start."""
 
     def node_features(self, ids: NodeIds) -> Features | None:
         """The stream's node features for other ids, zero for nodes it does not have; None where it has none."""
@@ -476,6 +496,13 @@ class Both:
 
     def identity(self) -> list[Any]:
         return [self.first.identity(), self.second.identity()]
+
+    def seen(self) -> dict[str, Any]:
+        return {"first": self.first.seen(), "second": self.second.seen()}
+
+    def recall(self, seen: dict[str, Any]) -> None:
+        self.first.recall(seen["first"])
+        self.second.recall(seen["second"])
 
     def node_features(self, ids: NodeIds) -> Features | None:
         """The first one's, zero for nodes it does not have."""

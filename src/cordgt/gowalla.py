@@ -84,7 +84,6 @@ def _below(category: Any) -> list[int]:
 def spots_of(path: Path, wanted: set[int]) -> np.ndarray:
     """Ids of the spots with one of the categories, ascending: the column ``spot_categories`` names them by address."""
     found = []
-    ids = sorted(wanted)
     for batch in _batches(path, {"id": pa.int64(), "spot_categories": pa.string()}):
         text = batch.column("spot_categories")
         numbers = pc.fill_null(text, "")
@@ -94,7 +93,7 @@ def spots_of(path: Path, wanted: set[int]) -> np.ndarray:
         found.append(np.asarray(batch.column("id").filter(pa.array(kept))))
     spots = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
     if not len(spots):
-        raise DataError(f"{path} has no spot of these categories ({len(ids)} of them were looked for).")
+        raise DataError(f"{path} has no spot of these categories ({len(wanted)} of them were looked for).")
     return spots
 
 

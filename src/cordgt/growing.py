@@ -64,9 +64,6 @@ class Writer:
 
     def append(self, values: npt.ArrayLike) -> None:
         ready = np.ascontiguousarray(values, self.dtype)
-        if ready is values:
-            ready = ready.view()
-        self._wait()
         data = memoryview(ready.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
         self._pending = self._hashing.submit(self._digest.update, data)
         self._file.write(data)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from cordgt.errors import DataError
 from cordgt.events import EventStream
 from cordgt.files import exclusive
-from cordgt.growing import mapped
+from cordgt.growing import checksum, mapped
 from cordgt.index_files import IndexFiles, write_index
 from cordgt.store import MASKED_LOCK, disk_explained
 
@@ -55,6 +55,26 @@ def hidden_index(
                     found = _read(folder)
         assert found is not None, "it was written just now"
     return found
+
+
+def check_indexes(store: Path, told: Callable[[int], None] = lambda _: None) -> int:
+    """Reads every byte of the indexes for training that lie in a store's folder, and says how many these are.
+
+    DataError where one is not what was written. ``told`` hears of bytes.
+    """
+    folders = [p for p in sorted(store.glob("masked-*")) if ".part-" not in p.name]
+    for folder in folders:
+        wrong = f"{folder} is damaged. Remove it: the next training makes it anew."
+        try:
+            arrays = json.loads((folder / ABOUT).read_text(encoding="utf-8"))["arrays"]
+            for name, k in arrays.items():
+                size = k["rows"] * max(k["width"], 1) * np.dtype(k["dtype"]).itemsize
+                if checksum(folder / name, 0, size) != k["sha256"]:
+                    raise DataError(wrong)
+                told(size)
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DataError(wrong) from None
+    return len(folders)
 
 
 def _own_folder() -> Path:

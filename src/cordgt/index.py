@@ -24,6 +24,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from cordgt import kernels
+from cordgt.index_files import narrow
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,11 @@ class TemporalIndex:
         """Index the events where ``keep`` is True (all, if None). ``elapsed`` never decreases."""
         n_events = len(src)
         kept = np.ones(n_events, dtype=np.bool_) if keep is None else np.ascontiguousarray(keep, dtype=np.bool_)
-        narrow = np.int32 if max(n_nodes, 2 * n_events) < 2**31 - 1 else np.int64
-        src = np.ascontiguousarray(src, dtype=narrow)
-        dst = np.ascontiguousarray(dst, dtype=narrow)
+        kind = narrow(n_nodes, n_events)
+        src = np.ascontiguousarray(src, dtype=kind)
+        dst = np.ascontiguousarray(dst, dtype=kind)
         elapsed = np.ascontiguousarray(elapsed, dtype=np.float64)
-        tie_start = _tie_starts(elapsed, np.empty(n_events, dtype=narrow))
+        tie_start = _tie_starts(elapsed, np.empty(n_events, dtype=kind))
         row_start = _row_starts(src, dst, kept, n_nodes)
         nbr, pos, nbr_degree = _fill_rows(src, dst, kept, tie_start, row_start)
         pair_start, pair_nbr, pair_pos_start, pair_pos = _fill_pairs(row_start, nbr, pos)

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from numba import njit, prange
 
 from cordgt.growing import Writer, Written, abandoned_on_error, mapped, pieces
+from cordgt.store import INDEX
 
-ARRAYS = ("row_start", "nbr", "pos", "nbr_degree", "pair_start", "pair_nbr", "pair_pos_start", "pair_pos")
 LONGEST = ("max_degree", "max_pairs", "max_meetings")
 BYTES_PER_ENTRY = 64  # in memory, while a range is put in order
 EVENTS_AT_ONCE = 1 << 20
@@ -62,7 +62,7 @@ class _Entries:
 
 
 def narrow(n_nodes: int, n_events: int) -> Any:
-    """The type of ids and positions in an index, as ``TemporalIndex.build`` chooses it."""
+    """The type of ids and positions in an index."""
     return np.int32 if max(n_nodes, 2 * n_events) < 2**31 - 1 else np.int64
 
 
@@ -161,7 +161,7 @@ def _write_ranges(
     n_events: int,
 ) -> IndexFiles:
     wide = ("row_start", "pair_start", "pair_pos_start")
-    out = {name: Writer(folder / name, np.int64 if name in wide else kind) for name in ARRAYS}
+    out = {name: Writer(folder / name, np.int64 if name in wide else kind) for name in INDEX}
     with abandoned_on_error(out):
         row_end = pair_end = 0
         longest = dict.fromkeys(LONGEST, 0)

@@ -21,16 +21,19 @@ from cordgt.files import write_text
 from cordgt.growing import Column, pieces
 from cordgt.vocabulary import Vocabulary, text_array, text_buffers
 
+FORMAT = 2  # of the state and its files: those of another one are begun anew
+
 
 class Stage:
     """The files of a folder, and ``state.json`` beside it that says how much of them counts."""
 
     def __init__(self, folder: Path, source: Source, also: list[Any] | None = None) -> None:
         self.folder, self.source = folder, source
-        self._identity = json.loads(json.dumps([source.identity(), also or []]))  # as it is read again
+        self._identity = json.loads(json.dumps([FORMAT, source.identity(), also or []]))  # as it is read again
         folder.mkdir(parents=True, exist_ok=True)
         self.mark, self.rows, self.sorted, self.phase = Mark(), 0, True, "read"
         self.columns: dict[str, Column] = {}
+        self._id_columns: dict[str, Column] = {}
         self.spaces = [Vocabulary()] if source.shared else [Vocabulary(), Vocabulary()]
         self._saved = [0] * len(self.spaces)  # ids that are in files
         self._last: Any = None  # the time of the last event
@@ -98,7 +101,7 @@ class Stage:
         return self.columns[name]
 
     def _new(self, name: str, dtype: Any, width: int = 0) -> Column:
-        path = self.folder / f"{name}.{np.dtype(dtype).str[1:]}"
+        path = self._path(name, dtype)
         path.unlink(missing_ok=True)  # of before a kill
         return Column(path, dtype, width)
 
@@ -140,13 +143,9 @@ class Stage:
             "columns": {name: _described(column) for name, column in self.columns.items()},
             "ids": {name: _described(column) for name, column in self._id_columns.items()},
             "text": [space.text for space in self.spaces],
-            "seen": _seen(self.source),
+            "seen": self.source.seen(),
         }
         write_text(self._state, json.dumps(told))
-
-    @property
-    def _id_columns(self) -> dict[str, Column]:
-        return self.__dict__.setdefault("_ids", {})
 
     def _save_ids(self, number: int, space: Vocabulary) -> None:
         """Write the ids that are not in files yet; all of them where they have become text."""
@@ -154,13 +153,13 @@ class Stage:
         if not space.text:
             self._id_column(f"ids{number}", np.int64).append(np.asarray(space.names(self._saved[number])))
         else:
-            if f"ids{number}_ends" not in kept:
+            if f"ids{number}_lengths" not in kept:
                 self._saved[number] = 0
                 if f"ids{number}" in kept:
                     kept.pop(f"ids{number}").close()
             offsets, data = text_buffers(space.names(self._saved[number]))
             lengths, letters = (
-                self._id_column(f"ids{number}_{k}", kind) for k, kind in (("ends", np.int32), ("bytes", np.uint8))
+                self._id_column(f"ids{number}_{k}", kind) for k, kind in (("lengths", np.int32), ("bytes", np.uint8))
             )
             lengths.append(np.diff(offsets))
             letters.append(data[offsets[0] : offsets[-1]])
@@ -185,9 +184,11 @@ class Stage:
         return all(self._is_there(name, k) for name, k in columns.items())
 
     def _is_there(self, name: str, told: dict[str, Any]) -> bool:
-        kind = np.dtype(told["dtype"])
-        path = self.folder / f"{name}.{kind.str[1:]}"
-        return path.exists() and path.stat().st_size >= told["rows"] * max(told["width"], 1) * kind.itemsize
+        path, row = self._path(name, told["dtype"]), max(told["width"], 1) * np.dtype(told["dtype"]).itemsize
+        return path.exists() and path.stat().st_size >= told["rows"] * row
+
+    def _path(self, name: str, dtype: Any) -> Path:
+        return self.folder / f"{name}.{np.dtype(dtype).str[1:]}"
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -205,16 +206,14 @@ class Stage:
             self._saved[number] = self._restore_ids(number, space, text)
         self.mark, self.rows, self.sorted = Mark(**told["mark"]), told["rows"], told["sorted"]
         self._last, self.phase = told["last"], told["phase"]
-        for name, value in told["seen"].items():
-            setattr(self.source, name, value)
+        self.source.recall(told["seen"])
 
     def _reopened(self, name: str, told: dict[str, Any]) -> Column:
-        path = self.folder / f"{name}.{np.dtype(told['dtype']).str[1:]}"
-        return Column(path, told["dtype"], told["width"], told["rows"])
+        return Column(self._path(name, told["dtype"]), told["dtype"], told["width"], told["rows"])
 
     def _restore_ids(self, number: int, space: Vocabulary, text: bool) -> int:
         if text:
-            lengths, letters = (self._id_columns[f"ids{number}_{k}"].array() for k in ("ends", "bytes"))
+            lengths, letters = (self._id_columns[f"ids{number}_{k}"].array() for k in ("lengths", "bytes"))
             space.code(pa.array([], pa.string()))  # of text, also where there are none yet
             for part in pieces(len(lengths)):
                 start = int(lengths[: part.start].sum(dtype=np.int64))
@@ -231,8 +230,3 @@ class Stage:
 
 def _described(column: Column) -> dict[str, Any]:
     return {"dtype": column.dtype.str, "width": column.width, "rows": column.rows}
-
-
-def _seen(source: Source) -> dict[str, Any]:
-    """What a source has learnt from the pieces so far."""
-    return {k: v for k, v in vars(source).items() if k in ("_zero", "_width", "_bad_labels", "_comments")}

@@ -36,7 +36,6 @@ VERSION = 1
 ABOUT = "store.json"
 MASKED_LOCK = "masked.lock"  # of whoever makes or removes an index for training, beside the store itself
 EVENTS = ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x")  # a row an event; later ones are added behind
-NODES = ("name", "name_at", "name_bytes", "side", "node_x")  # likewise, a row a node (or a byte of its name)
 LOOKUP = ("name_hash", "name_node")
 INDEX = ("row_start", "nbr", "pos", "nbr_degree", "pair_start", "pair_nbr", "pair_pos_start", "pair_pos")
 OPTIONAL = ("label", "edge_x", "name", "name_at", "name_bytes", "side", "node_x")

@@ -11,7 +11,7 @@ import secrets
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,6 @@ from cordgt.times import TimeAxis
 from cordgt.vocabulary import LONGEST_TEXT, text_buffers
 
 Late = Literal["refuse", "merge"]
-LATE = ("refuse", "merge")
 
 
 def append_to_store(
@@ -58,7 +57,7 @@ def append_to_store(
     become others, by a merge, a first text id or a first fraction. DataError where the events do not fit (another
     axis of time, other features), another process writes the store, or the disk is full; it is then what it was.
     """
-    check_choice("--late", late, LATE)
+    check_choice("--late", late, get_args(Late))
     watcher = watcher or Silent()
     open_store(path)  # before anything is locked or read
     with disk_explained(path, "The store is what it was."), locked(path):
@@ -196,7 +195,7 @@ def _grown(store: Store, stage: Stage, work: Path, memory: int, watcher: Watcher
     )
     every_id = grown.bare_ids()
     grown.arrays.update(index_arrays(work, written) | write_lookup(every_id, work))
-    watcher.begins("checking", None)
+    watcher.begins("fingerprints", None)
     note = f"{stage.rows} later events appended, with {len(new)} new nodes"
     told = (*store.generations, generation(grown, every_id))
     return replace(grown, longest=written.longest, generations=told, notes=(*store.notes, note))

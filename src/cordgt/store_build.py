@@ -1,7 +1,7 @@
 """Making a store: collect, put in order, number the nodes, index; in a folder that gets its name at the very end.
 
-Collecting goes on from the last piece after a kill, the rest from the last finished phase. Memory is bounded by what is
-asked for, as long as the distinct ids and a few numbers a node fit; nothing grows with the number of events.
+After a kill, collecting goes on from the last piece, and all that follows from the end of collecting. Memory is bounded
+by what is asked for, as long as the distinct ids and a few numbers a node fit; nothing grows with the number of events.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _build(
     node_x, more = _node_features(ids, node_features, source)
     if node_x is not None:
         arrays["node_x"] = _array(data, "node_x", write_array(data / "node_x", node_x))
-    watcher.begins("checking", None)
+    watcher.begins("fingerprints", None)
     store = Store(part, source.name, (*notes, *more), source.axis.kind, source.shared, arrays, index.longest, ())
     replace(store, generations=(*earlier, generation(store, ids))).write()
 

@@ -174,6 +174,18 @@ def test_temporary_folders_are_ones_own(made: Path, tmp_path: Path, monkeypatch:
         hidden_index.hidden_index(found, masks(1, found.n_nodes)[0])
 
 
+def test_indexes_for_training_are_checked(made: Path) -> None:
+    found = open_store(made).stream()
+    hidden_index.hidden_index(found, masks(1, found.n_nodes)[0])
+    read: list[int] = []
+    assert hidden_index.check_indexes(made, read.append) == 1
+    file = next(made.glob("masked-*/nbr"))
+    assert sum(read) == sum(p.stat().st_size for p in file.parent.iterdir() if p.name != "index.json")
+    file.write_bytes(b"?" + file.read_bytes()[1:])
+    with pytest.raises(DataError, match=r"masked-\w+ is damaged\. Remove it"):
+        hidden_index.check_indexes(made)
+
+
 def test_one_is_kept_out_of_a_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was opened, then the one that was in removed it and let go: its lock keeps nobody out."""
     folder, opened = tmp_path / "x", os.open

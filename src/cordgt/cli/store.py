@@ -153,13 +153,16 @@ def data_append(
 
 
 def data_check(store: StoreDir) -> None:
-    """Read every byte of a store and compare it with its checksums."""
+    """Read every byte of a store, and of the indexes for training in it, and compare it with its checksums."""
+    from cordgt.hidden_index import check_indexes
     from cordgt.store import open_store
 
     found = open_store(store)
     with Progressing() as watcher:
         watcher.begins("checking", sum(array.n_bytes for array in found.arrays.values()))
         found.check(watcher.step)
+        watcher.begins("checking indexes for training", None)
+        check_indexes(found.path, watcher.step)
     console.out.print(f"{store} is sound: {found.n_events:,} events of {found.n_nodes:,} nodes, {_size(found)}.")
 
 
