@@ -71,13 +71,13 @@ def child(board: Path, argv: list[str]) -> None:
         yield
         show(before)
 
-    write = run.write_atomically
+    write = run.write_bytes
 
     def write_and_tell(path: Path, content: Any) -> None:
         with writing(Path(path).name):
             write(path, content)
 
-    run.write_atomically = write_and_tell
+    run.write_bytes = write_and_tell
     tells(console.Bar, "epoch_begins", lambda _, phase, epoch, *rest: f"training, {phase} {epoch}")
     tells(console.Bar, "validating", lambda *_: "validation")
     tells(console.Bar, "evaluating", lambda _, what, n: f"evaluation: {what}")
