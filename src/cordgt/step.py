@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from cordgt import draws
 from cordgt.models.base import LinkModel, mapped, moved, tensors
+from cordgt.settings import Settings
 from cordgt.tasks.link import LinkTask
 from cordgt.threads import keep_threads
 
@@ -86,6 +87,21 @@ class Step:
     drawn: int = 1  # destinations that a true one is told from
     average: Average | None = None
     pieces: int = 0  # of a batch, whose gradients are added up in their order; 0: as is fastest
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        task: LinkTask,
+        model: LinkModel,
+        optimizer: torch.optim.Optimizer,
+        epoch: Tensor | int,
+        average: Average | None = None,
+    ) -> Step:
+        """The step that settings ask for, in training as where it is measured."""
+        training = settings.training
+        half = task.network_device.type == "cuda" and model.halves and training.precision == "bf16"
+        return cls(model, task, optimizer, settings.seed, epoch, half, training.drawn, average, training.pieces)
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
         """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""

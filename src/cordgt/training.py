@@ -303,19 +303,16 @@ class Fit:
 
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
-        training = self.settings.training
-        common: dict[str, Any] = {"drawn": training.drawn, "average": self.average, "pieces": training.pieces}
-        if self.device.type == "cpu" or self.model.remembers:  # memory reaches as far as it must: no fixed shapes
-            return Step(self.model, self.task, self.optimizer, self.settings.seed, 0, **common)
-        self.model.train()
-        half = self.model.halves and self.settings.training.precision == "bf16"
+        recorded = self.device.type == "cuda" and not self.model.remembers  # memory reaches as far as it must:
+        recorded = recorded and self.task.group.size == 1  # no fixed shapes; nor are sums over processes recorded
         fed = self.task.past_on_host
-        if fed and training.pieces:
+        if fed and self.settings.training.pieces:
             raise SettingError("pieces: the past is read on the host, whole batches at a time. Leave them out.")
-        epoch = 1 if fed else self.epoch_tensor
-        plain = Step(self.model, self.task, self.optimizer, self.settings.seed, epoch, half, **common)
-        if self.task.group.size > 1:  # sums over processes are not recorded
+        epoch = self.epoch_tensor if recorded and not fed else 0
+        plain = Step.of(self.settings, self.task, self.model, self.optimizer, epoch, self.average)
+        if not recorded:
             return plain
+        self.model.train()
         saved = {k: v.clone() for k, v in self._tensors().items()}
         captured = (FedStep if fed else CapturedStep)(plain, self.settings.training.batch_size)
         self._load_tensors(saved)

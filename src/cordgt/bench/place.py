@@ -32,7 +32,12 @@ class Place:
 
     @cached_property
     def task(self) -> LinkTask:
-        return LinkTask.prepare(self.stream, self.settings.protocol, seed=self.settings.seed, device=self.device)
+        task = LinkTask.prepare(self.stream, self.settings.protocol, seed=self.settings.seed, device=self.device)
+        if task.past_on_host:
+            raise SettingError(
+                "The past lies on the host: stages are measured where it fits the GPU. Use --device cpu."
+            )
+        return task
 
     @cached_property
     def model(self) -> LinkModel:
@@ -60,20 +65,9 @@ class Place:
         use_precision(self.settings, self.device)
         cuda = self.device.type == "cuda"
         epoch = torch.ones((), dtype=torch.int64, device=self.device) if cuda else 1
-        half = cuda and self.model.halves and self.settings.training.precision == "bf16"
-        training = self.settings.training
-        average = Average(self.model, training.average) if training.average else None
-        return Step(
-            self.model,
-            self.task,
-            self.optimizer,
-            self.settings.seed,
-            epoch,
-            half,
-            drawn=training.drawn,
-            average=average,
-            pieces=training.pieces,
-        )
+        kept = self.settings.training.average
+        average = Average(self.model, kept) if kept else None
+        return Step.of(self.settings, self.task, self.model, self.optimizer, epoch, average)
 
     def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:
         """Positions and weights of the last training events: those with the longest history."""
