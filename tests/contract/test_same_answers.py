@@ -289,7 +289,7 @@ def test_weights_come_from_the_seed_alone(case: Case) -> None:
 @settings(max_examples=5)
 @given(world=worlds(), rule=st.sampled_from(VISIBILITIES))
 def test_compiled_loops_and_tensor_operations_agree(case: Case, place: Any, world: World, rule: str) -> None:
-    """What is read is the same everywhere; scores are the same on one device, and close on another."""
+    """What is read is the same everywhere, but for the rounding of logarithms on another device; so are scores."""
     asked = ask(world, list(range(world.n_events // 2, world.n_events, 3)), rule)
     queries, history, network = asked.on(world.stream), world.history, case.network(world)
     there = History(
@@ -298,8 +298,10 @@ def test_compiled_loops_and_tensor_operations_agree(case: Case, place: Any, worl
         seed=history.seed,
     )
     queries_there = Queries(**{name: value.to(place.device) for name, value in vars(queries).items()})
-    read = tensors(network.reader.pairs(there, queries_there))
-    assert_all_equal([x.cpu() for x in read], network.reader.pairs(history, queries))
+    read = [x.cpu() for x in tensors(network.reader.pairs(there, queries_there))]
+    if place.device.type == "cpu":
+        assert_all_equal(read, network.reader.pairs(history, queries))
+    torch.testing.assert_close(read, tensors(network.reader.pairs(history, queries)), rtol=1e-6, atol=1e-6)
     expected = logits(network, history, queries)
     got = logits(network.to(place.device), there, queries_there).cpu()
     if place.device.type == "cpu":
