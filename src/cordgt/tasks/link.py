@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from cordgt.split import Split, split_events
 PARTS = ("validation", "test")
 SETTINGS = ("transductive", "inductive")
 PAST = "CORDGT_PAST"
+MEASURED_BY = ("visibility", "negatives", "ranking", "eval_batch", "eval_seed")  # keys of the protocol
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class LinkTask:
         return replace(
             self, split=split, training=self.whole, pools=_pools(self.stream, split, self.protocol, self.device)
         )
+
+    def under(self, **changes: Any) -> LinkTask:
+        """The same task measured otherwise, by `MEASURED_BY`. Nothing is laid out again."""
+        assert changes.keys() <= set(MEASURED_BY), "the split and the pools are laid out already"
+        return replace(self, protocol=replace(self.protocol, **changes))
 
     def queries(
         self, position: Tensor, batch_start: Tensor, pool: Tensor, *, seed: int, epoch: Tensor | int, drawn: int = 1
