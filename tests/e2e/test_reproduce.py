@@ -159,7 +159,8 @@ def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
     fails("recommend", "node", "--source", "1", saying="holds a classifier of nodes")
 
 
-NAMES = "ablation beyond node-classification datasets complexity scalability heatmap sensitivity".split()
+NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
+NAMES += ["beyond", "plus-ablation", "ranking"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -172,6 +173,7 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     models = {
         "scalability": "cordgt,jodie,ctdne",
         "beyond": "cordgt_plus,edgebank",
+        "ranking": "cordgt_plus,edgebank",
         "node-classification": "cordgt,jodie",
         "complexity": "cordgt,tgn",
     }

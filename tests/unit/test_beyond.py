@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ import torch
 from cordgt import api
 from cordgt.events import EventStream
 from cordgt.experiments import measures, others
+from cordgt.experiments.ablation import OF_PLUS, ablation_cells, ablation_report
 from cordgt.experiments.beyond import beyond_cells, beyond_report
 from cordgt.experiments.catalogue import EXPERIMENTS
 from cordgt.experiments.cells import Cell, Store, make_cell
+from cordgt.experiments.ranking import TRAINED, ranking_cells, ranking_report
 from cordgt.experiments.tables import Asked
+from cordgt.experiments.work import work
 from cordgt.floors import FLOORS
 from cordgt.protocol import Protocol
 from cordgt.tasks.link import MEASURED_BY
+from cordgt.training import Silent
 
 
 def few() -> EventStream:
@@ -120,3 +125,102 @@ def test_harder_questions_are_those_of_evaluate(tmp_path: Path, on_few: EventStr
 
 def test_nothing_that_is_laid_out_can_be_asked_otherwise() -> None:
     assert set(MEASURED_BY) < set(vars(Protocol())) - {"pool", "split", "mask_seed", "mask_nodes"}
+
+
+class Interrupts(Silent):
+    """Asks to stop in an evaluation, as Ctrl-C would."""
+
+    def __init__(self, when: str) -> None:
+        self.when, self.heard = when, [""]
+
+    def evaluating(self, what: str, events: int) -> None:
+        self.heard.append(what)
+
+    def step(self, events: int, loss: float | None) -> None:
+        if self.when in self.heard[-1]:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(("kind", "when"), [("ranking", "test, ranked among all"), ("hard", "test, transductive")])
+def test_an_interrupted_measurement_goes_on_from_the_trained_run(
+    kind: str, when: str, tmp_path: Path, on_few: EventStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, cell = Store(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind=kind)
+    api.train_run(on_few, cell.settings, store.run_folder(cell), report=False)  # so that only measuring is interrupted
+    outcome = work([cell], store, watch=lambda _: Interrupts(when))
+    assert outcome.stopped is not None
+    assert outcome.stopped.exit_code == 130
+    assert store.read(cell) is None
+    assert store.read(cell.of_kind("link")) is not None
+    monkeypatch.setattr(api, "train_in", lambda *_, **__: pytest.fail("it is trained"))
+    assert work([cell], store).done == 1
+    assert not store.run_folder(cell).exists()
+
+
+def test_all_are_ranked_once_at_the_end(tmp_path: Path, on_few: EventStream) -> None:
+    store, cell = Store(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind="ranking")
+    measures.run_cell(cell, store, keep=True)
+    found, run = store.read(cell), api.Run.load(store.run_folder(cell))
+    again = run.evaluate(ranking="all")
+    assert found is not None
+    for part in ("validation", "test"):
+        assert found["figures"][part] == {"transductive": again[part]["transductive"]}
+        assert run.metrics[part]["transductive"]["mrr"] > again[part]["transductive"]["mrr"]  # among three
+
+
+def test_cells_of_the_ranking() -> None:
+    cells = ranking_cells(Asked(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1], {"drawn": "5"}))
+    assert [(cell.model, cell.seed) for cell in cells] == [
+        ("edgebank", 0),
+        ("cordgt_plus", 0),
+        ("tgat", 0),
+        ("cordgt_plus", 1),
+        ("tgat", 1),
+    ]
+    for cell in cells:
+        protocol = cell.settings.protocol
+        assert (protocol.mask_nodes, protocol.visibility, protocol.eval_batch, protocol.ranking) == (
+            0.0,
+            "batch",
+            200,
+            "100",
+        )
+    assert cells[1].settings.training.drawn == 5  # --set before what is usual for a model
+    assert cells[1].settings.training.judge == TRAINED["cordgt_plus"]["judge"] == "mrr"
+
+
+def test_ours_stand_among_the_leaderboard(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1])
+    for cell, mrr in zip(ranking_cells(asked), (0.4947, 0.83, None, 0.82, None), strict=True):
+        if mrr is not None:
+            part = {"transductive": {"ap": 0.9, "mrr": mrr, "hits@10": 0.9}}
+            size = {"nodes": 9227, "events": 157474}
+            store.write(cell, record(cell, {"validation": part, "test": part}, **size))
+    report = ranking_report(asked, store)
+    rows = [row[:4] for row in report.sections[0].rows]
+    assert rows[0][:3] == ["TPNet", "published", "0.827"]
+    assert rows[1] == ["**CorDGT+ here**", "here", "0.8250 ± 0.0071", "0.8200"]
+    assert rows[-1][2] == "–"
+    assert [row[0] for row in rows].index("**EdgeBank here**") == [row[0] for row in rows].index(
+        "EdgeBank, unlimited"
+    ) + 1
+    assert report.records[0]["test_mrr"] == 0.827
+    assert any("tgbl-wiki-v2" in note for note in report.notes)
+
+
+def test_the_parts_of_cordgt_plus(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt_plus"], [0])
+    cells = ablation_cells(asked, OF_PLUS)
+    assert [cell.variant for cell in cells] == [
+        "default",
+        "sampling-uniform",
+        "slots-false",
+        "pairs-false",
+        "pairs-false_slots-false",
+    ]
+    for k, cell in enumerate(cells):
+        figures = {s: {"ap": 0.9 - k / 100} for s in ("transductive", "inductive")}
+        store.write(cell, record(cell, {"validation": figures, "test": figures}))
+    rows = ablation_report(asked, store, OF_PLUS).sections[0].rows
+    assert rows[0] == ["full model", *["90.00", "+0.00"] * 4, "1"]
+    assert rows[-1] == ["without either", *["86.00", "-4.00"] * 4, "1"]

@@ -33,7 +33,7 @@ ORDER = """
     experiments experiments.paper experiments.others experiments.cells experiments.provenance experiments.heat
     experiments.grow experiments.hard
     experiments.measures experiments.work experiments.tables experiments.plots experiments.link experiments.node
-    experiments.beyond
+    experiments.ablation experiments.beyond experiments.ranking
     experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.outlook
     console answers demo cli.options cli.processes cli.parts cli.node cli.training cli.figures cli.asking cli.data
