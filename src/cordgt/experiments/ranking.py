@@ -88,12 +88,27 @@ def ranking_report(asked: Asked, store: Store) -> Report:
     published = f"Published: test MRR as the leaderboard has it, {' and '.join(boards)}. " if boards else ""
     said = [
         f"{published}Ours: every true destination ranked among all others, other true destinations of the same source "
-        "and time left out, ties at their mean rank; what a query sees stops at the start of its batch of 200; no node "
-        "is masked. Mean ± sample standard deviation over the seeds. Rules that learn nothing have one.",
-        "The epoch is chosen on validation data by ranks among 100 candidates; all are ranked once, at the end.",
+        "and time left out, ties at their mean rank. Mean ± sample standard deviation over the seeds. Rules that learn "
+        "nothing have one.",
+        *_how(every),
         *notes(store, wanted, every, of_pairs=False),
     ]
     return Report(title, sections, records, said, partial(_draw, title, panels))
+
+
+def _how(every: Sequence[dict[str, Any]]) -> list[str]:
+    """By which rules, and how models were trained, as the cells have it."""
+
+    def told(cells: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:
+        values = {key: sorted({str(k["settings"][key]) for k in cells if key in k["settings"]}) for key in keys}
+        return ", ".join(f"`{key}={' or '.join(found)}`" for key, found in values.items() if found)
+
+    said = [f"Rules: {told(every, [key for key in RULES if key != 'ranking'])}."] if every else []
+    for model in dict.fromkeys(k["model"] for k in every if MODELS[k["model"]].network.trains):
+        own = [k for k in every if k["model"] == model]
+        keys = ["ranking", *dict.fromkeys([*OTHERS, *TRAINED.get(model, {})])]
+        said.append(f"{model_name(model)} was trained and its epoch chosen with {told(own, keys)}.")
+    return said
 
 
 def _lines(asked: Asked, data: str, here: Sequence[dict[str, Any]]) -> tuple[str, list[Line]]:

@@ -434,5 +434,6 @@ def _also_true(task: LinkTask, positions: np.ndarray, candidates: np.ndarray) ->
     also = np.zeros(candidates.shape, dtype=bool)
     for i, (position, start, end) in enumerate(zip(positions, *task.own_time(positions), strict=True)):
         if end - start > 1:
-            also[i] = np.isin(candidates[i], dst[start:end][src[start:end] == src[position]])
+            for true in set(dst[start:end][src[start:end] == src[position]].tolist()):  # few: faster than np.isin
+                also[i] |= candidates[i] == true
     return also
