@@ -70,7 +70,7 @@ def test_beside_the_best_published_and_seed_by_seed(tmp_path: Path) -> None:
     assert {row[0]: row[1] for row in harder.rows}["CorDGT+"] == "97.00 ± 1.41"
     assert any("10.0 % of the historical negatives" in note for note in report.notes)
     first = next(k for k in report.records if k["metric"] == "ap_batch" and k["negatives"] == "random")
-    assert (first["row"], first["published"], first["published_by"], first["seeds"]) == (
+    assert (first["name"], first["published"], first["published_by"], first["seeds"]) == (
         "cordgt_plus",
         97.35,
         "TPNet",
@@ -87,6 +87,16 @@ def test_a_model_below_a_floor_is_marked(tmp_path: Path) -> None:
     assert plain.rows[0][1:4] == ["60.00 !", "60.10 !", "–"]  # another dataset of that name: nothing beside it
     assert [row[0] for row in plain.rows] == ["CorDGT+", "CorDGT", *(f"*{name}*" for name in FLOORS)]
     assert harder.rows[0][1] == "60.00 !"
+
+
+def test_a_rule_can_be_a_model_and_a_floor(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["popularity"], [0])
+    cell = beyond_cells(asked)[0]
+    store.write(cell, hard_record(cell, 0.6, floor=0.7))
+    report = beyond_report(asked, store)
+    assert [row[:2] for row in report.sections[0].rows[:2]] == [["popularity", "60.00 !"], ["*seen before*", "70.00"]]
+    named = [(k["kind"], k["ours"]) for k in report.records if k["name"] == "popularity" and k["metric"] == "ap"]
+    assert {("model", 60.0), ("floor", 70.0)} == set(named)
 
 
 def test_what_is_published() -> None:

@@ -53,7 +53,12 @@ class Row(NamedTuple):
     path: tuple[str, ...]
     cells: list[dict[str, Any]]
 
+    @property
+    def is_floor(self) -> bool:
+        return self.path[0] == "floors"
+
     def of(self, asked: Question) -> Compared:
+        """What it has, over the seeds."""
         where = () if asked.negatives == "random" else (asked.negatives,)
         return Compared(percent(self.cells, *where, *self.path, asked.setting, asked.metric))
 
@@ -149,10 +154,10 @@ def _harder(name: str, rows: Sequence[Row]) -> Section:
 def _marked(row: Row, asked: Question, rows: Sequence[Row]) -> str:
     """A figure as a table has it; with ``!`` where a floor of the same seeds is above a model."""
     ours = row.of(asked)
-    if row.key in FLOORS or ours.mean is None:
+    if row.is_floor or ours.mean is None:
         return ours.ours
     seeds = {cell["seed"] for cell in row.cells}
-    floors = (r._replace(cells=[k for k in r.cells if k["seed"] in seeds]) for r in rows if r.key in FLOORS)
+    floors = (r._replace(cells=[k for k in r.cells if k["seed"] in seeds]) for r in rows if r.is_floor)
     means = [floor.of(asked).mean for floor in floors]
     return f"{ours.ours} !" if any(mean is not None and mean > ours.mean for mean in means) else ours.ours
 
@@ -165,7 +170,8 @@ def _record(data: str, row: Row, asked: Question, published: dict[str, Published
     """A line for programs: long, one figure each."""
     best = published[asked.setting] if asked in BY_BATCH else None
     columns = _beside(row.of(asked), best).columns
-    about = {"data": data, "row": row.key, "negatives": asked.negatives, "setting": asked.setting}
+    kind = "floor" if row.is_floor else "model"
+    about = {"data": data, "kind": kind, "name": row.key, "negatives": asked.negatives, "setting": asked.setting}
     beside = {"published": columns["paper"], "published_by": None if best is None else best.by}
     return about | {"metric": asked.metric} | {k: v for k, v in columns.items() if "paper" not in k} | beside
 
@@ -208,7 +214,7 @@ def _protocol_notes(every: Sequence[dict[str, Any]]) -> list[str]:
         "as many as published.",
         "*In italics*: the floors, trivial predictors on the same queries. Negatives are drawn per source: "
         "`historical`, someone it met before; `inductive`, likewise, first met after the training period. MRR: ties at "
-        "their mean rank.",
+        f"their mean rank; where there are fewer destinations than {RANKED}, among all of them.",
     ]
 
 
