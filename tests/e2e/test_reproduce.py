@@ -160,6 +160,7 @@ def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
 
 
 NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
+NAMES += ["beyond", "plus-ablation", "ranking"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -169,7 +170,13 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sensitivity, "WEIGHTS", (0.1, 1.0))
     monkeypatch.setattr(sensitivity, "NEIGHBOURS", (2, 3))
     monkeypatch.setattr(sensitivity, "BATCHES", (50, 100))
-    models = {"scalability": "cordgt,jodie,ctdne", "node-classification": "cordgt,jodie", "complexity": "cordgt,tgn"}
+    models = {
+        "scalability": "cordgt,jodie,ctdne",
+        "beyond": "cordgt_plus,edgebank",
+        "ranking": "cordgt_plus,edgebank",
+        "node-classification": "cordgt,jodie",
+        "complexity": "cordgt,tgn",
+    }
     some = ("--models", models[name]) if name in models else ()
     said = works("reproduce", name, "--datasets", "uci", "--quick", *some, *settings(memory_dim=4, time_dim=4))
     folder = Path("results/quick")

@@ -20,8 +20,9 @@ from cordgt import api, stopping
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream
 from cordgt.experiments import catalogue, measures, paper
+from cordgt.experiments.ablation import ABLATIONS, ablation_cells
 from cordgt.experiments.cells import Cell, Store, flat, make_cell, parse_models, parse_seeds, parse_shard
-from cordgt.experiments.link import ABLATIONS, NAMES, ablation_cells, link_cells, link_report
+from cordgt.experiments.link import NAMES, link_cells, link_report
 from cordgt.experiments.outlook import guess_seconds
 from cordgt.experiments.provenance import command
 from cordgt.experiments.tables import Asked, Compared, write

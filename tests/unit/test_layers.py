@@ -30,8 +30,10 @@ ORDER = """
     api search audit compare report.several classify
     launch bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.shared bench.report
-    experiments experiments.paper experiments.cells experiments.provenance experiments.heat experiments.grow
+    experiments experiments.paper experiments.others experiments.cells experiments.provenance experiments.heat
+    experiments.grow experiments.hard
     experiments.measures experiments.work experiments.tables experiments.plots experiments.link experiments.node
+    experiments.ablation experiments.beyond experiments.ranking
     experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.outlook
     console answers demo cli.options cli.processes cli.parts cli.node cli.training cli.figures cli.asking cli.data

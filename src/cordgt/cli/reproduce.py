@@ -28,10 +28,17 @@ def reproduce(
         str | None,
         typer.Option(metavar="A,B", show_default="the paper's, as far as they are here", help="Datasets by name."),
     ] = None,
-    models: Annotated[str, typer.Option(metavar="all|A,B", help="See `cordgt models`.")] = "all",
+    models: Annotated[
+        str | None, typer.Option(metavar="all|A,B", show_default="those of the table", help="See `cordgt models`.")
+    ] = None,
     seeds: Annotated[
-        str, typer.Option(metavar="N|A,B", help="So many seeds, or these; each draws its own masked nodes.")
-    ] = "3",
+        str | None,
+        typer.Option(
+            metavar="N|A,B",
+            show_default="3, for beyond 5",
+            help="So many seeds, or these; each draws its own masked nodes.",
+        ),
+    ] = None,
     device: Device = "auto",
     quick: Annotated[
         bool, flag("--quick", "One epoch on the first events, one seed, into OUT/quick: to see that it runs.")
@@ -69,7 +76,7 @@ def reproduce(
         raise SettingError(f"Name what to reproduce: {', '.join(catalogue.EXPERIMENTS)}. --list says more.")
     if out.is_file():
         raise SettingError(f"{out} is a file; --out names a folder.")
-    wanted = parse_seeds("1" if quick and seeds == "3" else seeds)
+    wanted = None if seeds is None else parse_seeds(seeds)
     share, shares = parse_shard(shard)
     on = choose_device(device)
     store = Store(out / "quick" if quick else out)
@@ -82,8 +89,8 @@ def reproduce(
         datasets=choose_datasets(datasets, experiment.datasets, trained=trained)
         if datasets is not None
         else outlook.usual_datasets(experiment, trained=trained),
-        models=parse_models(models, experiment.models),
-        seeds=wanted,
+        models=experiment.usual_models if models is None else parse_models(models, experiment.models),
+        seeds=experiment.usual_seeds(quick) if wanted is None else wanted,
         changes=parse_assignments(set_),
         quick=quick,
     )

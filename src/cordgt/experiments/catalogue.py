@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from cordgt.errors import SettingError, nearest
-from cordgt.experiments import complexity, heatmap, link, node, paper, scalability, sensitivity, statistics
+from cordgt.experiments import (
+    ablation,
+    beyond,
+    complexity,
+    heatmap,
+    link,
+    node,
+    paper,
+    ranking,
+    scalability,
+    sensitivity,
+    statistics,
+)
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.tables import Asked, Report
 from cordgt.models import MODELS
@@ -23,6 +35,17 @@ class Experiment:
     cells: Callable[[Asked], list[Cell]] | None  # None: nothing is trained, the data is looked at
     report: Callable[[Asked, Store], Report]
     twins: bool = False  # True: where a dataset is not at hand, its twin stands in
+    usual: tuple[str, ...] = ()  # models that are taken where none is named; empty: all that can be asked for
+    seeds: int = 3  # where their number is not named
+
+    @property
+    def usual_models(self) -> list[str]:
+        """Those that are taken where none is named."""
+        return list(self.usual or self.models)
+
+    def usual_seeds(self, quick: bool) -> list[int]:
+        """Those that are taken where none is named."""
+        return list(range(1 if quick else self.seeds))
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -44,8 +67,32 @@ EXPERIMENTS: dict[str, Experiment] = {
         "inductive AP and AUC with one part taken away (Table 2)",
         paper.ABLATION_DATASETS,
         ("cordgt",),
-        link.ablation_cells,
-        link.ablation_report,
+        ablation.ablation_cells,
+        ablation.ablation_report,
+    ),
+    "beyond": Experiment(
+        "CorDGT+ against CorDGT and DyGFormer: AP beside the best published, harder negatives, ranks",
+        beyond.DATASETS,
+        tuple(MODELS),
+        beyond.beyond_cells,
+        beyond.beyond_report,
+        usual=beyond.USUAL,
+        seeds=5,
+    ),
+    "plus-ablation": Experiment(
+        "AP of CorDGT+ with one part taken away",
+        ("uci", "enron", "wikipedia"),
+        ("cordgt_plus",),
+        partial(ablation.ablation_cells, ablation=ablation.OF_PLUS),
+        partial(ablation.ablation_report, ablation=ablation.OF_PLUS),
+    ),
+    "ranking": Experiment(
+        "MRR among all destinations, beside the leaderboard tgbl-wiki-v2",
+        ranking.DATASETS,
+        tuple(MODELS),
+        ranking.ranking_cells,
+        ranking.ranking_report,
+        usual=ranking.USUAL,
     ),
     "node-classification": Experiment(
         "AUC of a classifier on each frozen encoder",

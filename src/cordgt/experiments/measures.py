@@ -20,23 +20,34 @@ from cordgt.events import EventStream
 from cordgt.experiments import provenance
 from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, finite, flat
 from cordgt.experiments.grow import grow
+from cordgt.experiments.hard import hard, ranked
 from cordgt.experiments.heat import heat
 from cordgt.run import RunFolder
 from cordgt.tasks.link import split_of
 from cordgt.tasks.node import positive_labels
-from cordgt.training import Watcher, choose_device
+from cordgt.training import Silent, Watcher, choose_device
 
 # Hears of cells: {"what": "begins" | "ends" | "fails" | "stops" | "epoch" | "discards", "cell": its label, …}
 Tell = Callable[[dict[str, Any]], None]
 
 
-def node_figures(run: Run) -> dict[str, Any]:
+def node_figures(run: Run, watcher: Watcher) -> dict[str, Any]:
     """Of a classifier on the run's frozen encoder, with the labels of the run's own events."""
-    return classify(run)[1]
+    return classify(run, watcher=watcher)[1]
+
+
+def heat_figures(run: Run, _: Watcher) -> dict[str, Any]:
+    """Of heat maps, which take no time worth telling."""
+    return heat(run)
 
 
 # What comes back are a cell's figures: of a trained run by kind of cell, besides "link"; and of what needs no training.
-MEASURES: dict[str, Callable[[Run], dict[str, Any]]] = {"node": node_figures, "heatmap": heat}
+MEASURES: dict[str, Callable[[Run, Watcher], dict[str, Any]]] = {
+    "node": node_figures,
+    "heatmap": heat_figures,
+    "hard": hard,
+    "ranking": ranked,
+}
 UNTRAINED: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {"growth": grow}
 
 
@@ -90,7 +101,8 @@ def run_cell(
             found = _record(link, run, stream, figures, seconds)
             store.write(link, found)
         if cell.kind != "link":
-            found = _record(cell, run, stream, MEASURES[cell.kind](run), before + time.monotonic() - began)
+            measured = MEASURES[cell.kind](run, watcher or Silent())
+            found = _record(cell, run, stream, measured, before + time.monotonic() - began)
             store.write(cell, found)
     except BaseException:
         store.note_spent(cell, before + time.monotonic() - began)

@@ -61,8 +61,11 @@ def usual_datasets(experiment: Experiment, *, trained: bool) -> list[str]:
     return choose_datasets(None, experiment.datasets, trained=trained, twins=experiment.twins)
 
 
-def outlook(store: Store, seeds: Sequence[int], device: str, *, quick: bool = False) -> list[dict[str, Any]]:
-    """A row for each experiment: data here and missing, cells finished, and about how long the others take."""
+def outlook(store: Store, seeds: Sequence[int] | None, device: str, *, quick: bool = False) -> list[dict[str, Any]]:
+    """A row for each experiment: data here and missing, cells finished, and about how long the others take.
+
+    ``seeds`` None: as many as each takes by itself.
+    """
     rows = []
     finished = [cell for kind in KINDS for cell in store.every(kind)]
     for name, experiment in EXPERIMENTS.items():
@@ -74,7 +77,8 @@ def outlook(store: Store, seeds: Sequence[int], device: str, *, quick: bool = Fa
         row |= {"missing": ", ".join(missing) or None}
         cells: list[Cell] = []
         if experiment.cells is not None and here:
-            asked = Asked(here, list(experiment.models), list(seeds), quick=quick)
+            own = experiment.usual_seeds(quick) if seeds is None else list(seeds)
+            asked = Asked(here, experiment.usual_models, own, quick=quick)
             cells = list(dict.fromkeys(experiment.cells(asked)))
         left = [cell for cell in cells if store.read(cell) is None]
         hours = sum(_seconds(cell, finished, device) for cell in left) / 3600

@@ -38,8 +38,14 @@ def figure(path: Path, rows: int, columns: int, size: tuple[float, float], **opt
             pyplot.close(made)
 
 
-def dots(path: Path, title: str, panels: Mapping[tuple[str, str], Mapping[str, Compared]], unit: str) -> None:
-    """Ours beside the paper's: a panel for each (row, column), a line for each name in it."""
+def dots(
+    path: Path,
+    title: str,
+    panels: Mapping[tuple[str, str], Mapping[str, Compared]],
+    unit: str,
+    theirs: str | None = "the paper",
+) -> None:
+    """Ours beside ``theirs`` (None: alone): a panel for each (row, column), a line for each name in it."""
     rows, columns = (list(dict.fromkeys(key[k] for key in panels)) for k in (0, 1))
     lines = max((len(panel) for panel in panels.values()), default=1)
     size = (1.6 + 3.1 * max(len(columns), 1.6), 1.3 + len(rows) * (0.7 + 0.25 * lines))
@@ -53,7 +59,7 @@ def dots(path: Path, title: str, panels: Mapping[tuple[str, str], Mapping[str, C
                     axes[i][j].set_xlabel(unit)
         made.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         starred = any(column.endswith("*") for column in columns)
-        _legend(made, "* not as published" if starred else "")
+        _legend(made, theirs, "* not as published" if starred else "")
 
 
 def _panel(axes: Any, panel: Mapping[str, Compared], *, show_names: bool) -> None:
@@ -71,13 +77,12 @@ def _panel(axes: Any, panel: Mapping[str, Compared], *, show_names: bool) -> Non
     axes.tick_params(axis="y", length=0)
 
 
-def _legend(made: Any, foot: str) -> None:
+def _legend(made: Any, theirs: str | None, foot: str) -> None:
     from matplotlib.lines import Line2D
 
-    marks = [
-        Line2D([], [], marker="o", color=OURS, lw=1.2, label="here: mean, standard deviation, each seed"),
-        Line2D([], [], marker="D", color=PAPER, mfc="white", lw=1.2, label="the paper"),
-    ]
+    marks = [Line2D([], [], marker="o", color=OURS, lw=1.2, label="here: mean, standard deviation, each seed")]
+    if theirs is not None:
+        marks.append(Line2D([], [], marker="D", color=PAPER, mfc="white", lw=1.2, label=theirs))
     if foot:
         marks.append(Line2D([], [], lw=0, label=foot))
     made.legend(handles=marks, loc="outside lower left", ncols=3, frameon=False)

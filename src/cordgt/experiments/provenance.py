@@ -21,7 +21,14 @@ from cordgt.settings import make
 
 ROOT = Path(cordgt.__file__).parent
 # What `cordgt reproduce` makes cells of each kind for; of those that are trained and no more, the one with all models.
-EXPERIMENTS = {"link": "link-ap", "node": "node-classification", "heatmap": "heatmap", "growth": "complexity"}
+EXPERIMENTS = {
+    "link": "link-ap",
+    "node": "node-classification",
+    "heatmap": "heatmap",
+    "growth": "complexity",
+    "hard": "beyond",
+    "ranking": "ranking",
+}
 
 
 @cache

@@ -132,6 +132,8 @@ def work(
 def _short(found: dict[str, Any]) -> dict[str, Any]:
     """The figures that a line has room for."""
     test = found["figures"].get("test", {})
+    if found.get("kind") == "ranking":
+        return {"MRR": test["transductive"]["mrr"]}
     if "auc" in test:
         return {"AUC": test["auc"]}
     return {setting: test[setting]["ap"] for setting in SETTINGS if setting in test}

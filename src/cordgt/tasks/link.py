@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from cordgt.split import Split, split_events
 PARTS = ("validation", "test")
 SETTINGS = ("transductive", "inductive")
 PAST = "CORDGT_PAST"
+MEASURED_BY = ("visibility", "negatives", "ranking", "eval_batch", "eval_seed")  # keys of the protocol
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class LinkTask:
         return replace(
             self, split=split, training=self.whole, pools=_pools(self.stream, split, self.protocol, self.device)
         )
+
+    def under(self, **changes: Any) -> LinkTask:
+        """The same task measured otherwise, by `MEASURED_BY`. Nothing is laid out again."""
+        assert changes.keys() <= set(MEASURED_BY), "the split and the pools are laid out already"
+        return replace(self, protocol=replace(self.protocol, **changes))
 
     def queries(
         self, position: Tensor, batch_start: Tensor, pool: Tensor, *, seed: int, epoch: Tensor | int, drawn: int = 1
@@ -427,5 +434,6 @@ def _also_true(task: LinkTask, positions: np.ndarray, candidates: np.ndarray) ->
     also = np.zeros(candidates.shape, dtype=bool)
     for i, (position, start, end) in enumerate(zip(positions, *task.own_time(positions), strict=True)):
         if end - start > 1:
-            also[i] = np.isin(candidates[i], dst[start:end][src[start:end] == src[position]])
+            for true in set(dst[start:end][src[start:end] == src[position]].tolist()):  # few: faster than np.isin
+                also[i] |= candidates[i] == true
     return also

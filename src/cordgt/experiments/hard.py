@@ -1,0 +1,59 @@
+"""What else is asked of a trained run: harder negatives, and ranks.
+
+The run is laid out once, and asked again and again: what differs is what a true event is told apart from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from cordgt.api import Run
+from cordgt.stopping import listening
+from cordgt.tasks.link import PARTS, evaluate
+from cordgt.training import Heeding, Watcher, all_figures
+
+BATCH = 200  # events, of the means over batches: as others report them
+RANKED = "100"  # candidates
+HARDER = ("historical", "inductive")  # negatives
+
+
+def hard(run: Run, watcher: Watcher) -> dict[str, Any]:
+    """Test figures with random negatives and ranks, then with harder negatives, each above its floors.
+
+    ``{"test": {setting: figures}, "floors": {floor: {setting: figures}}}`` with random ones, and the same below the
+    name of each kind of harder ones.
+    """
+    with _heeding(watcher) as heeding:
+        model, task = run.measured(negatives="random", eval_batch=BATCH, ranking="none")
+
+        def figures(**changes: str) -> dict[str, Any]:
+            found = all_figures(model, task.under(**changes), heeding, ("test",))
+            heeding.stop.check()  # floors are taken without a word
+            return {"test": found["test"], "floors": {name: floor["test"] for name, floor in found["floors"].items()}}
+
+        return figures(ranking=RANKED) | {kind: figures(negatives=kind) for kind in HARDER}
+
+
+def ranked(run: Run, watcher: Watcher) -> dict[str, Any]:
+    """Figures of validation and test with every true destination ranked among all others.
+
+    Of all events alone, whether their nodes are new or not: leaderboards do not part them.
+    """
+    with _heeding(watcher) as heeding:
+        model, task = run.measured(ranking="all")
+        found: dict[str, Any] = {}
+        for part in PARTS:
+            heeding.evaluating(f"{part}, ranked among all", 2 * len(task.asked(part, "transductive")[0]))
+            figures = evaluate(model, task, part, "transductive", progress=lambda k: heeding.step(k, None))
+            found[part] = {"transductive": figures}
+            heeding.stop.check()
+        return found
+
+
+@contextmanager
+def _heeding(watcher: Watcher) -> Iterator[Heeding]:
+    """A watcher that ends what it watches where a signal or the time limit asks for that: the run itself is kept."""
+    with listening() as stop:
+        yield Heeding(watcher, stop)

@@ -1,0 +1,237 @@
+"""Tables beyond the paper's: what stands beside the published figures, and what of a trained run is asked again."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cordgt import api
+from cordgt.events import EventStream
+from cordgt.experiments import measures, others
+from cordgt.experiments.ablation import OF_PLUS, ablation_cells, ablation_report
+from cordgt.experiments.beyond import beyond_cells, beyond_report
+from cordgt.experiments.catalogue import EXPERIMENTS
+from cordgt.experiments.cells import Cell, Store, flat, make_cell
+from cordgt.experiments.ranking import TRAINED, ranking_cells, ranking_report
+from cordgt.experiments.tables import Asked
+from cordgt.experiments.work import work
+from cordgt.floors import FLOORS
+from cordgt.protocol import Protocol
+from cordgt.tasks.link import MEASURED_BY
+from cordgt.training import Silent
+
+
+def few() -> EventStream:
+    draw = np.random.default_rng(0)
+    return EventStream.from_columns(*draw.integers(0, 9, (2, 120)), np.arange(120), name="few")
+
+
+@pytest.fixture
+def on_few(monkeypatch: pytest.MonkeyPatch) -> EventStream:
+    stream = few()
+    monkeypatch.setattr(measures, "load_stream", lambda *_: stream)
+    return stream
+
+
+def record(cell: Cell, figures: dict[str, Any], *, nodes: int = 1899, events: int = 59835) -> dict[str, Any]:
+    """What a finished cell says, of a stream of the size that is told."""
+    said = measures.about_cell(cell, few(), torch.device("cpu"))
+    said["stream"] |= {"nodes": nodes, "events": events, "differs": ""}
+    return said | {"seconds": 10.0, "figures": figures}
+
+
+def hard_record(cell: Cell, ap: float, floor: float = 0.5, **size: int) -> dict[str, Any]:
+    """What a finished cell of harder questions says."""
+
+    def figures(value: float) -> dict[str, Any]:
+        one = {"ap": value, "ap_batch": value + 0.001, "mrr": value / 2, "hits@10": value, "events": 100}
+        return {setting: one | {"random_negatives": 10} for setting in ("transductive", "inductive")}
+
+    part = {"test": figures(ap), "floors": {name: figures(floor) for name in FLOORS}}
+    return record(cell, {**part, "historical": part, "inductive": part}, **size)
+
+
+def test_beside_the_best_published_and_seed_by_seed(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt_plus", "cordgt"], [0, 1])
+    for cell, ap in zip(beyond_cells(asked), (0.98, 0.97, 0.96, 0.97), strict=True):
+        store.write(cell, hard_record(cell, ap, floor=0.968))
+    report = beyond_report(asked, store)
+    pairs, plain, harder = report.sections
+    assert pairs.rows == [["uci, CorDGT", *["1 of 2 seeds, +0.00 on average"] * 2]]
+    rows = {row[0]: row[1:] for row in plain.rows}
+    assert rows["CorDGT+"] == ["97.00 ± 1.41", "97.10 ± 1.41", "-0.25", "97.00 ± 1.41", "97.10 ± 1.41", "+1.36", "2"]
+    assert rows["*popularity*"][0] == "96.80 ± 0.00"
+    assert rows["best published"][1] == "97.35 (TPNet)"
+    assert {row[0]: row[1] for row in harder.rows}["CorDGT+"] == "97.00 ± 1.41"
+    assert any("10.0 % of the historical negatives" in note for note in report.notes)
+    first = next(k for k in report.records if k["metric"] == "ap_batch" and k["negatives"] == "random")
+    assert (first["name"], first["published"], first["published_by"], first["seeds"]) == (
+        "cordgt_plus",
+        97.35,
+        "TPNet",
+        2,
+    )
+
+
+def test_a_model_below_a_floor_is_marked(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt_plus", "cordgt"], [0])
+    cell = beyond_cells(asked)[0]
+    store.write(cell, hard_record(cell, 0.6, floor=0.7, nodes=9, events=100))
+    pairs, plain, harder = beyond_report(asked, store).sections
+    assert pairs.rows[0][1:] == ["–", "–"]
+    assert plain.rows[0][1:4] == ["60.00 !", "60.10 !", "–"]  # another dataset of that name: nothing beside it
+    assert [row[0] for row in plain.rows] == ["CorDGT+", "CorDGT", *(f"*{name}*" for name in FLOORS)]
+    assert harder.rows[0][1] == "60.00 !"
+
+
+def test_a_rule_can_be_a_model_and_a_floor(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["popularity"], [0])
+    cell = beyond_cells(asked)[0]
+    store.write(cell, hard_record(cell, 0.6, floor=0.7))
+    report = beyond_report(asked, store)
+    assert [row[:2] for row in report.sections[0].rows[:2]] == [["popularity", "60.00 !"], ["*seen before*", "70.00"]]
+    named = [(k["kind"], k["ours"]) for k in report.records if k["name"] == "popularity" and k["metric"] == "ap"]
+    assert {("model", 60.0), ("floor", 70.0)} == set(named)
+
+
+def test_what_is_published() -> None:
+    assert others.best_ap("transductive", "enron") == (93.22, "DyG-Mamba")
+    assert others.best_ap("inductive", "enron") == (91.65, "CorDGT's paper")
+    assert others.best_ap("inductive", "wikipedia") == (98.91, "TPNet")
+    assert others.best_ap("inductive", "mooc") is None
+
+
+def test_usual_seeds_and_models() -> None:
+    assert EXPERIMENTS["beyond"].usual_seeds(quick=False) == [0, 1, 2, 3, 4]
+    assert EXPERIMENTS["beyond"].usual_seeds(quick=True) == [0]
+    assert EXPERIMENTS["beyond"].usual_models == ["cordgt_plus", "cordgt", "dygformer"]
+    assert EXPERIMENTS["link-ap"].usual_seeds(quick=False) == [0, 1, 2]
+
+
+def test_a_part_of_a_dataset_is_trained_with_the_settings_of_the_whole() -> None:
+    cells = {cell.model: cell for cell in beyond_cells(Asked(["lastfm_prefix"], ["cordgt_plus", "dygformer"], [0]))}
+    assert cells["dygformer"].variant == "length-512_patch-16"
+    assert cells["cordgt_plus"].variant == "default"
+
+
+def test_harder_questions_are_those_of_evaluate(tmp_path: Path, on_few: EventStream) -> None:
+    store, cell = Store(tmp_path), make_cell("few", "popularity", 0, kind="hard")
+    measures.run_cell(cell, store, keep=True)
+    found, run = store.read(cell), api.Run.load(store.run_folder(cell))
+    assert found is not None
+    assert store.read(cell.of_kind("link")) is not None
+    plain = run.evaluate(part="test", eval_batch=200, ranking="100")
+    assert found["figures"]["test"] == plain["test"]
+    for kind in ("historical", "inductive"):
+        again = run.evaluate(part="test", eval_batch=200, negatives=kind)
+        assert found["figures"][kind]["test"] == again["test"]
+        assert found["figures"][kind]["floors"] == {k: v["test"] for k, v in again["floors"].items()}
+
+
+def test_nothing_that_is_laid_out_can_be_asked_otherwise() -> None:
+    assert set(MEASURED_BY) < set(vars(Protocol())) - {"pool", "split", "mask_seed", "mask_nodes"}
+
+
+class Interrupts(Silent):
+    """Asks to stop in an evaluation, as Ctrl-C would."""
+
+    def __init__(self, when: str) -> None:
+        self.when, self.heard = when, [""]
+
+    def evaluating(self, what: str, events: int) -> None:
+        self.heard.append(what)
+
+    def step(self, events: int, loss: float | None) -> None:
+        if self.when in self.heard[-1]:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(("kind", "when"), [("ranking", "test, ranked among all"), ("hard", "test, transductive")])
+def test_an_interrupted_measurement_goes_on_from_the_trained_run(
+    kind: str, when: str, tmp_path: Path, on_few: EventStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, cell = Store(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind=kind)
+    api.train_run(on_few, cell.settings, store.run_folder(cell), report=False)  # so that only measuring is interrupted
+    outcome = work([cell], store, watch=lambda _: Interrupts(when))
+    assert outcome.stopped is not None
+    assert outcome.stopped.exit_code == 130
+    assert store.read(cell) is None
+    assert store.read(cell.of_kind("link")) is not None
+    monkeypatch.setattr(api, "train_in", lambda *_, **__: pytest.fail("it is trained"))
+    assert work([cell], store).done == 1
+    assert not store.run_folder(cell).exists()
+
+
+def test_all_are_ranked_once_at_the_end(tmp_path: Path, on_few: EventStream) -> None:
+    store, cell = Store(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind="ranking")
+    measures.run_cell(cell, store, keep=True)
+    found, run = store.read(cell), api.Run.load(store.run_folder(cell))
+    again = run.evaluate(ranking="all")
+    assert found is not None
+    for part in ("validation", "test"):
+        assert found["figures"][part] == {"transductive": again[part]["transductive"]}
+        assert run.metrics[part]["transductive"]["mrr"] > again[part]["transductive"]["mrr"]  # among three
+
+
+def test_cells_of_the_ranking() -> None:
+    cells = ranking_cells(Asked(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1], {"drawn": "5"}))
+    assert [(cell.model, cell.seed) for cell in cells] == [
+        ("edgebank", 0),
+        ("cordgt_plus", 0),
+        ("tgat", 0),
+        ("cordgt_plus", 1),
+        ("tgat", 1),
+    ]
+    for cell in cells:
+        protocol = cell.settings.protocol
+        assert (protocol.mask_nodes, protocol.visibility, protocol.eval_batch, protocol.ranking) == (
+            0.0,
+            "batch",
+            200,
+            "100",
+        )
+    assert cells[1].settings.training.drawn == 5  # --set before what is usual for a model
+    assert flat(cells[1].settings).items() >= (TRAINED["cordgt_plus"] | {"drawn": 5}).items()
+
+
+def test_ours_stand_among_the_leaderboard(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1])
+    for cell, mrr in zip(ranking_cells(asked), (0.4947, 0.83, None, 0.82, None), strict=True):
+        if mrr is not None:
+            part = {"transductive": {"ap": 0.9, "mrr": mrr, "hits@10": 0.9}}
+            size = {"nodes": 9227, "events": 157474}
+            store.write(cell, record(cell, {"validation": part, "test": part}, **size))
+    report = ranking_report(asked, store)
+    rows = [row[:4] for row in report.sections[0].rows]
+    assert rows[0][:3] == ["TPNet", "published", "0.827"]
+    assert rows[1] == ["**CorDGT+ here**", "here", "0.8250 ± 0.0071", "0.8200"]
+    assert rows[-1][2] == "–"
+    names = [row[0] for row in rows]
+    assert names.index("**EdgeBank here**") == names.index("EdgeBank, unlimited") + 1
+    assert report.records[0]["test_mrr"] == 0.827
+    assert any("tgbl-wiki-v2" in note for note in report.notes)
+    assert any("Rules: `mask_nodes=0.0`, `visibility=batch`, `eval_batch=200`." in note for note in report.notes)
+    assert any("CorDGT+ was trained and its epoch chosen with `ranking=100`" in note for note in report.notes)
+
+
+def test_the_parts_of_cordgt_plus(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt_plus"], [0])
+    cells = ablation_cells(asked, OF_PLUS)
+    assert [cell.variant for cell in cells] == [
+        "default",
+        "sampling-uniform",
+        "slots-false",
+        "pairs-false",
+        "pairs-false_slots-false",
+    ]
+    for k, cell in enumerate(cells):
+        figures = {s: {"ap": 0.9 - k / 100} for s in ("transductive", "inductive")}
+        store.write(cell, record(cell, {"validation": figures, "test": figures}))
+    rows = ablation_report(asked, store, OF_PLUS).sections[0].rows
+    assert rows[0] == ["full model", *["90.00", "+0.00"] * 4, "1"]
+    assert rows[-1] == ["without either", *["86.00", "-4.00"] * 4, "1"]
