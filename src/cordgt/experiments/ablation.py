@@ -58,6 +58,7 @@ OF_PLUS = Ablation(
         "no_slots": ("without slots", {"slots": False}),
         "no_pairs": ("without pairs", {"pairs": False}),
         "neither": ("without either", {"slots": False, "pairs": False}),
+        "no_average": ("weights not averaged", {"average": 0.0}),
     },
     figures={
         f"{part}, {setting}": (part, setting, "ap")

@@ -44,7 +44,9 @@ SLOWLY = {"lr": 0.0001}
 
 MODELS: dict[str, Kind] = {
     "cordgt": Kind(CordgtSettings, Cordgt, "transformer over sampled trees with correlated spatial-temporal encodings"),
-    "cordgt_plus": Kind(CordgtPlusSettings, CordgtPlus, "CorDGT, told more of what history knows of nodes and pairs"),
+    "cordgt_plus": Kind(
+        CordgtPlusSettings, CordgtPlus, "CorDGT, told more of what history knows of nodes and pairs", {"average": 0.999}
+    ),
     "tgn": Kind(TgnSettings, Tgn, "gated memory, attention to what others remember; trains in one process", SLOWLY),
     "dyrep": Kind(DyrepSettings, Dyrep, "recurrent memory, told by attention; trains in one process", SLOWLY),
     "jodie": Kind(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", SLOWLY),
