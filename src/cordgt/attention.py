@@ -1,7 +1,8 @@
 """Attention over short sequences on the CPU: head by head, so that what is worked on stays in the cache.
 
 A head's queries, keys and values are read where the projection left them, without a copy; dropout is a hash of (key,
-place), which both passes ask for instead of storing it, and which all cores share, unlike torch's generator.
+place), which both passes ask for instead of storing it. Keys come from torch's generator, or from one that a thread was
+given (`drawing_from`), so that threads which compute side by side do not depend on who is first.
 
 Twin: `torch.nn.functional.scaled_dot_product_attention` and `dropout`.
 """
@@ -9,14 +10,19 @@ Twin: `torch.nn.functional.scaled_dot_product_attention` and `dropout`.
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from torch import Tensor
 
 from cordgt import kernels
+
+_own = threading.local()  # what each thread draws its keys from, if it was told
 
 
 def serves(x: Tensor) -> bool:
@@ -34,9 +40,19 @@ def dropout(x: Tensor, drop: float) -> Tensor:
     return _Dropout.apply(x.contiguous(), drop, _key()) if drop else x
 
 
+@contextmanager
+def drawing_from(seed: int) -> Iterator[None]:
+    """Dropout of this thread follows ``seed``, as long as this lasts."""
+    _own.generator = torch.Generator().manual_seed(seed)
+    try:
+        yield
+    finally:
+        _own.generator = None
+
+
 def _key() -> int:
-    """A fresh key from torch's generator, so that it follows the seed."""
-    return int(torch.randint(2**31 - 1, ()))
+    """A fresh key from this thread's generator or from torch's, so that it follows the seed."""
+    return int(torch.randint(2**31 - 1, (), generator=getattr(_own, "generator", None)))
 
 
 class _Attention(torch.autograd.Function):
@@ -96,13 +112,11 @@ def _dropped(x: Tensor, drop: float, key: int, out: Tensor | None = None) -> Ten
     return out
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _drop(x, out, key, least, gain):  # type: ignore[no-untyped-def]
-    block = 4096
-    for b in prange((len(x) + block - 1) // block):
-        for i in range(b * block, min((b + 1) * block, len(x))):
-            z = np.uint32(key + np.uint32(np.uint32(i) * np.uint32(0x9E3779B1)))
-            z = np.uint32((z ^ (z >> np.uint32(16))) * np.uint32(0x7FEB352D))
-            z = np.uint32((z ^ (z >> np.uint32(15))) * np.uint32(0x846CA68B))
-            z = np.uint32(z ^ (z >> np.uint32(16)))
-            out[i] = x[i] * gain if z >= least else np.float32(0)
+    for i in range(len(x)):
+        z = np.uint32(key + np.uint32(np.uint32(i) * np.uint32(0x9E3779B1)))
+        z = np.uint32((z ^ (z >> np.uint32(16))) * np.uint32(0x7FEB352D))
+        z = np.uint32((z ^ (z >> np.uint32(15))) * np.uint32(0x846CA68B))
+        z = np.uint32(z ^ (z >> np.uint32(16)))
+        out[i] = x[i] * gain if z >= least else np.float32(0)

@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from cordgt.threads import alone
+
 
 class Tally(TorchDispatchMode):
     """Counts what torch does while it is entered, backward passes included.
@@ -94,8 +96,8 @@ _FUSED: dict[Any, Any] = {
 
 
 def counts_of(work: Callable[[], Any]) -> Counts:
-    """Run ``work`` once and count."""
-    with FlopCounterMode(display=False, custom_mapping=_FUSED) as flops, Tally() as tally:
+    """Run ``work`` once and count. One thread does it: what others do is not seen."""
+    with alone(), FlopCounterMode(display=False, custom_mapping=_FUSED) as flops, Tally() as tally:
         work()
     return Counts(flops.get_total_flops(), sum(tally.ops.values()), tally.peak, tally.moved, dict(tally.ops))
 
@@ -109,7 +111,7 @@ def peak_bytes(work: Callable[[], Any], device: torch.device) -> int:
         work()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    with Tally() as tally:
+    with alone(), Tally() as tally:
         work()
     return tally.peak
 

@@ -6,6 +6,7 @@ was read.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from cordgt import draws
+from cordgt.attention import drawing_from
 from cordgt.models.base import LinkModel, mapped, moved, tensors
 from cordgt.settings import Settings
 from cordgt.tasks.link import LinkTask
-from cordgt.threads import keep_threads
+from cordgt.threads import keep_threads, side_by_side
 
 
 class Average:
@@ -123,11 +125,47 @@ class Step:
         Shapes: position (n,); share (n,), what each counts in the whole batch; start (1,).
         """
         self.optimizer.zero_grad(set_to_none=True)
-        at_once = self.model.queries_at_once if self.device.type == "cpu" else None
-        at_once = at_once or len(position)
-        parts = zip(position.split(at_once), share.split(at_once), strict=True)
-        losses = [self._backward(of, start, part) for of, part in parts]
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        n_parts = self._n_parts(len(position))
+        if n_parts > 1:
+            return self._in_parts(position, share, start, n_parts)
+        return self._learn(moved(self.read(position, start), self.device), share)
+
+    def _n_parts(self, n: int) -> int:
+        """In how many parts ``n`` events are worked off: one on a GPU, and where there is too little to share.
+
+        A power of two otherwise, so that even numbers of threads end together.
+        """
+        at_once = self.model.queries_at_once
+        asked = n * (1 + self.drawn) / 2  # in queries of two candidates
+        if self.device.type != "cpu" or at_once is None or 8 * asked <= at_once:
+            return 1
+        return 2 ** max(1, (math.ceil(asked / at_once) - 1).bit_length())
+
+    def _in_parts(self, position: Tensor, share: Tensor, start: Tensor, n_parts: int) -> Tensor:
+        """`_gradients` on a CPU in even parts that fit its caches, several at once where the model lets threads do so.
+
+        Each draws its own dropout, and all are added up in their order: how many threads there are changes nothing.
+        """
+        parameters = [q for q in self.model.parameters() if q.requires_grad]
+        size = -(-len(position) // n_parts)
+        seeds = torch.randint(2**62, (-(-len(position) // size),)).tolist()
+        parts = zip(position.split(size), share.split(size), seeds, strict=True)
+        read = ((self.read(of, start), part, seed) for of, part, seed in parts)
+
+        def learn(part: tuple[Any, Tensor, int]) -> tuple[Tensor, ...]:
+            batch, share, seed = part
+            with drawing_from(seed):
+                loss = (self.losses(batch) * share).sum()
+                found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            return loss.detach(), *found
+
+        loss = share.new_zeros(())
+        for own, *gradients in side_by_side(learn, read) if self.model.works_apart() else map(learn, read):
+            loss += own
+            for q, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    q.grad = gradient if q.grad is None else q.grad + gradient
+        return loss
 
     def _shared(self, position: Tensor, share: Tensor, start: Tensor) -> Tensor:
         """`_gradients` of a whole batch, of which each process does its part.
@@ -191,10 +229,6 @@ class Step:
         """(B,) what the model makes small, with products as precise as was asked for."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
             return self.model.losses(batch).float()
-
-    def _backward(self, position: Tensor, batch_start: Tensor, share: Tensor) -> Tensor:
-        """Add the gradients of some events of a batch; their part of its loss comes back."""
-        return self._learn(moved(self.read(position, batch_start), self.device), share)
 
     def read(self, position: Tensor, batch_start: Tensor) -> Any:
         """What the network is told of the events at ``position``, where the past lies."""

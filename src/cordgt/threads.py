@@ -1,9 +1,20 @@
-"""How many threads compute: torch's number, whoever asks first."""
+"""How many threads compute: torch's number, whoever asks first; and work that each of them does by itself."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import Barrier
+from typing import TypeVar
+
 import numba
 import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def keep_threads() -> int:
@@ -18,3 +29,51 @@ def keep_threads() -> int:
     numba.set_num_threads(min(n, numba.get_num_threads()))
     torch.set_num_threads(n)
     return n
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """One thread computes, as long as this lasts."""
+    n = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n)
+
+
+def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """What ``work`` makes of each item, in their order: as many at once as torch has threads, each with one alone.
+
+    Pieces worked off apart wait for nobody, where operations shared among threads wait for the slowest at every end.
+    Items are made by the thread that asks, a few ahead. What a piece becomes does not depend on how many there are.
+    """
+    n = torch.get_num_threads()
+    if n == 1:
+        yield from map(work, items)
+        return
+    crew = _crew(n)
+    waiting: deque[Future[Result]] = deque()
+    for item in items:
+        waiting.append(crew.submit(work, item))
+        if len(waiting) > n:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+@lru_cache
+def _crew(n: int) -> ThreadPoolExecutor:
+    """Threads that compute alone. They start now: each tells torch so, and the last word on it must be the caller's."""
+    crew = ThreadPoolExecutor(n, thread_name_prefix="cordgt-computes", initializer=_compute_alone)
+    together = Barrier(n)
+    list(crew.map(lambda _: together.wait(), range(n)))
+    torch.set_num_threads(n)
+    return crew
+
+
+def _compute_alone() -> None:
+    """Give this thread one thread to compute with. torch gives a thread the common number when it first asks for it,
+    whatever was set before: so it asks now."""
+    torch.get_num_threads()
+    torch.set_num_threads(1)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
 
+import numba
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from cordgt import attention as on_cpu
-from cordgt.models.cordgt import Cordgt
 from cordgt.settings import make
 from cordgt.step import Step
 from cordgt.synthetic import synthetic_stream
-from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link import LinkTask, score_queries
+from cordgt.threads import keep_threads
 from cordgt.training import make_network
 
 SHAPE = (4, 7, 3, 2, 8)  # S, C, 3, H, D
@@ -69,19 +71,60 @@ def test_dropout_keeps_its_share_and_the_same_backwards(drop: float) -> None:
     assert torch.equal(torch.autograd.grad(y.sum(), x)[0], y.detach())
 
 
-def test_a_batch_in_parts_is_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets the number of threads; what it was comes back in the end."""
+    before, most = torch.get_num_threads(), numba.get_num_threads()
+
+    def use(n: int) -> None:
+        numba.set_num_threads(most)
+        torch.set_num_threads(n)
+        keep_threads()
+
+    yield use
+    use(before)
+
+
+def test_a_batch_in_parts_is_the_batch() -> None:
     """The same loss and the same weights after a step, to rounding, however the batch is worked off."""
+    after = {key: a_step(*key) for key in ((None, 0.0), (10, 0.0))}
+    for parts, whole in zip(after[10, 0.0], after[None, 0.0], strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_threads_that_compute_side_by_side_change_nothing(threads: Callable[[int], None]) -> None:
+    """Dropout and all, to the bit; and other parts draw other dropout."""
+    found = []
+    for n in (1, 2, 3):
+        threads(n)
+        found.append(a_step(10, 0.3))
+    assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others, strict=True))
+    assert not torch.equal(found[0][0], a_step(20, 0.3)[0])
+
+
+def a_step(at_once: int | None, drop: float) -> list[Tensor]:
+    """The loss and the weights of a step with ``at_once`` queries a part; None: in one."""
     stream = synthetic_stream(events=600, nodes=40, seed=1).stream
-    settings = make("cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6, "dropout": 0})
+    settings = make("cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6, "dropout": drop})
     task = LinkTask.prepare(stream, settings.protocol, seed=0, device=torch.device("cpu"))
     position = torch.from_numpy(task.split.train[100:137])
     weight = torch.ones(len(position))
     weight[-3:] = 0.0
-    after: dict[Any, Any] = {}
-    for at_once in (None, 10):
-        monkeypatch.setattr(Cordgt, "queries_at_once", at_once)
-        model = make_network(settings, edge_dim=0, node_dim=0)
-        loss = Step(model, task, torch.optim.SGD(model.parameters(), lr=0.1), 0, 1)(position, weight)
-        after[at_once] = [loss, *(p.detach() for p in model.parameters())]
-    for parts, whole in zip(after[10], after[None], strict=True):
-        torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
+    torch.manual_seed(3)
+    model = make_network(settings, edge_dim=0, node_dim=0).train()
+    model.queries_at_once = at_once
+    loss = Step(model, task, torch.optim.SGD(model.parameters(), lr=0.1), 0, 1)(position, weight)
+    return [loss, *(p.detach() for p in model.parameters())]
+
+
+def test_scores_do_not_depend_on_the_number_of_threads(threads: Callable[[int], None]) -> None:
+    stream = synthetic_stream(events=600, nodes=40, seed=1).stream
+    settings = make("cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6})
+    task = LinkTask.prepare(stream, settings.protocol, seed=0, device=torch.device("cpu"))
+    model = make_network(settings, edge_dim=0, node_dim=0)
+    _, queries = task.evaluation_queries("test", "transductive")
+    found = []
+    for n in (1, 2):
+        threads(n)
+        found.append(score_queries(model, task.whole, queries, pairs_at_once=16))
+    assert np.array_equal(*found)

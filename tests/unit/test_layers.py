@@ -24,8 +24,8 @@ ORDER = """
     models.base models.cosines models.parts models.cordgt models.cordgt_plus models.edgebank models.popularity
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
-    processes protocol settings metrics tasks tasks.link tasks.node floors
-    threads stopping run counting step training predict tensorboard
+    threads processes protocol settings metrics tasks tasks.link tasks.node floors
+    stopping run counting step training predict tensorboard
     report report.page report.charts report.asked report.drivers report.look report.why report.one
     api search audit compare report.several classify
     launch bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages

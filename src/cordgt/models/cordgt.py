@@ -70,6 +70,9 @@ class CordgtSettings:
             raise SettingError(f"dropout={self.dropout}: it lies between 0 and 1.")
 
 
+IN_CACHE = 416_000  # numbers of tokens that a thread works off together on a CPU: 25 queries of the paper's on UCI
+
+
 @dataclass(frozen=True)
 class Trees:
     """The trees of the queries and what the network needs to know of them: the source's, then its candidates'.
@@ -184,7 +187,7 @@ class Attention(nn.Module):
         logits = q @ k.transpose(-1, -2)  # (S, H, C, C)
         logits = logits + torch.zeros_like(logits).scatter(2, place, F.pad(event, (1, 0)).unsqueeze(2))
         logits = (logits / math.sqrt(self.dim)).masked_fill(~hears.unsqueeze(1), -torch.inf)
-        weight = F.dropout(logits.softmax(dim=-1), self.dropout, self.training)
+        weight = dropout(logits.softmax(dim=-1), self.dropout if self.training else 0.0)
         told = weight.gather(2, place).squeeze(2)[..., 1:, None] * edge_v[:, :, 1:]  # (S, H, C-1, D)
         return weight @ v + self._to_parents(told)
 
@@ -238,7 +241,6 @@ class Cordgt(LinkModel):
     """
 
     reader: TreeReader
-    queries_at_once = 50  # in training on a CPU: half a batch of the paper's keeps more of a layer in the cache
     pairs_at_once_on_cpu = 200
     halves = True
 
@@ -258,6 +260,11 @@ class Cordgt(LinkModel):
         )
         self.head_mlp = MergeHead(dim) if settings.head == "mlp" else None
         self.head_linear = nn.Linear(dim, 1) if settings.head == "linear" else None
+        self.queries_at_once = -(-IN_CACHE // (4 * self.shape.size * dim))  # of two candidates, so four sequences
+
+    def works_apart(self) -> bool:
+        """Plain dropout draws from torch's generator, that of `cordgt.attention` does not."""
+        return not kernels.plain_asked()
 
     def forward(self, batch: Trees) -> Tensor:
         """Logits (B, M)."""

@@ -24,6 +24,7 @@ from cordgt.negatives import check_pool, draw_candidates, draw_negatives, draw_p
 from cordgt.processes import ALONE, Group
 from cordgt.protocol import Protocol, cuts
 from cordgt.split import Split, split_events
+from cordgt.threads import side_by_side
 
 PARTS = ("validation", "test")
 SETTINGS = ("transductive", "inductive")
@@ -302,13 +303,13 @@ def score_queries(
     step = max(1, at_once // max(width, 1))
     out, mine, told = [], group.part(n, step), 0
     model.eval()
+    read = (model.read(history, queries.take(slice(k, k + step))) for k in range(mine.start, mine.stop, step))
     with torch.inference_mode():
-        for start in range(mine.start, mine.stop, step):
-            part = slice(start, start + step)
-            chunk = queries.take(part)
-            out.append(model(model.read(history, chunk)))
+        apart = on_cpu and model.works_apart()
+        for logits in side_by_side(torch.inference_mode()(model.__call__), read) if apart else map(model, read):
+            out.append(logits)
             if progress is not None:
-                done = min(n - told, len(chunk.src) * group.size)  # the others are about as far
+                done = min(n - told, len(out[-1]) * group.size)  # the others are about as far
                 progress(done)
                 told += done
     scores = torch.cat(out).double().cpu().numpy() if out else np.empty((0, width))
