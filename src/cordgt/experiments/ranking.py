@@ -83,7 +83,16 @@ def ranking_report(asked: Asked, store: Store) -> Report:
         board, lines = _lines(asked, data, here)
         if board:
             boards.append(f"{board} ({data})")
-        columns = ["", "", "sees", "test MRR", "lowest seed", "hits@10", "validation MRR", "seeds"]
+        columns = [
+            "",
+            "",
+            "sees",
+            "test MRR",
+            "lowest seed",
+            "hits@10",
+            f"validation MRR among {RULES['ranking']}",
+            "seeds",
+        ]
         sections.append(Section(data_name(data, every), columns, [_words(line) for line in lines]))
         records += [_record(data, line) for line in lines]
         panels["", data_name(data, every)] = {line.name: line.test for line in lines}
