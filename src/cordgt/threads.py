@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -52,7 +53,7 @@ def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> Itera
     if n == 1:
         yield from map(work, items)
         return
-    crew = _crew(n)
+    crew = _crew(n, os.getpid())
     waiting: deque[Future[Result]] = deque()
     for item in items:
         waiting.append(crew.submit(work, item))
@@ -63,8 +64,11 @@ def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> Itera
 
 
 @lru_cache
-def _crew(n: int) -> ThreadPoolExecutor:
-    """Threads that compute alone. They start now: each tells torch so, and the last word on it must be the caller's."""
+def _crew(n: int, _process: int) -> ThreadPoolExecutor:
+    """Threads that compute alone, of this process: one that was forked has none of them.
+
+    They start now: each tells torch so, and the last word on it must be the caller's.
+    """
     crew = ThreadPoolExecutor(n, thread_name_prefix="cordgt-computes", initializer=_compute_alone)
     together = Barrier(n)
     list(crew.map(lambda _: together.wait(), range(n)))

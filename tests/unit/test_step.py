@@ -14,6 +14,7 @@ from cordgt.step import FedStep, Step
 from cordgt.synthetic import synthetic_stream
 from cordgt.tasks import link
 from cordgt.tasks.link import LinkTask, home_of
+from cordgt.threads import side_by_side
 from cordgt.training import network_for
 
 SIZES: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 1), "dropout": 0.0, "batch_size": 20}
@@ -98,3 +99,16 @@ def test_where_the_past_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(link.PAST, "moon")
     with pytest.raises(SettingError, match="CORDGT_PAST=moon"):
         home_of(CUDA, 1)
+
+
+def test_work_side_by_side_comes_in_order_and_each_thread_is_alone() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = list(side_by_side(lambda k: (k, torch.get_num_threads()), range(20)))
+        assert found == [(k, 1) for k in range(20)]
+        assert torch.get_num_threads() == 3
+        with pytest.raises(ZeroDivisionError):
+            list(side_by_side(lambda k: 1 // (5 - k), range(20)))
+    finally:
+        torch.set_num_threads(before)
