@@ -16,9 +16,9 @@ from cordgt.events import EventStream
 from cordgt.files import PARQUET_ERRORS
 from cordgt.readers import name_of
 from cordgt.roles import ColumnOptions
-from cordgt.store import Store, is_store, open_store
+from cordgt.store import EVENTS, NAMES, Store, is_store, open_store
 from cordgt.store_append import Late, append_to_store
-from cordgt.store_build import MEMORY, Watcher, make_store
+from cordgt.store_build import MEMORY, Silent, Watcher, make_store
 
 ROWS_AT_ONCE = 1_000_000
 LEAST_MEMORY = 500 * 10**6
@@ -39,6 +39,7 @@ def convert_to_store(
     """
     _check_memory(memory)
     node_features = columns.pop("node_features", None)
+    check_store(data, watcher)
     source = source_of(data, memory, **columns)
     return make_store(
         source, Path(target), node_features=node_features, memory=memory, replace_old=replace, watcher=watcher
@@ -61,7 +62,9 @@ def append_to(
     path = Path(store)
     if (columns.get("ids") or "auto") == "auto" and _is_read(data):
         columns["ids"] = "shared" if open_store(path).shared else "separate"
-    return append_to_store(path, source_of(data, memory, **columns), late=late, memory=memory, watcher=watcher)
+    check_store(data, watcher)
+    source = source_of(data, memory, **columns)
+    return append_to_store(path, source, late=late, memory=memory, watcher=watcher)
 
 
 def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns: Any) -> Source:
@@ -87,6 +90,18 @@ def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns
             if source.first.layout != "ml":  # whose features stand in files of their own
                 return source
     return OneStream(datasets.load(data, **columns), ROWS_AT_ONCE)
+
+
+def check_store(data: str | os.PathLike[str] | EventStream, watcher: Watcher | None = None) -> None:
+    """Where DATA is a store: DataError if its events or ids are damaged. What is copied from it gets new checksums."""
+    if isinstance(data, EventStream):
+        path = None if data.kept is None else data.kept.path
+    else:
+        path = None if os.fspath(data) in datasets.GENERATED else datasets.resolve(data)
+    if path is not None and is_store(path):
+        store, watcher, names = open_store(path), watcher or Silent(), (*EVENTS, *NAMES, "node_x")
+        watcher.begins("checking", store.n_bytes(names))
+        store.check(watcher.step, names)
 
 
 def _is_read(data: str | os.PathLike[str] | EventStream) -> bool:

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,9 @@ MASKED_LOCK = "masked.lock"  # of whoever makes or removes an index for training
 EVENTS = ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x")  # a row an event; later ones are added behind
 LOOKUP = ("name_hash", "name_node")
 INDEX = ("row_start", "nbr", "pos", "nbr_degree", "pair_start", "pair_nbr", "pair_pos_start", "pair_pos")
+NAMES = ("name", "name_at", "name_bytes", "side")  # the ids; those of new nodes are added behind
 OPTIONAL = ("label", "edge_x", "name", "name_at", "name_bytes", "side", "node_x")
+_AGAIN = "Put back a copy of the store, or convert the data again."
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +126,10 @@ class Store:
             names = pa.Array.from_buffers(pa.int64(), n, [None, pa.py_buffer(self.array("name"))])
         else:
             buffers = [None, pa.py_buffer(self.array("name_at")), pa.py_buffer(self.array("name_bytes"))]
-            names = pa.Array.from_buffers(pa.string(), n, buffers)
+            try:
+                names = pa.Array.from_buffers(pa.string(), n, buffers)
+            except pa.ArrowInvalid:
+                raise DataError(f"{self.path} is damaged: its ids do not end where they should. {_AGAIN}") from None
         return NodeIds(names, self.array("side"))
 
     def stream(self, fingerprint: str | None = None) -> EventStream:
@@ -170,22 +175,35 @@ class Store:
         text = json.dumps({"format": "cordgt store", "version": VERSION, "sha256": _sum(body), **told}, indent=1)
         write_text((folder or self.path) / ABOUT, text + "\n")
 
-    def check(self, told: Callable[[int], None] = lambda _: None) -> None:
-        """Reads every byte. DataError where a file is not what its checksum says. ``told`` hears of bytes."""
+    def n_bytes(self, names: Collection[str] | None = None) -> int:
+        """Of all arrays, or of those of the ``names`` that there are."""
+        return sum(array.n_bytes for name, array in self.arrays.items() if names is None or name in names)
+
+    def check(
+        self, told: Callable[[int], None] = lambda _: None, names: Collection[str] | None = None, so_far: str = ""
+    ) -> None:
+        """Reads every byte, or those of the arrays ``names``. DataError where a file is not what its checksum says.
+
+        ``told`` hears of bytes. ``so_far``: what to say then of what was to be done.
+        """
         for name, array in self.arrays.items():
-            start = 0
+            if names is not None and name not in names:
+                continue
+            path, start = self.path / array.file, 0
             for rows, expected in array.parts:
                 stop = start + rows * array.row_bytes
-                if checksum(self.path / array.file, start, stop) != expected:
-                    raise DataError(
-                        f"{self.path / array.file} is damaged: the array '{name}' is not what was written. "
-                        "Convert the data again."
-                    )
+                try:
+                    sound = checksum(path, start, stop) == expected
+                except OSError as error:
+                    raise DataError(f"{path} cannot be read: {error.strerror or error}. {so_far}{_AGAIN}") from None
+                if not sound:
+                    raise DataError(f"{path} is damaged: the array '{name}' is not what was written. {so_far}{_AGAIN}")
                 told(stop - start)
                 start = stop
 
     def sweep(self) -> None:
-        """Remove what an interrupted or an earlier append left. Only under the lock."""
+        """Remove what an interrupted, a failed or an earlier append left. Only under the lock."""
+        self._cut_back()
         files = {array.file for array in self.arrays.values()}
         used = {str(Path(file).parent) for file in files}
         for folder in used:
@@ -198,6 +216,13 @@ class Store:
             elif child.name.startswith(f".{ABOUT}.") or child.name == "state.json":
                 child.unlink(missing_ok=True)
         self._sweep_masked()
+
+    def _cut_back(self) -> None:
+        """Cut off what stands behind the ends of arrays: it counts for nothing, and takes room."""
+        for array in self.arrays.values():
+            path = self.path / array.file
+            if path.stat().st_size > array.n_bytes:
+                os.truncate(path, array.n_bytes)
 
     def _sweep_masked(self) -> None:
         """Remove the indexes for training, unless one is being made: then they stay until the next time."""

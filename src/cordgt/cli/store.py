@@ -102,9 +102,12 @@ def data_convert(
 
 def _convert_to_file(data: str, out: Path, columns: dict[str, Any]) -> None:
     from cordgt import answers
+    from cordgt.conversion import check_store
     from cordgt.readers import convert
 
     answers.check_output(out, (".csv", ".parquet"))
+    with Progressing() as watcher:
+        check_store(data, watcher)
     stream = load_data(data, columns)
     for path in convert(stream, out):
         console.note(f"{path}: written")
@@ -159,7 +162,7 @@ def data_check(store: StoreDir) -> None:
 
     found = open_store(store)
     with Progressing() as watcher:
-        watcher.begins("checking", sum(array.n_bytes for array in found.arrays.values()))
+        watcher.begins("checking", found.n_bytes())
         found.check(watcher.step)
         watcher.begins("checking indexes for training", None)
         check_indexes(found.path, watcher.step)
