@@ -17,7 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,7 @@ class Store:
     arrays: dict[str, Array]
     longest: dict[str, int]
     generations: tuple[dict[str, Any], ...]  # events, nodes and fingerprints: as it was made, then after each append
+    columns: Mapping[str, Any] = field(default_factory=dict)  # that its events were read from; see `Source`
 
     @property
     def n_events(self) -> int:
@@ -286,6 +287,7 @@ def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
         arrays=arrays,
         longest=body["longest"],
         generations=tuple(body["generations"]),
+        columns=body.get("columns", {}),  # none in stores of before
     )
     _check_sizes(store)
     return store

@@ -91,7 +91,8 @@ def append_to_store(
             raise
         stage.close()
         if grown is None:
-            both, earlier = Both(OneStream(store.stream()), source), () if others else store.generations
+            both = Both(OneStream(store.stream(), columns=store.columns), source)
+            earlier = () if others else store.generations
             make_store(both, path, memory=memory, replace_old=True, watcher=watcher, held=True, earlier=earlier)
         grown = open_store(path)
         grown.sweep()
@@ -117,6 +118,17 @@ def _check_fits(store: Store, source: Source) -> None:
     if source.shared != store.shared:
         spaces = "one id space" if store.shared else "two id spaces"
         raise DataError(f"{store.path} has {spaces}: read the new events with --ids {_word(store.shared)}.")
+    _check_feature_names(store, source)
+
+
+def _check_feature_names(store: Store, source: Source) -> None:
+    """DataError where the features of both are known by name, and other ones or in another order."""
+    old, new = store.columns.get("features"), source.columns.get("features")
+    if isinstance(old, list) and isinstance(new, list) and [k.lower() for k in old] != [k.lower() for k in new]:
+        raise DataError(
+            f"The features of the new events are {', '.join(new)}; those of {store.path} are {', '.join(old)}. Name "
+            "the columns alike in the new file, in any order, and leave out --features, or make the store anew."
+        )
 
 
 def _word(shared: bool) -> str:

@@ -491,3 +491,64 @@ def test_options_that_would_not_be_heeded(made: Path, tmp_path: Path) -> None:
             call(made, tmp_path / "x", memory=1000)
     convert_to_store(stream(5, start=1000), tmp_path / "later.store")
     assert append_to(made, tmp_path / "later.store").n_events == 65
+
+
+# -------------------- columns
+
+
+def write(path: Path, header: str, *rows: str) -> Path:
+    path.write_text("\n".join([*([header] if header else []), *rows]) + "\n")
+    return path
+
+
+def test_an_append_reads_the_columns_that_the_store_was_made_with(tmp_path: Path) -> None:
+    """Wherever they stand; others are read where they are named, and events without labels are taken."""
+    first = write(tmp_path / "a.csv", "who,whom,seconds,fraud,amount,tip", "1,2,3,0,9,1", "2,1,4,1,8,2")
+    store = tmp_path / "log.store"
+    made = convert_to_store(first, store, src="who", dst=1, time="seconds", label="FRAUD", features="4-5")
+    kept = {"src": "who", "dst": "whom", "time": "seconds", "label": "fraud", "features": ["amount", "tip"]}
+    assert made.columns == open_store(store).columns == kept
+    append_to(store, write(tmp_path / "b.csv", "tip,amount,fraud,seconds,note,whom,who", "3,7,0,5,x,1,2"))
+    append_to(store, write(tmp_path / "c.csv", "amount,tip,seconds,whom,by", "6,4,6,1,2"), src="by")
+    late = write(tmp_path / "d.csv", "who,whom,seconds,fraud,amount,tip", "9,2,1,0,5,5")
+    found = append_to(store, late, late="merge")
+    assert found.columns == kept
+    assert found.array("edge_x").tolist() == [[5, 5], [9, 1], [8, 2], [7, 3], [6, 4]]
+    assert found.array("src").tolist() == [0, 2, 1, 1, 1]
+    assert np.isnan(found.array("label")[-1])
+    missing = write(tmp_path / "e.csv", "who,seconds,amount,tip,to", "6,4,6,1,2")
+    with pytest.raises(DataError, match=r"no column 'whom' for --dst.*log\.store was made with that one"):
+        append_to(store, missing)
+    assert convert_to_store(store, tmp_path / "copy.store").columns == kept
+
+
+def test_features_of_other_names_are_refused(tmp_path: Path) -> None:
+    store = tmp_path / "log.store"
+    convert_to_store(write(tmp_path / "a.csv", "src,dst,time,amount,tip", "1,2,3,9,1"), store, features="amount")
+    later = write(tmp_path / "b.csv", "src,dst,time,price,Amount", "1,2,4,8,7")
+    with pytest.raises(DataError, match=r"features of the new events are price; those of .*log\.store are amount"):
+        append_to(store, later, features="price")
+    convert_to_store(later, tmp_path / "other.store", features="price")
+    with pytest.raises(DataError, match="are price"):
+        append_to(store, tmp_path / "other.store")
+    assert append_to(store, later).array("edge_x").tolist() == [[9], [7]]
+
+
+def test_columns_by_place_are_those_of_a_file_without_header(tmp_path: Path) -> None:
+    store = tmp_path / "log.store"
+    made = convert_to_store(write(tmp_path / "a.csv", "", "3,1,2,5"), store, src="1", dst=2, time=0, features=[3])
+    assert made.columns == {"src": "1", "dst": "2", "time": "0", "features": "3"}
+    append_to(store, write(tmp_path / "b.csv", "", "4,2,1,6"))
+    named = write(tmp_path / "c.csv", "src,dst,time,feature_0", "1,2,5,7")
+    found = append_to(store, named)
+    assert (found.array("t").tolist(), found.array("edge_x").tolist()) == ([3, 4, 5], [[5], [6], [7]])
+
+
+def test_a_store_of_before_is_appended_to(made: Path) -> None:
+    """One whose ``store.json`` does not tell of columns."""
+    found = open_store(made)
+    told = {k: v for k, v in vars(found).items() if k != "columns"}
+    object.__setattr__(found, "__dict__", told)
+    found.write()
+    assert "columns" not in (made / ABOUT).read_text()
+    assert append_to(made, stream(5, start=1000)).columns == {}

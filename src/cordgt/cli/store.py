@@ -140,6 +140,10 @@ def data_append(
 
     options = {"src": src, "dst": dst, "time": time, "label": label, "features": features, "ids": ids}
     before, size = open_store(store), parse_size(memory)
+    kept = {k: v for k, v in before.columns.items() if options[k] is None}
+    if kept:
+        told = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in kept.items())
+        console.note(f"columns that {store} was made with: {' '.join(told)}")
     with Progressing() as watcher:
         grown = append_to(
             store,
