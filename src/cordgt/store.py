@@ -244,7 +244,7 @@ def _of_first_nodes(index: dict[str, Any], n: int) -> dict[str, Any]:
 
 
 class _InUse(DataError):
-    """Somebody makes an index for training."""
+    """Somebody makes an index for training, or the store itself."""
 
 
 def is_store(path: Any) -> bool:
@@ -261,7 +261,12 @@ def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
     try:
         given = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{folder} is not a store: it has no {ABOUT}.{unfinished(folder)}") from None
+        what = f"is not a store: it has no {ABOUT}" if folder.exists() else "is not there"
+        raise DataError(f"{folder} {what}.{unfinished(folder)}") from None
+    except NotADirectoryError:
+        raise DataError(
+            f"{folder} is a file, not a store. `cordgt data convert {folder} {folder.stem}.store` makes a store of it."
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{folder / ABOUT} is damaged: {' '.join(str(error).split())}.") from None
     if not isinstance(given, dict) or given.get("format") != "cordgt store":
@@ -314,11 +319,24 @@ def part_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
+def is_part(path: Path) -> bool:
+    """Whether a folder is one that a store is made in, and not finished."""
+    return path.name.endswith(".part") and (path / "stage").is_dir() and not is_store(path)
+
+
 def unfinished(path: Path) -> str:
-    """What to say where a store is not there but was begun."""
-    if not (part_folder(path) / "state.json").exists():
+    """What to say where a store is not there but was begun, or is that beginning itself; else an empty string."""
+    part = path if is_part(path) else part_folder(path)
+    if not part.is_dir():
         return ""
-    return f" It was begun in {part_folder(path)}: run the same `cordgt data convert` again, and it goes on from there."
+    try:
+        with exclusive(part, _InUse()):
+            pass
+    except _InUse:
+        return f" It is being made now, in {part}: it will be there when `cordgt data convert` is done."
+    return (
+        f" It was begun in {part} and interrupted: run the same `cordgt data convert` again, and it goes on from there."
+    )
 
 
 @contextmanager

@@ -22,7 +22,9 @@ Anything = Annotated[
     ),
 ]
 StoreDir = Annotated[Path, typer.Argument(metavar="STORE", help="A store, made by `cordgt data convert`.")]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="How much memory making a store may take.")]
+Memory = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="How much memory making a store may take: 500MB or more.")
+]
 
 
 class Progressing:
@@ -83,6 +85,8 @@ def data_convert(
     if out.suffix.lower() in (".csv", ".parquet") and not out.is_dir():
         _convert_to_file(data, out, columns)
         return
+    if out.suffix.lower() == ".part":
+        raise DataError(f"{out}: names that end in .part are for stores that are being made. Choose another one.")
     if out.suffix.lower() not in ("", ".store") and not out.is_dir():
         raise DataError(f"{out} ends in '{out.suffix}'; .csv, .parquet, .store (or nothing, for a store) was expected.")
     from cordgt.conversion import convert_to_store, parse_size
@@ -174,4 +178,7 @@ def data_check(store: StoreDir) -> None:
 
 
 def _size(store: Any) -> str:
-    return f"{sum(array.n_bytes for array in store.arrays.values()) / 1e9:.2f} GB"
+    """Of its arrays, in a unit that leaves something to read."""
+    n: int = store.n_bytes()
+    size, unit = next((k for k in ((10**9, "GB"), (10**6, "MB")) if n >= k[0]), (1000, "kB"))
+    return f"{n / size:.2f} {unit}"
