@@ -321,13 +321,15 @@ def part_folder(path: Path) -> Path:
 
 def is_part(path: Path) -> bool:
     """Whether a folder is one that a store is made in, and not finished."""
-    return path.name.endswith(".part") and (path / "stage").is_dir() and not is_store(path)
+    return path.name.endswith(".part") and os.path.isdir(path / "stage") and not is_store(path)
 
 
 def unfinished(path: Path) -> str:
     """What to say where a store is not there but was begun, or is that beginning itself; else an empty string."""
+    if not path.name:
+        return ""
     part = path if is_part(path) else part_folder(path)
-    if not part.is_dir():
+    if not os.path.isdir(part):  # which, unlike a Path, is not upset by a name too long
         return ""
     try:
         with exclusive(part, _InUse()):
