@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -61,6 +61,7 @@ class Source(Protocol):
     name: str
     axis: TimeAxis
     shared: bool
+    columns: Mapping[str, Any]  # column options as JSON holds them: ``features`` is a list of names, if these are known
 
     def chunks(self, mark: Mark) -> Iterator[tuple[Mark | None, Rows]]:
         """The events from ``mark`` on, each piece with where the next one begins; None: reading cannot go on there."""
@@ -109,6 +110,7 @@ class EventFiles:
         table = self._opened(self.paths[0])
         self.first, self.roles = table, choose(table, self.options)
         self.shared, self._id_note = id_spaces(table, self.roles, self.ids)
+        self.columns: Mapping[str, Any] = _columns(table, self.roles, self.options)
         self.name = self.name or name_of(self.paths[0])
         self._zero, self._width, self._bad_labels, self._comments = True, 0, "", bool(table.notes)
         self.axis = self._axis()
@@ -302,6 +304,20 @@ class EventFiles:
             group, row = groups[-1] + 1, row + n
 
 
+def _columns(table: Table, roles: Roles, options: ColumnOptions) -> dict[str, Any]:
+    """The options that were given, with names for positions where there is a header, and the names of all features."""
+    header = table.header
+    found: dict[str, Any] = {k: str(v) for k, v in vars(options).items() if k != "features" and v is not None}
+    if header is not None:
+        found = {k: header[getattr(roles, k)] for k in found}
+    if roles.features and header is not None and table.layout != "jodie":  # whose features share one name
+        found["features"] = [header[k] for k in roles.features]
+    elif options.features is not None:
+        asked = options.features
+        found["features"] = asked if isinstance(asked, str) else ",".join(map(str, asked))
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class _TypedPiece(TypedTable):
     """Some rows of a typed table; ``first_row`` is the place of the first in the whole."""
@@ -413,6 +429,7 @@ class OneStream:
 
     stream: EventStream
     rows_at_once: int = 1_000_000
+    columns: Mapping[str, Any] = field(default_factory=dict)  # of the store that it is from
 
     def __post_init__(self) -> None:
         self.name, self.axis, self.shared = self.stream.name, self.stream.time, self.stream.ids.shared
@@ -466,13 +483,14 @@ class OneStream:
 
 @dataclass(eq=False)
 class Both:
-    """One source after the other. Axis, id spaces and name are the first one's; so are labels and features or none."""
+    """One source after the other. Axis, id spaces, columns and name are the first one's; so are labels and features."""
 
     first: Source
     second: Source
 
     def __post_init__(self) -> None:
         self.name, self.axis, self.shared = self.first.name, self.first.axis, self.first.shared
+        self.columns = self.first.columns
 
     def chunks(self, mark: Mark) -> Iterator[tuple[Mark | None, Rows]]:
         for _, rows in self.first.chunks(mark):

@@ -23,6 +23,11 @@ def as_text(columns: Mapping[str, Any]) -> dict[str, str]:
     return {k: ",".join(map(str, v)) if isinstance(v, list | tuple) else str(v) for k, v in given.items()}
 
 
+def are_positions(option: str) -> bool:
+    """Whether an option names columns by their places alone: ``2``, ``4-7`` or ``0,3``."""
+    return _POSITIONS.fullmatch(option) is not None
+
+
 def can_be_read_twice(source: Any) -> bool:
     """False for a pipe, and for a file that is not there."""
     return not isinstance(source, str | os.PathLike) or Path(source).is_file()
@@ -36,7 +41,7 @@ def fit(source: Any, columns: Mapping[str, Any], *, need_time: bool = True) -> b
         choose(table, options, need_time=need_time)
     except DataError:
         return False
-    return table.header is None or not any(_POSITIONS.fullmatch(v) for v in as_text(columns).values())
+    return table.header is None or not any(are_positions(v) for v in as_text(columns).values())
 
 
 def those_named_in(source: Any, columns: Mapping[str, Any]) -> dict[str, str]:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow.parquet as pq
 
 from cordgt import datasets
 from cordgt.chunks import EventFiles, OneStream, Source, files_in
-from cordgt.errors import DataError, nearest
+from cordgt.columns import are_positions
+from cordgt.errors import DataError, check_choice, nearest
 from cordgt.events import EventStream
 from cordgt.files import PARQUET_ERRORS
 from cordgt.readers import name_of
 from cordgt.roles import ColumnOptions
-from cordgt.store import Store, is_store, open_store
+from cordgt.store import EVENTS, NAMES, Store, is_store, open_store
 from cordgt.store_append import Late, append_to_store
-from cordgt.store_build import MEMORY, Watcher, make_store
+from cordgt.store_build import MEMORY, Silent, Watcher, make_store
 
 ROWS_AT_ONCE = 1_000_000
 LEAST_MEMORY = 500 * 10**6
@@ -39,6 +40,7 @@ def convert_to_store(
     """
     _check_memory(memory)
     node_features = columns.pop("node_features", None)
+    check_store(data, watcher)
     source = source_of(data, memory, **columns)
     return make_store(
         source, Path(target), node_features=node_features, memory=memory, replace_old=replace, watcher=watcher
@@ -54,14 +56,44 @@ def append_to(
     watcher: Watcher | None = None,
     **columns: Any,
 ) -> Store:
-    """Adds the events of DATA to a store; see ``append_to_store``. The id spaces are the store's unless named."""
+    """Adds the events of DATA to a store; see ``append_to_store``.
+
+    Columns and id spaces are those that the store was made with, unless named.
+    """
+    check_choice("--late", late, get_args(Late))
     _check_memory(memory)
     if columns.pop("node_features", None) is not None:
         raise DataError("Node features are given when a store is made, with `convert_to_store`; new nodes get zeros.")
-    path = Path(store)
-    if (columns.get("ids") or "auto") == "auto" and _is_read(data):
-        columns["ids"] = "shared" if open_store(path).shared else "separate"
-    return append_to_store(path, source_of(data, memory, **columns), late=late, memory=memory, watcher=watcher)
+    found = open_store(store)
+    check_store(data, watcher)
+    source = _source_like(found, data, memory, columns) if _is_read(data) else source_of(data, memory, **columns)
+    return append_to_store(found.path, source, late=late, memory=memory, watcher=watcher)
+
+
+def _source_like(
+    store: Store, data: str | os.PathLike[str] | EventStream, memory: int, columns: dict[str, Any]
+) -> Source:
+    """DATA in pieces, read from the columns that a store was made with, but for those named here.
+
+    Positions count only where there are no names. Without the column of the labels it is read without labels.
+    """
+    if (columns.get("ids") or "auto") == "auto":
+        columns = columns | {"ids": "shared" if store.shared else "separate"}
+    given = {k: v for k, v in columns.items() if v is not None}
+    kept = {k: v for k, v in store.columns.items() if k not in given}
+    try:
+        source = source_of(data, memory, **kept, **given)
+    except DataError as error:
+        missing = next((k for k in kept if f" for --{k}" in str(error)), None)
+        if missing == "label":
+            return source_of(data, memory, **{k: v for k, v in kept.items() if k != "label"}, **given)
+        if missing is None:
+            raise
+        raise DataError(f"{error} {store.path} was made with that one; name another with --{missing}.") from None
+    by_place = [k for k, v in kept.items() if isinstance(v, str) and are_positions(v)]
+    if by_place and isinstance(source, EventFiles) and source.first.header is not None:
+        return source_of(data, memory, **{k: v for k, v in kept.items() if k not in by_place}, **given)
+    return source
 
 
 def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns: Any) -> Source:
@@ -77,16 +109,30 @@ def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns
     if isinstance(data, EventStream):
         if given:
             raise DataError(f"The stream was read already: leave out {given[0]}, or name it where that is read.")
-        return OneStream(data, ROWS_AT_ONCE)
+        return OneStream(data, ROWS_AT_ONCE, {} if data.kept is None else open_store(data.kept.path).columns)
     if os.fspath(data) not in datasets.GENERATED:
         path = datasets.resolve(data)
-        if path.is_dir() and not is_store(path):
+        if is_store(path):
+            return OneStream(datasets.load(data, **columns), ROWS_AT_ONCE, open_store(path).columns)
+        if path.is_dir():
             return _files(files_in(path), path, memory, columns)
         if path.is_file():
             source = _files([path], path, memory, columns)
             if source.first.layout != "ml":  # whose features stand in files of their own
                 return source
     return OneStream(datasets.load(data, **columns), ROWS_AT_ONCE)
+
+
+def check_store(data: str | os.PathLike[str] | EventStream, watcher: Watcher | None = None) -> None:
+    """Where DATA is a store: DataError if its events or ids are damaged. What is copied from it gets new checksums."""
+    if isinstance(data, EventStream):
+        path = None if data.kept is None else data.kept.path
+    else:
+        path = None if os.fspath(data) in datasets.GENERATED else datasets.resolve(data)
+    if path is not None and is_store(path):
+        store, watcher, names = open_store(path), watcher or Silent(), (*EVENTS, *NAMES, "node_x")
+        watcher.begins("checking", store.n_bytes(names))
+        store.check(watcher.step, names)
 
 
 def _is_read(data: str | os.PathLike[str] | EventStream) -> bool:

@@ -12,6 +12,7 @@ from cordgt.errors import DataError, nearest
 from cordgt.events import EventStream
 from cordgt.files import names_beside
 from cordgt.readers import read_events
+from cordgt.store import is_part, unfinished
 from cordgt.synthetic import synthetic_stream
 from cordgt.twins import ENDING, TWINS, is_twin, twin_stream
 
@@ -140,14 +141,21 @@ def resolve(data: str | os.PathLike[str]) -> Path:
     path = _expanded(text)
     if not _is_plain(text):
         if os.path.exists(path):
-            return path
-        raise DataError(f"There is no file {path}.{nearest(path.name, names_beside(path))}")
+            return _whole(path)
+        raise DataError(f"There is no file {path}.{unfinished(path) or nearest(path.name, names_beside(path))}")
     found = find(text)
     if found is not None:
         return found
     if text not in KNOWN and os.path.exists(path):
         return path
     raise DataError(_not_found(text, path))
+
+
+def _whole(path: Path) -> Path:
+    """The path itself; DataError where it is the folder that a store is being made in."""
+    if is_part(path):
+        raise DataError(f"{path} is a store that is not finished.{unfinished(path)}")
+    return path
 
 
 def paper_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
@@ -233,5 +241,5 @@ def _not_found(name: str, path: Path) -> str:
         instead = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
         fetch = f" Fetch it: cordgt data fetch {name}."
         return f"The dataset {name} is not here: looked for {places}{unset}.{instead}{fetch}"
-    hint = nearest(name, [*KNOWN, *GENERATED, *_found_names(), *names_beside(path)])
+    hint = unfinished(path) or nearest(name, [*KNOWN, *GENERATED, *_found_names(), *names_beside(path)])
     return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}{unset}."

@@ -12,7 +12,7 @@ from cordgt.errors import DataError, nearest
 from cordgt.opening import Expected, open_source
 from cordgt.tables import Table
 from cordgt.times import looks_like_time
-from cordgt.usual_names import LABEL, TIME, find_name, layout_of, named_in, usual_ends, usual_partners
+from cordgt.usual_names import LABEL, find_name, layout_of, named_in, usual_ends, usual_partners, usual_times
 
 Column = str | int | None
 FeatureColumns = str | Sequence[str | int] | None
@@ -76,7 +76,7 @@ def _is_header(first: list[str], options: ColumnOptions, need_time: bool) -> boo
         return True
     src, dst = usual_ends(first)
     usual_pair = len(src) == 1 and len(dst) == 1
-    if usual_pair and (named_in(first, TIME) or not need_time):
+    if usual_pair and (usual_times(first) or not need_time):
         return True
     by_place = None if options.time is None else as_position(str(options.time))
     position = 2 if by_place is None else by_place
@@ -157,7 +157,7 @@ def _by_name(table: Table, asked: dict[str, int | None], need_time: bool) -> dic
         src, dst = usual_ends(header, taken)
     else:
         src, dst = usual_partners(header, asked["src"], asked["dst"], taken)
-    time, label = named_in(header, TIME, taken), named_in(header, LABEL, taken)
+    time, label = usual_times(header, taken), named_in(header, LABEL, taken)
     found = dict(asked)
     for role, candidates in (("src", src), ("dst", dst), ("time", time), ("label", label)):
         if asked[role] is not None:

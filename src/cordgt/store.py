@@ -15,9 +15,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ MASKED_LOCK = "masked.lock"  # of whoever makes or removes an index for training
 EVENTS = ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x")  # a row an event; later ones are added behind
 LOOKUP = ("name_hash", "name_node")
 INDEX = ("row_start", "nbr", "pos", "nbr_degree", "pair_start", "pair_nbr", "pair_pos_start", "pair_pos")
+NAMES = ("name", "name_at", "name_bytes", "side")  # the ids; those of new nodes are added behind
 OPTIONAL = ("label", "edge_x", "name", "name_at", "name_bytes", "side", "node_x")
+_AGAIN = "Put back a copy of the store, or convert the data again."
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,7 @@ class Store:
     arrays: dict[str, Array]
     longest: dict[str, int]
     generations: tuple[dict[str, Any], ...]  # events, nodes and fingerprints: as it was made, then after each append
+    columns: Mapping[str, Any] = field(default_factory=dict)  # that its events were read from; see `Source`
 
     @property
     def n_events(self) -> int:
@@ -124,7 +127,10 @@ class Store:
             names = pa.Array.from_buffers(pa.int64(), n, [None, pa.py_buffer(self.array("name"))])
         else:
             buffers = [None, pa.py_buffer(self.array("name_at")), pa.py_buffer(self.array("name_bytes"))]
-            names = pa.Array.from_buffers(pa.string(), n, buffers)
+            try:
+                names = pa.Array.from_buffers(pa.string(), n, buffers)
+            except pa.ArrowInvalid:
+                raise DataError(f"{self.path} is damaged: its ids do not end where they should. {_AGAIN}") from None
         return NodeIds(names, self.array("side"))
 
     def stream(self, fingerprint: str | None = None) -> EventStream:
@@ -170,22 +176,35 @@ class Store:
         text = json.dumps({"format": "cordgt store", "version": VERSION, "sha256": _sum(body), **told}, indent=1)
         write_text((folder or self.path) / ABOUT, text + "\n")
 
-    def check(self, told: Callable[[int], None] = lambda _: None) -> None:
-        """Reads every byte. DataError where a file is not what its checksum says. ``told`` hears of bytes."""
+    def n_bytes(self, names: Collection[str] | None = None) -> int:
+        """Of all arrays, or of those of the ``names`` that there are."""
+        return sum(array.n_bytes for name, array in self.arrays.items() if names is None or name in names)
+
+    def check(
+        self, told: Callable[[int], None] = lambda _: None, names: Collection[str] | None = None, so_far: str = ""
+    ) -> None:
+        """Reads every byte, or those of the arrays ``names``. DataError where a file is not what its checksum says.
+
+        ``told`` hears of bytes. ``so_far``: what to say then of what was to be done.
+        """
         for name, array in self.arrays.items():
-            start = 0
+            if names is not None and name not in names:
+                continue
+            path, start = self.path / array.file, 0
             for rows, expected in array.parts:
                 stop = start + rows * array.row_bytes
-                if checksum(self.path / array.file, start, stop) != expected:
-                    raise DataError(
-                        f"{self.path / array.file} is damaged: the array '{name}' is not what was written. "
-                        "Convert the data again."
-                    )
+                try:
+                    sound = checksum(path, start, stop) == expected
+                except OSError as error:
+                    raise DataError(f"{path} cannot be read: {error.strerror or error}. {so_far}{_AGAIN}") from None
+                if not sound:
+                    raise DataError(f"{path} is damaged: the array '{name}' is not what was written. {so_far}{_AGAIN}")
                 told(stop - start)
                 start = stop
 
     def sweep(self) -> None:
-        """Remove what an interrupted or an earlier append left. Only under the lock."""
+        """Remove what an interrupted, a failed or an earlier append left. Only under the lock."""
+        self._cut_back()
         files = {array.file for array in self.arrays.values()}
         used = {str(Path(file).parent) for file in files}
         for folder in used:
@@ -198,6 +217,13 @@ class Store:
             elif child.name.startswith(f".{ABOUT}.") or child.name == "state.json":
                 child.unlink(missing_ok=True)
         self._sweep_masked()
+
+    def _cut_back(self) -> None:
+        """Cut off what stands behind the ends of arrays: it counts for nothing, and takes room."""
+        for array in self.arrays.values():
+            path = self.path / array.file
+            if path.stat().st_size > array.n_bytes:
+                os.truncate(path, array.n_bytes)
 
     def _sweep_masked(self) -> None:
         """Remove the indexes for training, unless one is being made: then they stay until the next time."""
@@ -218,7 +244,7 @@ def _of_first_nodes(index: dict[str, Any], n: int) -> dict[str, Any]:
 
 
 class _InUse(DataError):
-    """Somebody makes an index for training."""
+    """Somebody makes an index for training, or the store itself."""
 
 
 def is_store(path: Any) -> bool:
@@ -235,7 +261,12 @@ def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
     try:
         given = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{folder} is not a store: it has no {ABOUT}.{unfinished(folder)}") from None
+        what = f"is not a store: it has no {ABOUT}" if folder.exists() else "is not there"
+        raise DataError(f"{folder} {what}.{unfinished(folder)}") from None
+    except NotADirectoryError:
+        raise DataError(
+            f"{folder} is a file, not a store. `cordgt data convert {folder} {folder.stem}.store` makes a store of it."
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{folder / ABOUT} is damaged: {' '.join(str(error).split())}.") from None
     if not isinstance(given, dict) or given.get("format") != "cordgt store":
@@ -261,6 +292,7 @@ def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
         arrays=arrays,
         longest=body["longest"],
         generations=tuple(body["generations"]),
+        columns=body.get("columns", {}),  # none in stores of before
     )
     _check_sizes(store)
     return store
@@ -287,11 +319,26 @@ def part_folder(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
+def is_part(path: Path) -> bool:
+    """Whether a folder is one that a store is made in, and not finished."""
+    return path.name.endswith(".part") and os.path.isdir(path / "stage") and not is_store(path)
+
+
 def unfinished(path: Path) -> str:
-    """What to say where a store is not there but was begun."""
-    if not (part_folder(path) / "state.json").exists():
+    """What to say where a store is not there but was begun, or is that beginning itself; else an empty string."""
+    if not path.name:
         return ""
-    return f" It was begun in {part_folder(path)}: run the same `cordgt data convert` again, and it goes on from there."
+    part = path if is_part(path) else part_folder(path)
+    if not os.path.isdir(part):  # which, unlike a Path, is not upset by a name too long
+        return ""
+    try:
+        with exclusive(part, _InUse()):
+            pass
+    except _InUse:
+        return f" It is being made now, in {part}: it will be there when `cordgt data convert` is done."
+    return (
+        f" It was begun in {part} and interrupted: run the same `cordgt data convert` again, and it goes on from there."
+    )
 
 
 @contextmanager

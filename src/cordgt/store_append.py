@@ -1,14 +1,17 @@
 """Later events into a store: events and ids are added behind the old ones, the index is merged in one pass over it.
 
 Until ``store.json`` is replaced, at the very end, the store is what it was; what was added behind the ends it tells of
-is cut off by whoever writes next. Events older than the store's last, and types that the old arrays cannot hold (a
-first text id, a first fraction), need a store made anew: the old one then stands until that is whole.
+is cut off when an append fails, or by whoever writes next. What is read to be written anew, with new checksums, is
+compared with the old ones first; what is only added to keeps its own, by which a check finds damage.
+
+Events older than the store's last, and types that the old arrays cannot hold (a first text id, a first fraction), need
+a store made anew: the old one then stands until that is whole.
 """
 
 from __future__ import annotations
 
 import secrets
-import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -26,7 +29,7 @@ from cordgt.growing import Writer, abandoned_on_error, pieces
 from cordgt.index_files import Earlier, narrow, write_index
 from cordgt.ordering import in_order
 from cordgt.staging import Stage
-from cordgt.store import EVENTS, INDEX, Array, Store, disk_explained, locked, open_store
+from cordgt.store import EVENTS, INDEX, LOOKUP, NAMES, Array, Store, disk_explained, locked, open_store
 from cordgt.store_build import (
     MEMORY,
     SHARE,
@@ -45,6 +48,8 @@ from cordgt.times import TimeAxis
 from cordgt.vocabulary import LONGEST_TEXT, text_buffers
 
 Late = Literal["refuse", "merge"]
+# What new arrays are made of: the rows that are merged, the ids that are found and sorted. Pairs follow from rows.
+REWRITTEN = ("row_start", "nbr", "pos", "nbr_degree", *LOOKUP, *NAMES)
 
 
 def append_to_store(
@@ -55,7 +60,8 @@ def append_to_store(
     ``late``: what becomes of events older than the store's last: ``refuse`` all, or ``merge`` them, which makes the
     store anew. Nodes of the store keep their numbers, but for a merge; runs on it stay good unless its own events
     become others, by a merge, a first text id or a first fraction. DataError where the events do not fit (another
-    axis of time, other features), another process writes the store, or the disk is full; it is then what it was.
+    axis of time, other features), another process writes the store, an array is damaged that is written anew, or the
+    disk is full; it is then what it was.
     """
     check_choice("--late", late, get_args(Late))
     watcher = watcher or Silent()
@@ -72,22 +78,37 @@ def append_to_store(
             stage.collect(watcher.step)
             _check_features(store, stage)
             others = _is_late(store, stage, late) or _changes_events(store, stage)
-            if others or _needs_other_arrays(store, stage):
+            anew = others or _needs_other_arrays(store, stage)
+            _check_sound(store, None if anew else REWRITTEN, watcher)
+            if anew:
                 grown = None
             else:
                 grown = _grown(store, stage, work, memory, watcher)
                 grown.write()
         except BaseException:
             stage.close()
-            shutil.rmtree(work, ignore_errors=True)
+            _undo(path)
             raise
         stage.close()
         if grown is None:
-            both, earlier = Both(OneStream(store.stream()), source), () if others else store.generations
+            both = Both(OneStream(store.stream(), columns=store.columns), source)
+            earlier = () if others else store.generations
             make_store(both, path, memory=memory, replace_old=True, watcher=watcher, held=True, earlier=earlier)
         grown = open_store(path)
         grown.sweep()
     return grown
+
+
+def _check_sound(store: Store, names: tuple[str, ...] | None, watcher: Watcher) -> None:
+    """DataError where an array, of these or of all, is not what was written: it would get a new checksum."""
+    watcher.begins("checking", store.n_bytes(names))
+    store.check(watcher.step, names, so_far="Nothing was appended. ")
+
+
+def _undo(path: Path) -> None:
+    """Remove what a failed append wrote; all of it stays that ``store.json`` tells of, if that was replaced already."""
+    with suppress(DataError, OSError):
+        open_store(path).sweep()
 
 
 def _check_fits(store: Store, source: Source) -> None:
@@ -97,6 +118,17 @@ def _check_fits(store: Store, source: Source) -> None:
     if source.shared != store.shared:
         spaces = "one id space" if store.shared else "two id spaces"
         raise DataError(f"{store.path} has {spaces}: read the new events with --ids {_word(store.shared)}.")
+    _check_feature_names(store, source)
+
+
+def _check_feature_names(store: Store, source: Source) -> None:
+    """DataError where the features of both are known by name, and other ones or in another order."""
+    old, new = store.columns.get("features"), source.columns.get("features")
+    if isinstance(old, list) and isinstance(new, list) and [k.lower() for k in old] != [k.lower() for k in new]:
+        raise DataError(
+            f"The features of the new events are {', '.join(new)}; those of {store.path} are {', '.join(old)}. Name "
+            "the columns alike in the new file, in any order, and leave out --features, or make the store anew."
+        )
 
 
 def _word(shared: bool) -> str:

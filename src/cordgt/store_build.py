@@ -151,7 +151,7 @@ def _build(
         arrays["node_x"] = _array(data, "node_x", write_array(data / "node_x", node_x))
     watcher.begins("fingerprints", None)
     store = Store(part, source.name, (*notes, *more), source.axis.kind, source.shared, arrays, index.longest, ())
-    replace(store, generations=(*earlier, generation(store, ids))).write()
+    replace(store, generations=(*earlier, generation(store, ids)), columns=source.columns).write()
 
 
 def _node_features(ids: NodeIds, given: Any, source: Source) -> tuple[Any, tuple[str, ...]]:

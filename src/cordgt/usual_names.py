@@ -25,10 +25,12 @@ _THING = {
 }  # fmt: skip
 SRC = {a for a, _ in _PAIRS if a != "i"} | _PERSON
 _DST = {b for _, b in _PAIRS if b != "j"} | _THING
-TIME = {
+_TIME = {
     "t", "time", "ts", "timestamp", "time_stamp", "date", "datetime", "date_time", "unixtime", "unix_time",
     "unix_timestamp", "unixreviewtime", "created_at", "event_time", "epoch",
 }  # fmt: skip
+# Taken for times only where none of those above is there.
+_OTHER_TIME = {"when", "at", "occurred_at", "happened_at"}
 LABEL = {"label", "state_label", "y"}
 NODE = {"id", "ids", "node", "nodes", "node_id", "nodeid"}
 FEATURE = re.compile(r"feature_\d+", re.IGNORECASE)
@@ -58,6 +60,11 @@ def find_name(asked: str, names: Sequence[str]) -> int | None:
 def named_in(names: Sequence[str], usual: set[str], taken: set[int] | None = None) -> list[int]:
     """Positions of the names that are among the usual ones, less those taken."""
     return [k for k, name in enumerate(names) if name.strip().lower() in usual and k not in (taken or set())]
+
+
+def usual_times(names: Sequence[str], taken: set[int] | None = None) -> list[int]:
+    """Candidates for the time: those with a usual name, else with one that is usual enough."""
+    return named_in(names, _TIME, taken) or named_in(names, _OTHER_TIME, taken)
 
 
 def usual_ends(names: Sequence[str], taken: set[int] | None = None) -> tuple[list[int], list[int]]:

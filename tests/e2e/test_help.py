@@ -88,6 +88,11 @@ def test_version_of_its_own_process() -> None:
     assert err == ""
 
 
+def test_version_as_an_option() -> None:
+    assert re.fullmatch(r"cordgt \d+\.\d+\S*\n", works("--version").out)
+    assert "--version" in works("--help").out
+
+
 def test_an_unknown_command() -> None:
     said = call("trian")
     assert said.code == 2

@@ -17,7 +17,6 @@ import pytest
 
 from cordgt import growing, store_build
 from cordgt.conversion import convert_to_store, parse_size
-from cordgt.errors import DataError
 from cordgt.store import VERSION, locked, open_store
 
 from .helpers import TINY, events, fails, process, settings, works, write_rows
@@ -266,8 +265,33 @@ def test_features_stay_on_disk(tmp_path: Path) -> None:
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b") | {"data": "log"}
 
 
-def test_unfinished_is_said(tmp_path: Path) -> None:
-    (tmp_path / "x.store.part").mkdir()
-    (tmp_path / "x.store.part" / "state.json").write_text("{}")
-    with pytest.raises(DataError, match="It was begun"):
-        open_store(tmp_path / "x.store")
+def test_unfinished_is_said(tmp_path: Path, home: Path) -> None:
+    part = tmp_path / "x.store.part"
+    (part / "stage").mkdir(parents=True)
+    write_rows(tmp_path / "v.store", events(), header=HEADER)
+    for asked in (tmp_path / "x.store", part):
+        fails("data", "describe", asked, saying=("It was begun in", "and interrupted", "again"))
+        fails("data", "append", asked, home / "log.csv", saying="It was begun in")
+        with locked(part):
+            fails("data", "describe", asked, saying=("being made now", str(part)))
+    fails("data", "convert", home / "log.csv", tmp_path / "y.part", saying="being made")
+
+
+def test_what_is_no_store_is_said(store: Path, home: Path, tmp_path: Path) -> None:
+    fails("data", "append", home / "log.csv", store, saying=("is a file, not a store", "data convert"))
+    fails("data", "append", tmp_path / "no.store", home / "log.csv", saying="is not there")
+    fails("data", "append", store, tmp_path / "no.csv", "--late", "perhaps", saying="refuse, merge")
+    fails("data", "append", store, home / "log.csv", "--memory", "10MB", saying="(500MB)")
+    assert " kB." in works("data", "check", store).out
+    assert "500MB" in works("data", "convert", "--help").out
+
+
+def test_columns_are_remembered(tmp_path: Path) -> None:
+    rows = [(1, 2, 3, 9), (2, 1, 4, 8)]
+    log = write_rows(tmp_path / "log.csv", rows, header=("who", "whom", "day", "amount"))
+    named = ("--src", "who", "--dst", "whom", "--time", "day", "--features", "amount")
+    works("data", "convert", log, tmp_path / "x.store", *named)
+    later = write_rows(tmp_path / "later.csv", [(7, 5, 2, 1), (8, 6, 1, 2)], header=("amount", "day", "whom", "who"))
+    said = works("data", "append", tmp_path / "x.store", later)
+    assert "--src who --dst whom --time day --features amount" in " ".join(said.err.split())
+    assert open_store(tmp_path / "x.store").array("edge_x").tolist() == [[9], [8], [7], [8]]

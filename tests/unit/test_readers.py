@@ -113,6 +113,9 @@ def test_typed_ids(tmp_path: Path) -> None:
         ("customer,product,unixtime", (0, 1)),
         ("customer,ts,page", (0, 2)),
         ("FromNodeId,ToNodeId,ts", (0, 1)),
+        ("src,dst,when", (0, 1)),
+        ("src,At,dst", (0, 2)),
+        ("src,dst,occurred_at", (0, 1)),
     ],
 )
 def test_usual_names(tmp_path: Path, header: str, pair: tuple[int, int]) -> None:
@@ -122,6 +125,10 @@ def test_usual_names(tmp_path: Path, header: str, pair: tuple[int, int]) -> None
     stream = read_events(write(tmp_path / "e.csv", f"{header}\n{','.join(values)}\n"))
     assert raw(stream) == [("p", "q", 5)]
     assert header.split(",")[pair[0]] in " ".join(stream.notes)
+
+
+def test_a_usual_time_goes_before_a_less_usual_one(tmp_path: Path) -> None:
+    assert raw(read_events(write(tmp_path / "e.csv", "src,dst,at,time\np,q,3,5\n"))) == [("p", "q", 5)]
 
 
 FIVE = "when,who,w,whom,mark\n4,a,0.5,b,1\n3,c,1.5,a,0\n"

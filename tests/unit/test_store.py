@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from cordgt import chunks, files, hidden_index, index_files, store_build
+from cordgt import chunks, files, growing, hidden_index, index_files, store_append, store_build
 from cordgt.api import Run, train
 from cordgt.conversion import append_to, convert_to_store
 from cordgt.errors import DataError, RunError
@@ -27,7 +28,8 @@ from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.ids import NodeIds
 from cordgt.index import TemporalIndex
 from cordgt.readers import read_events
-from cordgt.store import ABOUT, MASKED_LOCK, open_store
+from cordgt.store import ABOUT, EVENTS, INDEX, LOOKUP, MASKED_LOCK, NAMES, open_store
+from cordgt.store_append import REWRITTEN
 
 
 class Cut(BaseException):
@@ -359,11 +361,122 @@ def test_features_that_are_all_zero_are_merged_as_none(tmp_path: Path) -> None:
     assert (grown.n_events, "edge_x" in grown.arrays) == (4, False)
 
 
-def test_a_failed_append_leaves_nothing(made: Path) -> None:
-    before = sorted(p.name for p in made.iterdir())
+# -------------------- damaged
+
+
+def sizes(store: Path) -> dict[str, int]:
+    """Every file below a folder."""
+    return {str(p.relative_to(store)): p.stat().st_size for p in store.rglob("*") if p.is_file()}
+
+
+def flip(store: Path, name: str) -> None:
+    """One bit of the last number of an array becomes another."""
+    told = open_store(store).arrays[name]
+    with (store / told.file).open("r+b") as file:
+        file.seek(told.n_bytes - np.dtype(told.dtype).itemsize)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 2]))
+
+
+def later(n: int, start: int) -> EventStream:
+    """Text ids in two spaces, labels and features: with them a store has every array there is but ``name``."""
+    bare = stream(n, seed=3, start=start)
+    users, things = ([f"{kind}{k}" for k in side] for kind, side in (("u", bare.src), ("v", bare.dst)))
+    more: dict[str, Any] = {"label": np.arange(n), "edge_x": np.ones((n, 2), np.float32)}
+    return EventStream.from_columns(users, things, bare.t, time=bare.time, name="log", shared_ids=False, **more)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A store with every array but ``name``, and the same after later events."""
+    folder, events = tmp_path_factory.mktemp("sound"), later(60, 0)
+    before = replace(events, node_x=np.ones((events.n_nodes, 2), np.float32))
+    convert_to_store(before, folder / "before")
+    shutil.copytree(folder / "before", folder / "after")
+    append_to(folder / "after", later(7, 1000))
+    return folder / "before", folder / "after"
+
+
+@pytest.mark.parametrize("name", [*EVENTS, *LOOKUP, *INDEX, *NAMES, "node_x"])
+def test_damage_gets_no_new_checksum(name: str, made: Path, sound: tuple[Path, Path], tmp_path: Path) -> None:
+    """Refused, or still found by a check, or, of pairs, which are not read but made again, mended."""
+    damaged, more = made, stream
+    if name != "name":
+        damaged, more = tmp_path / "damaged", later
+        shutil.copytree(sound[0], damaged)
+    flip(damaged, name)
+    before, refused = sizes(damaged), pytest.raises(DataError, match=rf"'{name}'.*Nothing was appended.*copy")
+    with refused:
+        append_to(damaged, more(5, start=3), late="merge")
+    with pytest.raises(DataError, match=f"'{name}'"):
+        convert_to_store(damaged, tmp_path / "copy") if name not in (*LOOKUP, *INDEX) else open_store(damaged).check()
+    if name in REWRITTEN:
+        with refused:
+            append_to(damaged, more(7, start=1000))
+    assert sizes(damaged) == before
+    if name not in REWRITTEN:
+        grown, clean = append_to(damaged, more(7, start=1000)), open_store(sound[1])
+        if name in INDEX:
+            grown.check()
+            assert {k: a.parts for k, a in grown.arrays.items()} == {k: a.parts for k, a in clean.arrays.items()}
+        else:
+            with pytest.raises(DataError, match=f"'{name}'"):
+                grown.check()
+
+
+# -------------------- failed
+
+
+def test_a_failed_append_leaves_nothing(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one on a full disk keep it full: what was added behind the ends is cut off."""
+    before = sizes(made)
     with pytest.raises(DataError, match="before the last event"):
         append_to(made, stream(5, start=0))
-    assert sorted(p.name for p in made.iterdir()) == before
+    assert sizes(made) == before
+    written, room = growing.Writer.append, [0]
+
+    def append(self: growing.Writer, values: Any) -> None:
+        room[0] -= 1
+        if room[0] < 0:
+            self._file.flush()
+            raise OSError(28, "No space left on device")
+        written(self, values)
+
+    monkeypatch.setattr(growing.Writer, "append", append)
+    for failing in (3, 6, 9, 14):
+        room[0] = failing
+        with pytest.raises(DataError, match="No space left"):
+            append_to(made, stream(500, seed=1, start=1000))
+        assert sizes(made) == before, failing
+    open_store(made).check()
+
+
+def test_what_a_killed_append_left_is_cut_off(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sizes(made)
+    with monkeypatch.context() as patch, pytest.raises(Cut):
+        patch.setattr(store_append, "write_index", cut_off)
+        patch.setattr(store_append, "_undo", lambda _: None)  # as after a kill
+        append_to(made, stream(500, seed=1, start=1000))
+    assert sizes(made) != before
+    with pytest.raises(DataError, match="before the last event"):
+        append_to(made, stream(5, start=0))
+    assert sizes(made) == before
+
+
+def test_an_append_stopped_after_its_end_is_whole(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C just after ``store.json`` was replaced: its new files stay."""
+    write = store_append.Store.write
+
+    def write_then_stop(self: Any, folder: Path | None = None) -> None:
+        write(self, folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store_append.Store, "write", write_then_stop)
+    with pytest.raises(KeyboardInterrupt):
+        append_to(made, stream(5, start=1000))
+    open_store(made).check()
+    assert open_store(made).n_events == 65
 
 
 def test_options_that_would_not_be_heeded(made: Path, tmp_path: Path) -> None:
@@ -378,3 +491,64 @@ def test_options_that_would_not_be_heeded(made: Path, tmp_path: Path) -> None:
             call(made, tmp_path / "x", memory=1000)
     convert_to_store(stream(5, start=1000), tmp_path / "later.store")
     assert append_to(made, tmp_path / "later.store").n_events == 65
+
+
+# -------------------- columns
+
+
+def write(path: Path, header: str, *rows: str) -> Path:
+    path.write_text("\n".join([*([header] if header else []), *rows]) + "\n")
+    return path
+
+
+def test_an_append_reads_the_columns_that_the_store_was_made_with(tmp_path: Path) -> None:
+    """Wherever they stand; others are read where they are named, and events without labels are taken."""
+    first = write(tmp_path / "a.csv", "who,whom,seconds,fraud,amount,tip", "1,2,3,0,9,1", "2,1,4,1,8,2")
+    store = tmp_path / "log.store"
+    made = convert_to_store(first, store, src="who", dst=1, time="seconds", label="FRAUD", features="4-5")
+    kept = {"src": "who", "dst": "whom", "time": "seconds", "label": "fraud", "features": ["amount", "tip"]}
+    assert made.columns == open_store(store).columns == kept
+    append_to(store, write(tmp_path / "b.csv", "tip,amount,fraud,seconds,note,whom,who", "3,7,0,5,x,1,2"))
+    append_to(store, write(tmp_path / "c.csv", "amount,tip,seconds,whom,by", "6,4,6,1,2"), src="by")
+    late = write(tmp_path / "d.csv", "who,whom,seconds,fraud,amount,tip", "9,2,1,0,5,5")
+    found = append_to(store, late, late="merge")
+    assert found.columns == kept
+    assert found.array("edge_x").tolist() == [[5, 5], [9, 1], [8, 2], [7, 3], [6, 4]]
+    assert found.array("src").tolist() == [0, 2, 1, 1, 1]
+    assert np.isnan(found.array("label")[-1])
+    missing = write(tmp_path / "e.csv", "who,seconds,amount,tip,to", "6,4,6,1,2")
+    with pytest.raises(DataError, match=r"no column 'whom' for --dst.*log\.store was made with that one"):
+        append_to(store, missing)
+    assert convert_to_store(store, tmp_path / "copy.store").columns == kept
+
+
+def test_features_of_other_names_are_refused(tmp_path: Path) -> None:
+    store = tmp_path / "log.store"
+    convert_to_store(write(tmp_path / "a.csv", "src,dst,time,amount,tip", "1,2,3,9,1"), store, features="amount")
+    later = write(tmp_path / "b.csv", "src,dst,time,price,Amount", "1,2,4,8,7")
+    with pytest.raises(DataError, match=r"features of the new events are price; those of .*log\.store are amount"):
+        append_to(store, later, features="price")
+    convert_to_store(later, tmp_path / "other.store", features="price")
+    with pytest.raises(DataError, match="are price"):
+        append_to(store, tmp_path / "other.store")
+    assert append_to(store, later).array("edge_x").tolist() == [[9], [7]]
+
+
+def test_columns_by_place_are_those_of_a_file_without_header(tmp_path: Path) -> None:
+    store = tmp_path / "log.store"
+    made = convert_to_store(write(tmp_path / "a.csv", "", "3,1,2,5"), store, src="1", dst=2, time=0, features=[3])
+    assert made.columns == {"src": "1", "dst": "2", "time": "0", "features": "3"}
+    append_to(store, write(tmp_path / "b.csv", "", "4,2,1,6"))
+    named = write(tmp_path / "c.csv", "src,dst,time,feature_0", "1,2,5,7")
+    found = append_to(store, named)
+    assert (found.array("t").tolist(), found.array("edge_x").tolist()) == ([3, 4, 5], [[5], [6], [7]])
+
+
+def test_a_store_of_before_is_appended_to(made: Path) -> None:
+    """One whose ``store.json`` does not tell of columns."""
+    found = open_store(made)
+    told = {k: v for k, v in vars(found).items() if k != "columns"}
+    object.__setattr__(found, "__dict__", told)
+    found.write()
+    assert "columns" not in (made / ABOUT).read_text()
+    assert append_to(made, stream(5, start=1000)).columns == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -66,6 +66,15 @@ app.add_typer(data_app, name="data")
 for to, commands in ((app, COMMANDS), (data_app, DATA_COMMANDS)):
     for name, command in commands.items():
         to.command(name)(command)
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", is_eager=True, callback=others.say_version, help="The version.")
+    ] = False,
+) -> None:
+    """What can be asked of the program itself."""
 
 
 def main() -> None:

@@ -147,5 +147,12 @@ def show_version(json_: Json = None) -> None:
     answers.show_facts(versions, json_)
 
 
+def say_version(asked: bool) -> None:
+    """The answer to ``cordgt --version``, which is all that is done then."""
+    if asked:
+        console.out.print(f"cordgt {__version__}", highlight=False)
+        raise typer.Exit
+
+
 def _measuring(what: str) -> None:
     console.note(f"measuring {what}")

@@ -22,7 +22,9 @@ Anything = Annotated[
     ),
 ]
 StoreDir = Annotated[Path, typer.Argument(metavar="STORE", help="A store, made by `cordgt data convert`.")]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="How much memory making a store may take.")]
+Memory = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="How much memory making a store may take: 500MB or more.")
+]
 
 
 class Progressing:
@@ -83,6 +85,8 @@ def data_convert(
     if out.suffix.lower() in (".csv", ".parquet") and not out.is_dir():
         _convert_to_file(data, out, columns)
         return
+    if out.suffix.lower() == ".part":
+        raise DataError(f"{out}: names that end in .part are for stores that are being made. Choose another one.")
     if out.suffix.lower() not in ("", ".store") and not out.is_dir():
         raise DataError(f"{out} ends in '{out.suffix}'; .csv, .parquet, .store (or nothing, for a store) was expected.")
     from cordgt.conversion import convert_to_store, parse_size
@@ -102,9 +106,12 @@ def data_convert(
 
 def _convert_to_file(data: str, out: Path, columns: dict[str, Any]) -> None:
     from cordgt import answers
+    from cordgt.conversion import check_store
     from cordgt.readers import convert
 
     answers.check_output(out, (".csv", ".parquet"))
+    with Progressing() as watcher:
+        check_store(data, watcher)
     stream = load_data(data, columns)
     for path in convert(stream, out):
         console.note(f"{path}: written")
@@ -137,6 +144,10 @@ def data_append(
 
     options = {"src": src, "dst": dst, "time": time, "label": label, "features": features, "ids": ids}
     before, size = open_store(store), parse_size(memory)
+    kept = {k: v for k, v in before.columns.items() if options[k] is None}
+    if kept:
+        told = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in kept.items())
+        console.note(f"columns that {store} was made with: {' '.join(told)}")
     with Progressing() as watcher:
         grown = append_to(
             store,
@@ -159,7 +170,7 @@ def data_check(store: StoreDir) -> None:
 
     found = open_store(store)
     with Progressing() as watcher:
-        watcher.begins("checking", sum(array.n_bytes for array in found.arrays.values()))
+        watcher.begins("checking", found.n_bytes())
         found.check(watcher.step)
         watcher.begins("checking indexes for training", None)
         check_indexes(found.path, watcher.step)
@@ -167,4 +178,7 @@ def data_check(store: StoreDir) -> None:
 
 
 def _size(store: Any) -> str:
-    return f"{sum(array.n_bytes for array in store.arrays.values()) / 1e9:.2f} GB"
+    """Of its arrays, in a unit that leaves something to read."""
+    n: int = store.n_bytes()
+    size, unit = next((k for k in ((10**9, "GB"), (10**6, "MB")) if n >= k[0]), (1000, "kB"))
+    return f"{n / size:.2f} {unit}"
