@@ -275,7 +275,7 @@ def test_launched_processes_know_each_other(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     code = "import os; e = os.environ; print(e['RANK'], e['WORLD_SIZE'], e['OMP_NUM_THREADS'])"
     assert launched(code, monkeypatch) == 0
-    threads = max(1, launch._cores() // 2)
+    threads = max(1, launch.cores() // 2)
     assert sorted(capfd.readouterr().out.splitlines()) == [f"0 2 {threads}", f"1 2 {threads}"]
 
 
