@@ -355,6 +355,7 @@ class Fit:
         epoch = self.epoch_tensor if recorded and not fed else 0
         if self.task.group.size == 1 and not recorded:  # several processes end after the same batch
             step = StoppableStep.of(self.settings, self.task, self.model, self.optimizer, epoch, self.average)
+            assert isinstance(step, StoppableStep)
             step.stop = self.stop
             return step
         plain = Step.of(self.settings, self.task, self.model, self.optimizer, epoch, self.average)
