@@ -156,9 +156,21 @@ def _lines(path: str) -> list[str]:
 def batch_that_fits(peaks: dict[int, int], free: int) -> int:
     """The largest batch for ``free`` bytes, on the line through the peaks of the smallest and largest sizes measured.
 
-    A tenth is left over, for what is not counted. 0 where not even one fits.
+    A tenth is left over, for what is not counted. 0 where not even one fits. The sizes must lie where the peak is a
+    line: up to a part, where a step works off a batch in parts.
     """
+    fixed, each = _line(peaks)
+    return max(0, int((0.9 * free - fixed) / each)) if each > 0 else max(peaks)
+
+
+def peak_of(peaks: dict[int, int], size: int) -> int:
+    """Bytes that a batch of so many events takes at its peak, on the same line."""
+    fixed, each = _line(peaks)
+    return int(fixed + size * each)
+
+
+def _line(peaks: dict[int, int]) -> tuple[float, float]:
+    """Bytes that any batch takes, and those of each event."""
     small, large = min(peaks), max(peaks)
     each = (peaks[large] - peaks[small]) / max(large - small, 1)
-    fixed = peaks[small] - small * each
-    return max(0, int((0.9 * free - fixed) / each)) if each > 0 else large
+    return peaks[small] - small * each, each

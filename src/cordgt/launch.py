@@ -51,7 +51,7 @@ def _lifeline() -> Iterator[int]:
 
 def _start(rank: int, n: int, argv: Sequence[str], extra: Mapping[str, str], meeting: Path, pipe: int) -> Child:
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, MEETING: meeting, LIFELINE: pipe}
-    usual: dict[str, object] = {"OMP_NUM_THREADS": max(1, _cores() // n)}
+    usual: dict[str, object] = {"OMP_NUM_THREADS": max(1, cores() // n)}
     if sys.platform in ("linux", "darwin"):  # nothing of it leaves the machine
         usual["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
     environment = {k: str(v) for k, v in usual.items()} | os.environ | dict(extra) | {k: str(v) for k, v in own.items()}
@@ -60,7 +60,8 @@ def _start(rank: int, n: int, argv: Sequence[str], extra: Mapping[str, str], mee
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[pipe], start_new_session=True)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -72,6 +72,11 @@ class Average:
             place.copy_(tensors[name])
 
 
+def events_a_part(model: LinkModel, drawn: int) -> int | None:
+    """The most events that are worked off together in training on a CPU; None: as many as there are."""
+    return None if model.queries_at_once is None else max(1, 2 * model.queries_at_once // (1 + drawn))
+
+
 @dataclass
 class Step:
     """One training step on one device, everything included: queries, trees, distances, forward, backward, Adam.
@@ -135,11 +140,10 @@ class Step:
 
         A power of two otherwise, so that even numbers of threads end together.
         """
-        at_once = self.model.queries_at_once
-        asked = n * (1 + self.drawn) / 2  # in queries of two candidates
-        if self.device.type != "cpu" or at_once is None or 8 * asked <= at_once:
+        at_once = events_a_part(self.model, self.drawn)
+        if self.device.type != "cpu" or at_once is None or 8 * n <= at_once:
             return 1
-        return 2 ** max(1, (math.ceil(asked / at_once) - 1).bit_length())
+        return 2 ** max(1, (math.ceil(n / at_once) - 1).bit_length())
 
     def _in_parts(self, position: Tensor, share: Tensor, start: Tensor, n_parts: int) -> Tensor:
         """`_gradients` on a CPU in even parts that fit its caches, several at once where the model lets threads do so.

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one is noted, so that a training can finish its batch and save; the second ends it.
+"""Ctrl-C and SIGTERM: the first one is noted, so that a training can finish what it is at and save; the second ends it.
 
 A limit of time ends a training in the same way.
 """

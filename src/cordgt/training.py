@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from signal import Signals
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from cordgt import draws, models
-from cordgt.counting import batch_that_fits, free_memory, peak_bytes
+from cordgt.counting import batch_that_fits, free_memory, peak_bytes, peak_of
 from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream
 from cordgt.floors import floor_figures
@@ -30,11 +30,12 @@ from cordgt.models.base import LinkModel
 from cordgt.processes import Group, Lost, own_device
 from cordgt.run import STATES, RunFolder
 from cordgt.settings import Settings
-from cordgt.step import Average, CapturedStep, FedStep, Step, dropout_generator
+from cordgt.step import Average, CapturedStep, FedStep, Step, dropout_generator, events_a_part
 from cordgt.stopping import Stop, Stopped, listening
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl within an epoch
+PLACE_BYTES = 64  # of an event of a batch however it is worked off: its position, weight and share, and copies of them
 
 
 class Watcher(Protocol):
@@ -81,8 +82,11 @@ class Heeding(Silent):
 
 
 @contextmanager
-def memory_explained(settings: Settings, folder: RunFolder) -> Iterator[None]:
-    """RunError, with what to do, where memory runs out: Python's, numpy's, torch's on the CPU or on a GPU."""
+def memory_explained(settings: Settings, folder: RunFolder | None = None) -> Iterator[None]:
+    """RunError, with what to do, where memory runs out: Python's, numpy's, torch's on the CPU or on a GPU.
+
+    ``folder``: where a training writes; None where nothing is trained, only measured.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -92,11 +96,23 @@ def memory_explained(settings: Settings, folder: RunFolder) -> Iterator[None]:
         used |= {k: v for k, v in vars(settings.model_settings).items() if k in ("fanout", "hidden")}
         fewer = ", ".join(f"{k} (now {','.join(map(str, v)) if isinstance(v, tuple) else v})" for k, v in used.items())
         fits = f" {error.fits}" if isinstance(error, TooLarge) and error.fits else ""
-        saved = f" What {folder.path} holds is intact: --resume goes on from it where there is more memory."
-        raise RunError(
-            f"Memory ran out. With another --out and a smaller {fewer} it takes less.{fits}"
-            f"{saved if folder.holds_run else ''}"
-        ) from None
+        another = "" if folder is None else "another --out and "
+        saved = ""
+        if folder is not None and folder.holds_run:
+            saved = f" What {folder.path} holds is intact: --resume goes on from it where there is more memory."
+        raise RunError(f"Memory ran out. With {another}a smaller {fewer} it takes less.{fits}{saved}") from None
+
+
+@contextmanager
+def fits_told(told: Callable[[], str]) -> Iterator[None]:
+    """`TooLarge`, with what ``told`` says once the memory is free again, where it runs out."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        traceback.clear_frames(error.__traceback__)  # which hold what had been made so far
+        raise TooLarge(told()) from None
 
 
 class TooLarge(MemoryError):
@@ -111,6 +127,57 @@ def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return any(words in str(error) for words in ("can't allocate memory", "not enough memory", "CUDA out of memory"))
+
+
+def part_size(settings: Settings, model: LinkModel, device: torch.device) -> int | None:
+    """The batch above which a step takes no more memory, because it works off parts; None where there is none."""
+    part = events_a_part(model, settings.training.drawn) if device.type == "cpu" else None
+    beside = torch.get_num_threads() if model.works_apart() else 1
+    return None if part is None else part * beside * max(1, settings.training.pieces)
+
+
+def what_fits(settings: Settings, task: LinkTask, model: LinkModel) -> str:
+    """Which batch size the memory that is free now would hold, judged by steps of a few events; empty if unknown.
+
+    Where a batch is worked off in parts, it is a part that has to fit. On the CPU tensors are counted, on a GPU the
+    allocator is asked.
+    """
+    size, device = settings.training.batch_size, task.network_device
+    few = min(4, size)
+    try:
+        free = free_memory(device)
+        peaks = {n: peak_at_once(settings, task, model, n) for n in (few, 2 * few)}
+    except (MemoryError, RuntimeError):  # not even these fit, or the device is lost
+        return ""
+    if free is None:
+        return ""
+    n, part = batch_that_fits(peaks, free) * max(1, settings.training.pieces), part_size(settings, model, device)
+    bounded = part is not None and size > part
+    together = (part or size) // max(1, settings.training.pieces)
+    parts = f"A batch is worked off {together} events at a time" if bounded else ""
+    if part is not None and bounded and n >= part:
+        if size * PLACE_BYTES > free:
+            return ""  # it is the batch after all
+        each = peak_of(peaks, together) / 2**20
+        return f"{parts}, which takes about {each:,.0f} MB: only below {part} does a smaller batch_size take less."
+    if n >= size:
+        return ""
+    told = f"batch_size={n}" if n else "no batch"
+    by = f"{parts}; by" if parts else "By"
+    return f"{by} a step of {2 * few} events, {told} would fit the {free / 2**30:.1f} GB that are free."
+
+
+def peak_at_once(settings: Settings, task: LinkTask, model: LinkModel, size: int) -> int:
+    """Bytes that so many events hold at once in a step; it is taken back to front but not applied."""
+    positions = torch.from_numpy(task.split.train[-size:]).to(task.device)
+
+    def back_to_front() -> None:
+        seed, drawn = settings.seed, settings.training.drawn
+        queries = task.queries(positions, positions[:1], task.pools.train, seed=seed, epoch=1, drawn=drawn)
+        model.losses(model.read(task.training, queries)).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    return peak_bytes(back_to_front, task.network_device)
 
 
 def choose_device(name: str) -> torch.device:
@@ -167,6 +234,22 @@ class Progress:
     events: int = 0  # of the epoch under way: those trained on,
     loss: float = 0.0  # the sum of their losses,
     seconds: float = 0.0  # and how long they took
+
+
+@dataclass
+class StoppableStep(Step):
+    """A step that heeds a signal between the parts of a batch, and so within seconds, however large the batch is.
+
+    It ends with `Stopped` then. Only gradients were made, which the next step makes anew: weights and whatever else a
+    checkpoint holds are those before the batch.
+    """
+
+    stop: Stop = field(default_factory=Stop)
+
+    def read(self, position: Tensor, batch_start: Tensor) -> Any:
+        """What the network is told of a part, unless it is time to end."""
+        self.stop.check()
+        return super().read(position, batch_start)
 
 
 class Fit:
@@ -226,21 +309,17 @@ class Fit:
         step = None
         while not self.progress.finished:
             try:
-                if step is None:
-                    step = self._make_step()
-                    if isinstance(step, FedStep):
-                        closing.callback(step.close)
-                self._epoch(step)
+                with fits_told(lambda: what_fits(self.settings, self.task, self.model)):
+                    if step is None:
+                        step = self._make_step()
+                        if isinstance(step, FedStep):
+                            closing.callback(step.close)
+                    self._epoch(step)
             except Stopped as stopped:
                 self._save()
                 raise Stopped(stopped.asked, self._whereabouts()) from None
             except Lost as lost:
                 raise self._left_alone(lost) from None
-            except (MemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error):
-                    raise
-                traceback.clear_frames(error.__traceback__)  # which hold what the step had made so far
-                raise TooLarge(self._what_fits()) from None
 
     def _agree(self) -> None:
         """Every process goes on from where the first one stands: only that one reads the folder."""
@@ -263,39 +342,6 @@ class Fit:
             return Stopped(self.stop.asked, self._whereabouts() if saved else "")
         return Lost(f"{lost}{saved}")
 
-    def _what_fits(self) -> str:
-        """Which batch size the memory that is free now would hold, judged by steps of a few events; empty if unknown.
-
-        On the CPU tensors are counted, on a GPU the allocator is asked.
-        """
-        size, device = self.settings.training.batch_size, self.device
-        few = min(4, size)
-        try:
-            free = free_memory(device)
-            peaks = {n: self._peak(n) for n in (few, 2 * few)}
-        except (MemoryError, RuntimeError):  # not even these fit, or the device is lost
-            return ""
-        n = size if free is None else batch_that_fits(peaks, free)
-        if free is None or n >= size:
-            return ""
-        told = f"batch_size={n}" if n else "no batch"
-        return f"By a step of {2 * few} events, {told} would fit the {free / 2**30:.1f} GB that are free."
-
-    def _peak(self, size: int) -> int:
-        """Bytes that a step of so many events holds at once; it is taken back to front but not applied."""
-        positions = torch.from_numpy(self.task.split.train[-size:]).to(self.task.device)
-        seed = self.settings.seed
-
-        def back_to_front() -> None:
-            drawn = self.settings.training.drawn
-            queries = self.task.queries(
-                positions, positions[:1], self.task.pools.train, seed=seed, epoch=1, drawn=drawn
-            )
-            self.model.losses(self.model.read(self.task.training, queries)).sum().backward()
-            self.model.zero_grad(set_to_none=True)
-
-        return peak_bytes(back_to_front, self.device)
-
     def _whereabouts(self) -> str:
         p = self.progress
         what = "refit, epoch" if p.phase == "refit" else "epoch"
@@ -309,6 +355,11 @@ class Fit:
         if fed and self.settings.training.pieces:
             raise SettingError("pieces: the past is read on the host, whole batches at a time. Leave them out.")
         epoch = self.epoch_tensor if recorded and not fed else 0
+        if self.task.group.size == 1 and not recorded:  # several processes end after the same batch
+            step = StoppableStep.of(self.settings, self.task, self.model, self.optimizer, epoch, self.average)
+            assert isinstance(step, StoppableStep)
+            step.stop = self.stop
+            return step
         plain = Step.of(self.settings, self.task, self.model, self.optimizer, epoch, self.average)
         if not recorded:
             return plain
@@ -347,7 +398,7 @@ class Fit:
         p, size = self.progress, self.settings.training.batch_size
         positions = torch.from_numpy(self.task.split.train).to(self.task.device)
         batches = [positions[start : start + size] for start in range(p.events, len(positions), size)]
-        weight = torch.ones(size, device=self.device)
+        weight = torch.ones(min(size, len(positions)), device=self.device)
         generator = dropout_generator(self.device)
         if isinstance(step, FedStep):
             step.expect(batches)

@@ -30,3 +30,16 @@ def test_mistakes() -> None:
     fails("bench", "stpe", saying=["step"])
     fails("bench", "step", "--data", "nowhere.csv", saying=["nowhere.csv"])
     fails("bench", "step", "--model", "edgebank", *SMALL, saying=["nothing to train"])
+
+
+def test_what_would_be_ignored_or_could_not_be_written_is_refused_first(tmp_path: Path) -> None:
+    """Before anything is measured: what is measured may take an hour."""
+    fails("bench", "step", "--plot", tmp_path / "a.png", saying="--plot is for `cordgt bench growth`")
+    fails("bench", "all", "--scale", "2", saying="--scale is for `cordgt bench growth`")
+    fails("bench", "growth", "--processes", "2", saying="--processes is for `cordgt bench processes`")
+    fails("bench", "growth", "--scale", "2", *SMALL, saying="--scale is for twins")
+    missing = tmp_path / "none" / "trace.json"
+    assert "measuring" not in fails("bench", "step", "--trace", missing, saying="there is no folder").err
+    rule = ["bench", "index", "--model", "edgebank", "--trace", tmp_path / "trace.json", *SMALL]
+    assert "measuring" not in fails(*rule, saying="nothing to train").err
+    fails("bench", "step", "--json", tmp_path, saying="it is a folder; a file was expected")

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from cordgt import attention as on_cpu
+from cordgt.models.cordgt import Cordgt
 from cordgt.settings import make
 from cordgt.step import Step
 from cordgt.synthetic import synthetic_stream
@@ -85,24 +86,25 @@ def threads() -> Iterator[Callable[[int], None]]:
     use(before)
 
 
-def test_a_batch_in_parts_is_the_batch() -> None:
+def test_a_batch_in_parts_is_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same loss and the same weights after a step, to rounding, however the batch is worked off."""
-    after = {key: a_step(*key) for key in ((None, 0.0), (10, 0.0))}
-    for parts, whole in zip(after[10, 0.0], after[None, 0.0], strict=True):
+    for parts, whole in zip(a_step(10, 0.0, monkeypatch), a_step(None, 0.0, monkeypatch), strict=True):
         torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
 
 
-def test_threads_that_compute_side_by_side_change_nothing(threads: Callable[[int], None]) -> None:
+def test_threads_that_compute_side_by_side_change_nothing(
+    threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Dropout and all, to the bit; and other parts draw other dropout."""
     found = []
     for n in (1, 2, 3):
         threads(n)
-        found.append(a_step(10, 0.3))
+        found.append(a_step(10, 0.3, monkeypatch))
     assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others, strict=True))
-    assert not torch.equal(found[0][0], a_step(20, 0.3)[0])
+    assert not torch.equal(found[0][0], a_step(20, 0.3, monkeypatch)[0])
 
 
-def a_step(at_once: int | None, drop: float) -> list[Tensor]:
+def a_step(at_once: int | None, drop: float, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The loss and the weights of a step with ``at_once`` queries a part; None: in one."""
     stream = synthetic_stream(events=600, nodes=40, seed=1).stream
     settings = make("cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6, "dropout": drop})
@@ -112,7 +114,7 @@ def a_step(at_once: int | None, drop: float) -> list[Tensor]:
     weight[-3:] = 0.0
     torch.manual_seed(3)
     model = make_network(settings, edge_dim=0, node_dim=0).train()
-    model.queries_at_once = at_once
+    monkeypatch.setattr(Cordgt, "queries_at_once", at_once)
     loss = Step(model, task, torch.optim.SGD(model.parameters(), lr=0.1), 0, 1)(position, weight)
     return [loss, *(p.detach() for p in model.parameters())]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from cordgt.bench import growth, report, suite
+from cordgt import training as loop
+from cordgt.bench import growth, report, stages, suite
 from cordgt.bench.machine import Limits
 from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.timing import Timing, timed
-from cordgt.errors import SettingError
+from cordgt.errors import DataError, RunError, SettingError
+from cordgt.models.cordgt import Cordgt
 from cordgt.settings import make
 from cordgt.synthetic import synthetic_stream
 
@@ -63,7 +66,47 @@ def test_memory_grows_with_the_batch(found: dict[str, Any]) -> None:
     peaks = found["memory"]["peak_mb"]
     assert list(peaks) == ["5", "10", "20"]
     assert peaks["5"] < peaks["10"] < peaks["20"]
-    assert found["memory"]["batch_that_fits"] > 20
+    assert found["memory"]["any_batch_fits"] and found["memory"]["batch_that_fits"] is None
+    part = found["memory"]["part"]
+    assert part > 20
+    assert found["memory"]["part_mb"] == pytest.approx(part / 20 * peaks["20"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("free", "at_once", "said"),
+    [
+        (2**40, 6, r"6 events at a time, \d+ MB at the peak: in the 1,024.0 GB free now a batch of any size fits"),
+        (2**16, 6, r"6 events at a time, \d+ MB at the peak, which the 0.0 GB free now do not hold: about [1-5] ev"),
+        (2**40, None, r"In the 1,024.0 GB free now, about \d[\d,]+ fit"),
+    ],
+    ids=["a part fits", "no part fits", "no parts"],
+)
+def test_what_fits(monkeypatch: pytest.MonkeyPatch, free: int, at_once: int | None, said: str) -> None:
+    """The line goes through sizes up to a part; beyond it the peak stays what it is."""
+    monkeypatch.setattr(Cordgt, "queries_at_once", at_once)
+    monkeypatch.setattr(stages, "free_memory", lambda _: free)
+    held = stages.memory(place())
+    assert list(held["peak_mb"]) == (["1", "3", "6", "20"] if at_once else ["5", "10", "20"])
+    assert (held["batch_that_fits"] is None) == held["any_batch_fits"]
+    assert any(re.search(said, text) for text in report.sentences({"memory": held})), report.sentences({"memory": held})
+
+
+def test_memory_that_runs_out_is_said_as_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match=r"^Memory ran out. With a smaller batch_size \(now 1000000000000\).* less\.$"):
+        at = place()
+        training = replace(at.settings.training, batch_size=10**12)
+        suite.run(replace(at, settings=replace(at.settings, training=training)), ["step"])
+
+    def fails(_: Any) -> Any:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setitem(stages.STAGES, "evaluate", fails)
+    monkeypatch.setattr(loop, "free_memory", lambda _: 2**17)
+    with pytest.raises(RunError, match=r"By a step of 8 events, batch_size=[1-9] would fit the 0.0 GB that are free"):
+        suite.run(place(), ["evaluate"])
+    monkeypatch.setattr(growth, "whole_step", fails)
+    with pytest.raises(RunError, match=r"Memory ran out"):
+        growth.grow(place())
 
 
 def test_a_table_and_sentences(found: dict[str, Any]) -> None:
@@ -71,16 +114,16 @@ def test_a_table_and_sentences(found: dict[str, Any]) -> None:
     assert table.row_count == len(found["stages"])
     assert report.machine_line(found) == "a machine, 1 threads: 1 GFLOP/s (fp32), 1.0 GB/s, 1.0 μs an operation"
     said = report.sentences(found)
-    assert any("about" in text and "fit" in text for text in said)
+    assert any("a batch of any size fits" in text for text in said)
     assert any("at the matrix rate" in text and "at the bandwidth" in text for text in said)
 
 
 def test_a_rule_has_no_step() -> None:
     with pytest.raises(SettingError, match="edgebank has nothing to train"):
         suite.run(place("edgebank"), ["step"])
-    found = suite.run(place("edgebank"), ["index", "step", "attention", "evaluate"])
+    found = suite.run(place("edgebank"), ["index", "step", "encode", "attention", "evaluate"])
     assert [row["stage"] for row in found["stages"]] == ["index", "evaluate"]
-    assert len(found["left_out"]) == 2
+    assert len(found["left_out"]) == 2  # two stages are left out for the same reason: it is said once
 
 
 def test_growth_and_its_plot(tmp_path: Path) -> None:
@@ -94,6 +137,9 @@ def test_growth_and_its_plot(tmp_path: Path) -> None:
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SettingError, match="popularity has none"):
         growth.grow(place("popularity"))
+    few = growth.first_events(place().stream, 4)
+    with pytest.raises(DataError, match="4 events are too few to see cost grow"):
+        growth.grow(replace(place(), stream=few))
 
 
 def test_a_trace(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cordgt.counting import Tally, batch_that_fits, counts_of, free_memory, peak_bytes
+from cordgt.counting import Tally, batch_that_fits, counts_of, free_memory, peak_bytes, peak_of
 
 CPU = torch.device("cpu")
 MILLION = 4_000_000  # bytes of a million float32
@@ -55,6 +55,7 @@ def test_the_batch_that_fits_lies_on_the_line() -> None:
     assert batch_that_fits(peaks, 10_000) == 89  # a tenth is left over
     assert batch_that_fits(peaks, 50) == 0
     assert batch_that_fits({10: 100, 20: 100}, 50) == 20
+    assert peak_of(peaks, 50) == 5100
 
 
 def test_memory_of_this_machine() -> None:

@@ -275,7 +275,7 @@ def test_launched_processes_know_each_other(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     code = "import os; e = os.environ; print(e['RANK'], e['WORLD_SIZE'], e['OMP_NUM_THREADS'])"
     assert launched(code, monkeypatch) == 0
-    threads = max(1, launch._cores() // 2)
+    threads = max(1, launch.cores() // 2)
     assert sorted(capfd.readouterr().out.splitlines()) == [f"0 2 {threads}", f"1 2 {threads}"]
 
 
@@ -310,12 +310,18 @@ def test_measured_with_each_number(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0
 
     monkeypatch.setattr(shared_bench, "launch", instead)
+    monkeypatch.setattr(shared_bench, "cores", lambda: 4)
     said: list[str] = []
     rows = shared_bench.compare(shared_bench.counts_of("3,2"), ["bench"], said.append)
     assert [(r["processes"], r["threads"], r["speed_up"]) for r in rows] == [
         (1, 1, 1.0), (2, 1, 2.0), (3, 1, 3.0), (1, 2, 1.0), (1, 3, 1.0)
     ]  # fmt: skip
     assert said[:2] == ["1 process of 1 thread", "2 processes of 1 thread"]
+    assert shared_bench.crowded([1, 4]) == ""
+    monkeypatch.setattr(shared_bench, "cores", lambda: 2)
+    rows = shared_bench.compare([1, 2, 6], ["bench"], said.append)
+    assert [(r["processes"], r["threads"]) for r in rows] == [(1, 1), (2, 1), (6, 1), (1, 2)]  # torch takes no more
+    assert shared_bench.crowded([1, 2, 6]).startswith("6 processes share 2 cores")
     monkeypatch.setattr(shared_bench, "launch", lambda *_: 2)
     with pytest.raises(RunError, match="exit code 2"):
         shared_bench.compare([1], ["bench"], said.append)

@@ -20,6 +20,7 @@ from cordgt import training as loop
 from cordgt.api import Run, train
 from cordgt.errors import RunError
 from cordgt.events import EventStream, TimeAxis
+from cordgt.models.cordgt import Cordgt
 from cordgt.run import RunFolder
 from cordgt.stopping import Stop, Stopped, listening
 from cordgt.training import Silent
@@ -166,6 +167,27 @@ def test_stopped_after_every_batch(tmp_path: Path, whole: dict[str, Any]) -> Non
         except Stopped as stopped:
             assert "of epoch" in stopped.saved or "refit" in stopped.saved
     assert 4 < turn < 20
+    assert ending(tmp_path / "run") == whole
+
+
+def test_a_signal_is_heeded_between_the_parts_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large batch takes minutes on a CPU. What is saved is the state before it, and goes on to the same end."""
+    monkeypatch.setattr(Cordgt, "queries_at_once", 7)  # three parts
+    whole = ending(fit(tmp_path / "whole").path)
+    losses, calls = loop.Step.losses, 0
+
+    def counted(self: loop.Step, batch: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 5:  # the second part of the second batch
+            os.kill(os.getpid(), signal.SIGTERM)
+        return losses(self, batch)
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped) as raised:
+        patched.setattr(loop.Step, "losses", counted)
+        fit(tmp_path / "run")
+    assert calls == 5 and raised.value.saved.startswith("20 of ")
+    fit(tmp_path / "run", resume=True)
     assert ending(tmp_path / "run") == whole
 
 
@@ -350,6 +372,29 @@ def test_memory_that_runs_out_says_which_batch_fits(
     monkeypatch.setattr(loop, "dropout_generator", fails)
     monkeypatch.setattr(loop, "free_memory", lambda _: free)
     with pytest.raises(RunError, match=f"now 20.*By a step of 8 events, {said}"):
+        fit(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("free", "said"),
+    [
+        (
+            2**40,
+            r"A batch is worked off 5 events at a time, which takes about \d+ MB: only below 5 does a smaller",
+        ),
+        (2**16, r"A batch is worked off 5 events at a time; by a step of 8 events, batch_size=[1-4] would fit"),
+    ],
+)
+def test_where_a_batch_is_worked_off_in_parts_a_part_has_to_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, said: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Cordgt, "queries_at_once", 5)
+    monkeypatch.setattr(loop, "dropout_generator", fails)
+    monkeypatch.setattr(loop, "free_memory", lambda _: free)
+    with pytest.raises(RunError, match=f"now 20.*{said}"):
         fit(tmp_path / "run")
 
 

@@ -21,10 +21,12 @@ import torch
 
 from cordgt.counting import Counts, counts_of
 from cordgt.events import EventStream
+from cordgt.models.base import LinkModel
+from cordgt.models.cordgt import Cordgt
 from cordgt.settings import make
 from cordgt.step import Step
 from cordgt.synthetic import synthetic_stream
-from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link import LinkTask, score_queries
 from cordgt.training import make_network
 
 PINS = Path(__file__).with_name("work.json")
@@ -37,7 +39,7 @@ GAIN = 0.7
 
 @dataclass(frozen=True)
 class Work:
-    """A piece of work of one model: a whole training step, or reading a batch as on the CPU or as on a GPU."""
+    """A piece of work of one model: a whole training step, reading a batch as on the CPU or as on a GPU, or answers."""
 
     what: str
     model: str = "cordgt"
@@ -51,6 +53,8 @@ WORKS = {
     "cordgt, step with event features": Work("step", features=True),
     "cordgt, read": Work("read"),
     "cordgt, read as on a GPU": Work("read as on a GPU"),
+    "cordgt, evaluate": Work("evaluate"),
+    "cordgt, recommend": Work("recommend"),
 }
 
 
@@ -71,12 +75,24 @@ def count(work: Work) -> Counts:
         step = Step(network, task, torch.optim.Adam(network.parameters()), 0, 1)
         step(position, torch.ones(BATCH))  # Adam makes its state at the first
         return counts_of(lambda: step(position, torch.ones(BATCH)))
+    if work.what in ("evaluate", "recommend"):
+        return answers(network, task, work.what)
     queries = task.queries(position, position[:1].expand_as(position), task.pools.train, seed=0, epoch=1)
     history = task.training
     if work.what == "read as on a GPU":
         history = replace(history, index=history.index.plain(), epoch=torch.ones((), dtype=torch.int64))
     network.reader.pairs(history, queries)  # what is kept is made
     return counts_of(lambda: network.reader.pairs(history, queries))
+
+
+def answers(network: LinkModel, task: LinkTask, what: str) -> Counts:
+    """Scoring events of the validation period, or one source against three times all destinations: several chunks."""
+    queries = task.evaluation_queries("validation", "transductive")[1].take(slice(120))
+    if what == "recommend":
+        everyone = torch.from_numpy(np.unique(task.stream.dst)).repeat(9)[None]
+        queries = replace(queries.take(slice(1)), dst=everyone)
+    assert queries.dst.numel() > 200  # what a CPU scores at once
+    return counts_of(lambda: score_queries(network, task.whole, queries))
 
 
 def pins() -> dict[str, dict[str, Any]]:
@@ -105,6 +121,24 @@ def _which(found: Counts, pinned: dict[str, Any]) -> str:
 def test_no_more_work_than_pinned(name: str) -> None:
     said = differences(name, count(WORKS[name]), pins()[name])
     assert not said, "\n".join([*said, "Meant? python tests/unit/test_work_of_a_step.py --update"])
+
+
+def peak_of_a_step(size: int) -> int:
+    settings = make("cordgt", SIZES | {"batch_size": size})
+    task = LinkTask.prepare(stream(False), settings.protocol, seed=0, device=torch.device("cpu"))
+    network = make_network(settings, edge_dim=0, node_dim=0).train()
+    step = Step.of(settings, task, network, torch.optim.Adam(network.parameters()), 1)
+    position, weight = torch.from_numpy(task.split.train[-size:]), torch.ones(size)
+    step(position, weight)  # Adam makes its state at the first
+    return counts_of(lambda: step(position, weight)).peak_bytes
+
+
+def test_a_cpu_works_off_a_batch_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a larger batch takes is what a part takes, and little more: its layers stay in the cache."""
+    paper = make("cordgt", {"fanout": (32, 1)})
+    assert make_network(paper, edge_dim=0, node_dim=0).queries_at_once == 25
+    monkeypatch.setattr(Cordgt, "queries_at_once", 25)
+    assert peak_of_a_step(100) < 1.1 * peak_of_a_step(50)
 
 
 def test_a_rise_is_told() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from cordgt.bench.place import Place
 from cordgt.bench.stages import evaluate, index, sample, whole_step
 from cordgt.bench.suite import about
-from cordgt.errors import SettingError
+from cordgt.errors import DataError, SettingError
 from cordgt.events import EventStream
 from cordgt.files import write_atomically
 from cordgt.settings import Settings
@@ -19,19 +19,28 @@ from cordgt.twins import is_twin, twin_stream
 
 EVENTS = (1, 4, 16)  # times the events
 CONTEXT = (1, 2, 4)  # times the first hop's fan-out
+LEAST = 16 * EVENTS[-1]  # events of the largest stream: the smallest has 16, enough to be split
 
 
-def grow(place: Place, scale: float = 1.0, told: Callable[[str], None] | None = None) -> dict[str, Any]:
+def grow(place: Place, scale: float | None = None, told: Callable[[str], None] | None = None) -> dict[str, Any]:
     """Index, sampling, step and evaluation at 1, 4 and 16 times the events, and at 1, 2 and 4 times the context.
 
     Of a twin the largest stream is ``scale`` times its published size, generated at each size; of other data it is the
-    whole stream, and the smaller ones are its first events. SettingError for a model without a fan-out.
+    whole stream, and the smaller ones are its first events. SettingError for a model without a fan-out, DataError for
+    too few events.
     """
     if not hasattr(place.settings.model_settings, "fanout"):
         raise SettingError(f"growth needs a model with a fan-out; {place.settings.model} has none.")
+    if scale is not None and not is_twin(place.stream.name):
+        raise SettingError(f"--scale is for twins, which have any size; {place.stream.name} has its own.")
+    if not is_twin(place.stream.name) and place.stream.n_events < LEAST:
+        raise DataError(
+            f"{place.stream.name}: {place.stream.n_events:,} events are too few to see cost grow: a sixteenth of them "
+            f"is trained on too, so at least {LEAST} are needed. --data food-twin has many."
+        )
     tell = told or (lambda _: None)
     events, context = [], []
-    for times, stream in _streams(place.stream, scale):
+    for times, stream in _streams(place.stream, scale or 1.0):
         tell(f"{times} × events: {stream.n_events:,}")
         at = replace(place, stream=stream)
         events.append({"times": times, "events": stream.n_events, "nodes": stream.n_nodes} | _costs(at, all_=True))
@@ -72,9 +81,11 @@ def _wider(settings: Settings, times: int) -> Settings:
 
 def _costs(place: Place, *, all_: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for stage in (index, sample, whole_step, evaluate) if all_ else (whole_step,):
-        found |= stage(place).figures
-    found["epoch_seconds"] = found["step_ms"] / 1e3 * len(place.task.split.train) / place.settings.training.batch_size
+    with place.memory_explained():
+        for stage in (index, sample, whole_step, evaluate) if all_ else (whole_step,):
+            found |= stage(place).figures
+        batches = len(place.task.split.train) / place.settings.training.batch_size
+    found["epoch_seconds"] = found["step_ms"] / 1e3 * batches
     return found
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from cordgt import models
 from cordgt.bench.machine import Limits
 from cordgt.context import TreeShape
 from cordgt.errors import SettingError
@@ -16,7 +19,7 @@ from cordgt.models.base import LinkModel
 from cordgt.settings import Settings
 from cordgt.step import Average, Step
 from cordgt.tasks.link import LinkTask
-from cordgt.training import make_network, use_precision
+from cordgt.training import fits_told, make_network, memory_explained, use_precision, what_fits
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,12 @@ class Place:
         made = make_network(self.settings, edge_dim=self.stream.edge_dim, node_dim=self.stream.node_dim)
         return made.to(self.device)
 
+    @contextmanager
+    def memory_explained(self) -> Iterator[None]:
+        """RunError, as a training says it, where memory runs out while something is measured."""
+        with memory_explained(self.settings), fits_told(lambda: what_fits(self.settings, self.task, self.model)):
+            yield
+
     @property
     def trees(self) -> TreeShape | None:
         """The shape of the model's trees, where it reads trees."""
@@ -53,12 +62,16 @@ class Place:
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
         """As training makes it; SettingError where there is nothing to train."""
-        if not self.model.trains:
-            raise SettingError(f"{self.settings.model} has nothing to train: no step to measure.")
+        self.check_trains()
         cuda = self.device.type == "cuda"
         return torch.optim.Adam(
             self.model.parameters(), lr=self.settings.training.lr, capturable=cuda, fused=True if cuda else None
         )
+
+    def check_trains(self) -> None:
+        """SettingError where there is nothing to train."""
+        if not models.find(self.settings.model).network.trains:
+            raise SettingError(f"{self.settings.model} has nothing to train: no step to measure.")
 
     def step(self) -> Step:
         """One training step as the loop takes it; on a GPU before it is captured."""

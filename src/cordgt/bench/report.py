@@ -90,9 +90,21 @@ def sentences(found: dict[str, Any]) -> list[str]:
     if held:
         peaks = ", ".join(f"{n} events {mb:,.0f} MB" for n, mb in held["peak_mb"].items())
         said.append(f"Peak of a step: {peaks}.")
-        if held["batch_that_fits"] is not None:
-            said.append(f"In the {held['free_mb'] / 1024:,.1f} GB free now, about {held['batch_that_fits']:,} fit.")
+        said += _what_fits(held)
     return said
+
+
+def _what_fits(held: dict[str, Any]) -> list[str]:
+    """Which batches fit what is free; nothing where that is not known."""
+    if held["free_mb"] is None:
+        return []
+    free = f"{held['free_mb'] / 1024:,.1f} GB free now"
+    if held["part"] is None:
+        return [f"In the {free}, about {held['batch_that_fits']:,} fit."]
+    parts = f"A batch is worked off {held['part']} events at a time, {held['part_mb']:,.0f} MB at the peak"
+    if held["any_batch_fits"]:
+        return [f"{parts}: in the {free} a batch of any size fits."]
+    return [f"{parts}, which the {free} do not hold: about {held['batch_that_fits']:,} events fit."]
 
 
 def floor(found: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from cordgt import processes
 from cordgt.bench.place import Place
 from cordgt.bench.timing import Stopwatch, summary
 from cordgt.errors import RunError, SettingError
-from cordgt.launch import FIGURES, launch
+from cordgt.launch import FIGURES, cores, launch
 from cordgt.step import Step
 
 
@@ -32,19 +32,28 @@ def counts_of(text: str) -> list[int]:
     return found
 
 
+def crowded(counts: Sequence[int]) -> str:
+    """What to say of more processes than cores; empty where there are enough."""
+    if counts[-1] <= cores():
+        return ""
+    return f"{counts[-1]} processes share {cores()} core{'s' * (cores() > 1)}: they take turns, and gain nothing by it."
+
+
 def compare(counts: Sequence[int], argv: Sequence[str], told: Callable[[str], None]) -> list[dict[str, Any]]:
     """Measure a step with each number of processes of one thread, and with one process of as many threads instead.
 
-    ``cordgt ARGV`` is run for each, and calls `measure`. ``told`` hears of each before it begins.
+    There are no more threads than cores: torch takes none. ``cordgt ARGV`` is run for each, and calls `measure`.
+    ``told`` hears of each before it begins.
     """
     rows = []
-    for n, threads in [(n, 1) for n in counts] + [(1, n) for n in counts if n > 1]:
+    threaded = sorted({min(n, cores()) for n in counts} - {1})
+    for n, threads in [(n, 1) for n in counts] + [(1, n) for n in threaded]:
         told(f"{n} process{'es' * (n > 1)} of {threads} thread{'s' * (threads > 1)}")
         with tempfile.TemporaryDirectory(prefix="cordgt-") as folder:
             file = Path(folder) / "figures.json"
             code = launch(n, argv, {FIGURES: str(file), "OMP_NUM_THREADS": str(threads)})
             if code or not file.exists():
-                raise RunError(f"The measurement with {n} processes ended with exit code {code}.")
+                raise RunError(f"The measurement with {n} process{'es' * (n > 1)} ended with exit code {code}.")
             rows.append(json.loads(file.read_text(encoding="utf-8")))
     first = rows[0]["step_ms"]
     return [row | {"speed_up": first / row["step_ms"]} for row in rows]
@@ -59,7 +68,8 @@ def measure(place: Place) -> None:
     group, repeat = processes.join(), place.repeat
     task = replace(place.task, group=group)
     step = Step(place.model.train(), task, place.optimizer, place.settings.seed, 1)
-    position, weight = place.batch()
+    with place.memory_explained():
+        position, weight = place.batch()
     gradients = torch.zeros(sum(q.numel() for q in place.model.parameters()), device=place.device)
 
     def medians(work: Callable[[], Any]) -> tuple[float, float]:
@@ -67,7 +77,9 @@ def measure(place: Place) -> None:
         of_wall, of_cpu = (1e3 * summary(list(times)).median for times in zip(*samples, strict=True))
         return of_wall, of_cpu
 
-    (step_ms, cpu_ms), (sum_ms, _) = medians(lambda: step(position, weight)), medians(lambda: group.add_up(gradients))
+    with place.memory_explained():
+        step_ms, cpu_ms = medians(lambda: step(position, weight))
+    sum_ms, _ = medians(lambda: group.add_up(gradients))
     if group.leads:
         found: dict[str, Any] = {
             "processes": group.size,

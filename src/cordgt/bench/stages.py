@@ -16,12 +16,13 @@ from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.timing import timed
 from cordgt.context import TreeShape, sample_trees
-from cordgt.counting import batch_that_fits, counts_of, free_memory, peak_bytes
+from cordgt.counting import batch_that_fits, counts_of, free_memory, peak_bytes, peak_of
 from cordgt.errors import SettingError
 from cordgt.history import Queries
 from cordgt.index import TemporalIndex
 from cordgt.step import CapturedStep
 from cordgt.tasks.link import score_queries
+from cordgt.training import part_size, peak_at_once
 
 NEIGHBOURS = 20  # of the sampling figure that can be compared: one hop of so many
 
@@ -174,18 +175,32 @@ def whole_step(place: Place) -> Measured:
 
 
 def memory(place: Place) -> dict[str, Any]:
-    """What a step of some batch sizes takes at its peak, and which size would fill what is free now."""
+    """What a step of some batch sizes takes at its peak, and which size would fill what is free now.
+
+    The peak grows with the batch, up to a part where a step works off parts: ``part_mb`` is that of a part, and any
+    batch fits where one does.
+    """
     run, size = place.step(), place.settings.training.batch_size
+    part = part_size(place.settings, place.model, place.device)
+    most = size if part is None else min(size, part)
 
     def peak(n: int) -> int:
+        if part is not None:
+            return peak_at_once(place.settings, place.task, place.model, n)
         return peak_bytes(lambda: run(*place.batch(n)), place.device)
 
-    tried = {n: peak(n) for n in sorted({max(1, size // 4), max(2, size // 2), size})}
+    on_line = {n: peak(n) for n in sorted({max(1, most // 4), max(2, most // 2), most})}
+    tried = on_line if size in on_line else on_line | {size: peak_of(on_line, most)}
     free = free_memory(place.device)
+    fits = None if free is None else batch_that_fits(on_line, free)
+    any_fits = part is not None and fits is not None and fits >= part
     return {
         "peak_mb": {str(n): n_bytes / 2**20 for n, n_bytes in tried.items()},
         "free_mb": None if free is None else free / 2**20,
-        "batch_that_fits": None if free is None else batch_that_fits(tried, free),
+        "part": part,
+        "part_mb": None if part is None else peak_of(on_line, part) / 2**20,
+        "batch_that_fits": None if any_fits else fits,
+        "any_batch_fits": any_fits,
     }
 
 

@@ -19,6 +19,7 @@ from cordgt.events import EventStream
 from cordgt.files import write_atomically
 from cordgt.settings import Settings
 from cordgt.threads import keep_threads
+from cordgt.training import memory_explained
 
 ALL = ("machine", *STAGES)
 
@@ -28,7 +29,8 @@ def prepare(stream: EventStream, settings: Settings, device: torch.device, *, re
     keep_threads()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if settings.training.precision == "tf32" else "highest")
-    limits = machine.measure(device, repeat=max(repeat, 3), toy=quick)
+    with memory_explained(settings):
+        limits = machine.measure(device, repeat=max(repeat, 3), toy=quick)
     return Place(stream, settings, device, limits, repeat, quick)
 
 
@@ -47,7 +49,8 @@ def run(place: Place, stages: Sequence[str], told: Callable[[str], None] | None 
         if told is not None:
             told(name)
         try:
-            measured = STAGES[name](place)
+            with place.memory_explained():
+                measured = STAGES[name](place)
         except SettingError as error:
             if len(stages) == 1:
                 raise
@@ -55,7 +58,11 @@ def run(place: Place, stages: Sequence[str], told: Callable[[str], None] | None 
             continue
         rows += measured.rows
         figures |= measured.figures
-    return about(place) | figures | {"stages": [row.as_json(place.limits) for row in rows], "left_out": left_out}
+    return (
+        about(place)
+        | figures
+        | {"stages": [row.as_json(place.limits) for row in rows], "left_out": list(dict.fromkeys(left_out))}
+    )
 
 
 def about(place: Place) -> dict[str, Any]:
@@ -77,10 +84,11 @@ def trace(place: Place, path: Path) -> None:
     """One training step as a trace that Chrome and Perfetto show, written whole or not at all. Not captured."""
     from torch.profiler import ProfilerActivity, profile
 
-    place.model.train()
-    run_step, (position, weight) = place.step(), place.batch()
-    run_step(position, weight)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if place.device.type == "cuda" else [])
-    with profile(activities=activities, record_shapes=True) as profiler:
+    with place.memory_explained():
+        place.model.train()
+        run_step, (position, weight) = place.step(), place.batch()
         run_step(position, weight)
+        with profile(activities=activities, record_shapes=True) as profiler:
+            run_step(position, weight)
     write_atomically(path, lambda part: profiler.export_chrome_trace(str(part)))

@@ -90,7 +90,13 @@ def main() -> None:
 def _lone_json(args: list[str]) -> list[str]:
     """``--json`` without a file means standard output."""
     pairs = zip(args, [*args[1:], "--"], strict=False)  # each word, and the one after it
-    return [f"{word}=-" if word == "--json" and not _names_json(after) else word for word, after in pairs]
+    # `bench STAGE` takes no other file: what follows is meant for the answer, be it a folder by mistake.
+    alone = args[:1] == ["bench"] and len(args) > 1 and not args[1].startswith("-")
+
+    def names(after: str) -> bool:
+        return _names_json(after) or (alone and not after.startswith("-"))
+
+    return [f"{word}=-" if word == "--json" and not names(after) else word for word, after in pairs]
 
 
 def _names_json(word: str) -> bool:

@@ -77,11 +77,19 @@ def bench(
     ] = 7,
     quick: Annotated[bool, flag("--quick", "Small sizes: to see that it runs.")] = False,
     scale: Annotated[
-        float, typer.Option(min=0.001, metavar="X", help="growth: the largest stream, as a multiple of the twin.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            min=0.001, metavar="X", show_default="1", help="growth: the largest stream, as a multiple of the twin."
+        ),
+    ] = None,
     processes: Annotated[
-        str, typer.Option(metavar="N,N", help="processes: how many to share a step among, one after the other.")
-    ] = "1,2",
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            show_default="1,2",
+            help="processes: how many to share a step among, one after the other.",
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="growth: draw it, as PNG, PDF or SVG.")] = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write a step as a Chrome trace, for Perfetto.")
@@ -101,12 +109,17 @@ def bench(
     if started_as_one_of_several() and stage != "processes":
         raise SettingError(f"`cordgt bench {stage}` runs in one process: start it without torchrun.")
     answers.check_json(json_)
+    _check_meant_for(stage, {"--plot": plot, "--scale": scale}, "growth")
+    _check_meant_for(stage, {"--processes": processes}, "processes")
     answers.check_output(plot, (".png", ".pdf", ".svg"))
+    answers.check_output(trace, endings=())
     settings = settings_for(data, model, None, set_, None, None)
     on = choose_device(device)
     place = suite.prepare(load_data(data, {}), settings, on, repeat=repeat, quick=quick or is_measured())
+    if trace is not None:
+        place.check_trains()
     if stage == "processes":
-        shared = bench_shared(place, processes, _measuring)
+        shared = bench_shared(place, processes or "1,2", _measuring)
         if shared is None:
             return
         found = shared
@@ -114,7 +127,7 @@ def bench(
         found = growth.grow(place, scale, _measuring)
     else:
         found = suite.run(place, suite.ALL if stage == "all" else (stage,), _measuring)
-    if plot is not None and stage == "growth":
+    if plot is not None:
         growth.plot(found, plot)
         console.note(f"{plot}: written")
     if trace is not None:
@@ -152,6 +165,13 @@ def say_version(asked: bool) -> None:
     if asked:
         console.out.print(f"cordgt {__version__}", highlight=False)
         raise typer.Exit
+
+
+def _check_meant_for(stage: str, given: dict[str, object], only: str) -> None:
+    """SettingError for an option that says nothing to this stage: it would be ignored."""
+    for option, value in given.items():
+        if value is not None and stage != only:
+            raise SettingError(f"{option} is for `cordgt bench {only}`: leave it out for {stage}.")
 
 
 def _measuring(what: str) -> None:

@@ -65,7 +65,10 @@ def bench_shared(place: Place, counts: str, told: Callable[[str], None]) -> dict
     if is_measured():
         shared.measure(place)
         return None
-    return suite.about(place) | {"shared": shared.compare(shared.counts_of(counts), sys.argv[1:], told)}
+    asked = shared.counts_of(counts)
+    if place.device.type == "cpu" and shared.crowded(asked):
+        console.note(shared.crowded(asked))
+    return suite.about(place) | {"shared": shared.compare(asked, sys.argv[1:], told)}
 
 
 def leads() -> bool:
@@ -83,7 +86,11 @@ def among_others(command: str) -> Iterator[None]:
     quiet = is_measured() or os.environ.get("RANK", "0") != "0"
     if not started_as_one_of_several():
         console.err.quiet = is_measured()  # the one that measures has said it all already
-        yield
+        try:
+            yield
+        except CordgtError:
+            console.err.quiet = False
+            raise
         return
     from cordgt import processes
 

@@ -34,7 +34,6 @@ class LinkModel(nn.Module):
 
     reader: Reader
     trains = True  # False for a rule without parameters
-    queries_at_once: int | None = None  # of a training batch on a CPU, two candidates each, if it may be done in parts
     pairs_at_once = 2000  # how many pairs are scored in one piece outside training: bounds the memory
     pairs_at_once_on_cpu: int | None = None  # where fewer, that fit its cache, are faster there
     halves = False  # True: it may be trained in bfloat16, because it keeps in float32 what that would spoil
@@ -42,6 +41,11 @@ class LinkModel(nn.Module):
     remembers = False  # True: in training a state goes from batch to batch, in one process; see `carried`
     by_number = False  # True: it learns something of each node by itself, so a new one is not like a known one
     transductive = False  # True: moreover it is made with n_nodes=, and has no figures for new nodes
+
+    @property
+    def queries_at_once(self) -> int | None:
+        """Of a training batch on a CPU, two candidates each, if it may be worked off in parts: what fits its caches."""
+        return None
 
     def works_apart(self) -> bool:
         """Whether threads of a CPU may each work off a part of a batch at the same time, as `queries_at_once` has them:

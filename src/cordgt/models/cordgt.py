@@ -260,7 +260,11 @@ class Cordgt(LinkModel):
         )
         self.head_mlp = MergeHead(dim) if settings.head == "mlp" else None
         self.head_linear = nn.Linear(dim, 1) if settings.head == "linear" else None
-        self.queries_at_once = -(-IN_CACHE // (4 * self.shape.size * dim))  # of two candidates, so four sequences
+
+    @property
+    def queries_at_once(self) -> int | None:
+        """Four sequences each."""
+        return -(-IN_CACHE // (4 * self.shape.size * self.settings.hidden))
 
     def works_apart(self) -> bool:
         """Plain dropout draws from torch's generator, that of `cordgt.attention` does not."""

@@ -1,0 +1,78 @@
+"""Fused kernels are found by the name of their module, on a GPU alone: a wrong name would show only there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from cordgt import kernels
+
+PACKAGE = Path(kernels.__file__).parents[1]
+KERNELS = PACKAGE / "kernels"
+# The module of kernels that serves, by the module that asks for it: one that is gone is a fast path lost.
+ASKED = {
+    "encoding": {"waves"},
+    "index": {"past"},
+    "models/cordgt": {"encoder", "tokens"},
+    "proximity": {"proximity"},
+}
+# What is called of each; the same question is asked of `TemporalIndex.fused` in other modules.
+CALLED = {
+    "waves": {"sinusoids"},
+    "past": {"ask"},
+    "encoder": {"fits", "encode"},
+    "tokens": {"fits", "tokens"},
+    "proximity": {"slots", "pairs"},
+}
+
+
+def asked_in(path: Path) -> Iterator[str]:
+    """Names given to ``kernels.fused`` in a module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "kernels.fused":
+            assert isinstance(node.args[0], ast.Constant), f"{path.name}: the name must stand there, to be checked"
+            yield node.args[0].value
+
+
+def functions_of(name: str) -> set[str]:
+    tree = ast.parse((KERNELS / f"{name}.py").read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_kernel_is_asked_for_where_it_was() -> None:
+    modules = [path for path in PACKAGE.rglob("*.py") if KERNELS not in path.parents]
+    asked = {path.relative_to(PACKAGE).with_suffix("").as_posix(): set(asked_in(path)) for path in modules}
+    assert {module: names for module, names in asked.items() if names} == ASKED
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_a_name_leads_to_its_functions(name: str) -> None:
+    assert functions_of(name) >= CALLED[name]
+
+
+def past_called() -> Iterator[str]:
+    """Attributes of ``past``, as `TemporalIndex.fused` is called wherever it is asked."""
+    for path in (PACKAGE / f"{name}.py" for name in ("index", "context", "distance")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "past":
+                yield node.attr
+
+
+def test_what_reads_the_past_is_there() -> None:
+    called = set(past_called())
+    assert len(called) >= 4
+    assert called <= functions_of("past")
+
+
+def test_kernels_serve_a_gpu_unless_plain_operations_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_present", lambda: True)
+    monkeypatch.setattr(kernels, "import_module", lambda name: name)
+    monkeypatch.delenv(kernels.PLAIN, raising=False)
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    assert kernels.fused("past", cuda) == "cordgt.kernels.past" and kernels.fused("past", cpu) is None
+    with kernels.plainly():
+        assert kernels.fused("past", cuda) is None
