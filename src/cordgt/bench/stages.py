@@ -20,7 +20,7 @@ from cordgt.counting import batch_that_fits, counts_of, free_memory, peak_bytes,
 from cordgt.errors import SettingError
 from cordgt.history import Queries
 from cordgt.index import TemporalIndex
-from cordgt.step import CapturedStep
+from cordgt.step import CapturedStep, Step
 from cordgt.tasks.link import score_queries
 from cordgt.training import part_size, peak_at_once
 
@@ -154,7 +154,7 @@ def whole_step(place: Place) -> Measured:
     with kernels.plainly():  # operations are counted where they are torch's
         counted = counts_of(lambda: run(position, weight))
     eager = timed(lambda: run(position, weight), place.device, place.repeat)
-    peak = peak_bytes(lambda: run(position, weight), place.device)
+    peak = peak_of_step(place, run, len(position))
     best, rows = eager, []
     common: dict[str, Any] = {"flops": counted.flops, "bytes": counted.moved_bytes, "peak": peak}
     common |= {"items": len(position), "unit": "events"}
@@ -174,6 +174,14 @@ def whole_step(place: Place) -> Measured:
     return Measured(rows, figures)
 
 
+def peak_of_step(place: Place, run: Step, n: int) -> int:
+    """The most bytes that a step of ``n`` events holds at once: where it works off parts, those that are at work."""
+    part = part_size(place.settings, place.model, place.device)
+    if part is not None:
+        return peak_at_once(place.settings, place.task, place.model, min(n, part))
+    return peak_bytes(lambda: run(*place.batch(n)), place.device)
+
+
 def memory(place: Place) -> dict[str, Any]:
     """What a step of some batch sizes takes at its peak, and which size would fill what is free now.
 
@@ -183,13 +191,7 @@ def memory(place: Place) -> dict[str, Any]:
     run, size = place.step(), place.settings.training.batch_size
     part = part_size(place.settings, place.model, place.device)
     most = size if part is None else min(size, part)
-
-    def peak(n: int) -> int:
-        if part is not None:
-            return peak_at_once(place.settings, place.task, place.model, n)
-        return peak_bytes(lambda: run(*place.batch(n)), place.device)
-
-    on_line = {n: peak(n) for n in sorted({max(1, most // 4), max(2, most // 2), most})}
+    on_line = {n: peak_of_step(place, run, n) for n in sorted({max(1, most // 4), max(2, most // 2), most})}
     tried = on_line if size in on_line else on_line | {size: peak_of(on_line, most)}
     free = free_memory(place.device)
     fits = None if free is None else batch_that_fits(on_line, free)
