@@ -28,7 +28,7 @@ from cordgt.report.one import FILE, write_report
 from cordgt.run import BEFORE_CONFIG, RunFolder, Unwritten, every_setting, fingerprint, ids_fingerprint
 from cordgt.settings import Settings, known_keys, make
 from cordgt.store import open_store
-from cordgt.tasks.link import PARTS, LinkTask, history_of, split_of
+from cordgt.tasks.link import MEASURED_BY, PARTS, LinkTask, history_of, split_of
 from cordgt.tensorboard import curves
 from cordgt.threads import keep_threads
 from cordgt.training import (
@@ -45,7 +45,7 @@ from cordgt.training import (
 )
 
 # What may differ from training when a run is evaluated; anything else would measure it on events it was trained on.
-EVALUATION_KEYS = ("visibility", "negatives", "pool", "ranking", "eval_batch", "eval_seed")
+EVALUATION_KEYS = (*MEASURED_BY, "pool")  # for which the pools are laid out anew
 
 
 def _check_same_protocol(folder: RunFolder, settings: Settings, metrics: Mapping[str, Any]) -> None:

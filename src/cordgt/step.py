@@ -10,10 +10,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from cordgt.attention import drawing_from
 from cordgt.models.base import LinkModel, mapped, moved, tensors
 from cordgt.settings import Settings
 from cordgt.tasks.link import LinkTask
-from cordgt.threads import keep_threads, side_by_side
+from cordgt.threads import alone, keep_threads, side_by_side
 
 
 class Average:
@@ -104,7 +104,7 @@ class Step:
         optimizer: torch.optim.Optimizer,
         epoch: Tensor | int,
         average: Average | None = None,
-    ) -> Step:
+    ) -> Self:
         """The step that settings ask for, in training as where it is measured."""
         training = settings.training
         half = task.network_device.type == "cuda" and model.halves and training.precision == "bf16"
@@ -133,7 +133,8 @@ class Step:
         n_parts = self._n_parts(len(position))
         if n_parts > 1:
             return self._in_parts(position, share, start, n_parts)
-        return self._learn(moved(self.read(position, start), self.device), share)
+        with alone() if self.device.type == "cpu" and self.model.works_apart() else nullcontext():
+            return self._learn(moved(self.read(position, start), self.device), share)
 
     def _n_parts(self, n: int) -> int:
         """In how many parts ``n`` events are worked off: one on a GPU, and where there is too little to share.

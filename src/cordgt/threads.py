@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Barrier
@@ -55,12 +55,17 @@ def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> Itera
         return
     crew = _crew(n, os.getpid())
     waiting: deque[Future[Result]] = deque()
-    for item in items:
-        waiting.append(crew.submit(work, item))
-        if len(waiting) > n:
+    try:
+        for item in items:
+            waiting.append(crew.submit(work, item))
+            if len(waiting) > n:
+                yield waiting.popleft().result()
+        while waiting:
             yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+    finally:  # after an error nothing goes on unseen, or holds memory that is asked for
+        for left in waiting:
+            left.cancel()
+        wait(waiting)
 
 
 @lru_cache
@@ -71,8 +76,14 @@ def _crew(n: int, _process: int) -> ThreadPoolExecutor:
     """
     crew = ThreadPoolExecutor(n, thread_name_prefix="cordgt-computes", initializer=_compute_alone)
     together = Barrier(n)
-    list(crew.map(lambda _: together.wait(), range(n)))
-    torch.set_num_threads(n)
+    try:
+        list(crew.map(lambda _: together.wait(), range(n)))
+    except BaseException:  # a thread that could not be started: the others would wait for it for ever
+        together.abort()
+        crew.shutdown(wait=False)
+        raise
+    finally:
+        torch.set_num_threads(n)
     return crew
 
 

@@ -129,11 +129,13 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return any(words in str(error) for words in ("can't allocate memory", "not enough memory", "CUDA out of memory"))
 
 
-def part_size(settings: Settings, model: LinkModel, device: torch.device) -> int | None:
-    """The batch above which a step takes no more memory, because it works off parts; None where there is none."""
+def events_at_once(settings: Settings, model: LinkModel, device: torch.device) -> int | None:
+    """The most events that a step holds at once, because it works off parts, as many as there are threads.
+
+    None where it works off everything together.
+    """
     part = events_a_part(model, settings.training.drawn) if device.type == "cpu" else None
-    beside = torch.get_num_threads() if model.works_apart() else 1
-    return None if part is None else part * beside * max(1, settings.training.pieces)
+    return part if part is None or not model.works_apart() else part * torch.get_num_threads()
 
 
 def what_fits(settings: Settings, task: LinkTask, model: LinkModel) -> str:
@@ -151,18 +153,18 @@ def what_fits(settings: Settings, task: LinkTask, model: LinkModel) -> str:
         return ""
     if free is None:
         return ""
-    n, part = batch_that_fits(peaks, free) * max(1, settings.training.pieces), part_size(settings, model, device)
-    bounded = part is not None and size > part
-    together = (part or size) // max(1, settings.training.pieces)
-    parts = f"A batch is worked off {together} events at a time" if bounded else ""
-    if part is not None and bounded and n >= part:
+    pieces = max(1, settings.training.pieces)
+    n, at_once = batch_that_fits(peaks, free), events_at_once(settings, model, device)
+    bounded = at_once is not None and size > at_once * pieces
+    parts = f"A batch is worked off {at_once} events at a time" if bounded else ""
+    if at_once is not None and bounded and n >= at_once:
         if size * PLACE_BYTES > free:
             return ""  # it is the batch after all
-        each = peak_of(peaks, together) / 2**20
-        return f"{parts}, which takes about {each:,.0f} MB: only below {part} does a smaller batch_size take less."
-    if n >= size:
+        each, below = peak_of(peaks, at_once) / 2**20, at_once * pieces
+        return f"{parts}, which takes about {each:,.0f} MB: only below {below} does a smaller batch_size take less."
+    if n * pieces >= size:
         return ""
-    told = f"batch_size={n}" if n else "no batch"
+    told = f"batch_size={n * pieces}" if n else "no batch"
     by = f"{parts}; by" if parts else "By"
     return f"{by} a step of {2 * few} events, {told} would fit the {free / 2**30:.1f} GB that are free."
 
@@ -244,7 +246,7 @@ class StoppableStep(Step):
     checkpoint holds are those before the batch.
     """
 
-    stop: Stop = field(default_factory=Stop)
+    stop: Stop = field(default_factory=Stop)  # one that nobody asks, until the training's own takes its place
 
     def read(self, position: Tensor, batch_start: Tensor) -> Any:
         """What the network is told of a part, unless it is time to end."""
@@ -357,7 +359,6 @@ class Fit:
         epoch = self.epoch_tensor if recorded and not fed else 0
         if self.task.group.size == 1 and not recorded:  # several processes end after the same batch
             step = StoppableStep.of(self.settings, self.task, self.model, self.optimizer, epoch, self.average)
-            assert isinstance(step, StoppableStep)
             step.stop = self.stop
             return step
         plain = Step.of(self.settings, self.task, self.model, self.optimizer, epoch, self.average)

@@ -102,6 +102,11 @@ def test_threads_that_compute_side_by_side_change_nothing(
         found.append(a_step(10, 0.3, monkeypatch))
     assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others, strict=True))
     assert not torch.equal(found[0][0], a_step(20, 0.3, monkeypatch)[0])
+    few = []
+    for n in (1, 2):
+        threads(n)
+        few.append(a_step(1000, 0.3, monkeypatch))  # too little to share
+    assert all(torch.equal(a, b) for a, b in zip(*few, strict=True))
 
 
 def a_step(at_once: int | None, drop: float, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:

@@ -67,9 +67,9 @@ def test_memory_grows_with_the_batch(found: dict[str, Any]) -> None:
     assert list(peaks) == ["5", "10", "20"]
     assert peaks["5"] < peaks["10"] < peaks["20"]
     assert found["memory"]["any_batch_fits"] and found["memory"]["batch_that_fits"] is None
-    part = found["memory"]["part"]
+    part = found["memory"]["at_once"]
     assert part > 20
-    assert found["memory"]["part_mb"] == pytest.approx(part / 20 * peaks["20"], rel=0.1)
+    assert found["memory"]["at_once_mb"] == pytest.approx(part / 20 * peaks["20"], rel=0.1)
 
 
 @pytest.mark.parametrize(

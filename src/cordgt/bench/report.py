@@ -99,9 +99,9 @@ def _what_fits(held: dict[str, Any]) -> list[str]:
     if held["free_mb"] is None:
         return []
     free = f"{held['free_mb'] / 1024:,.1f} GB free now"
-    if held["part"] is None:
+    if held["at_once"] is None:
         return [f"In the {free}, about {held['batch_that_fits']:,} fit."]
-    parts = f"A batch is worked off {held['part']} events at a time, {held['part_mb']:,.0f} MB at the peak"
+    parts = f"A batch is worked off {held['at_once']} events at a time, {held['at_once_mb']:,.0f} MB at the peak"
     if held["any_batch_fits"]:
         return [f"{parts}: in the {free} a batch of any size fits."]
     return [f"{parts}, which the {free} do not hold: about {held['batch_that_fits']:,} events fit."]

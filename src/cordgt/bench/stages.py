@@ -22,7 +22,7 @@ from cordgt.history import Queries
 from cordgt.index import TemporalIndex
 from cordgt.step import CapturedStep, Step
 from cordgt.tasks.link import score_queries
-from cordgt.training import part_size, peak_at_once
+from cordgt.training import events_at_once, peak_at_once
 
 NEIGHBOURS = 20  # of the sampling figure that can be compared: one hop of so many
 
@@ -176,31 +176,36 @@ def whole_step(place: Place) -> Measured:
 
 def peak_of_step(place: Place, run: Step, n: int) -> int:
     """The most bytes that a step of ``n`` events holds at once: where it works off parts, those that are at work."""
-    part = part_size(place.settings, place.model, place.device)
-    if part is not None:
-        return peak_at_once(place.settings, place.task, place.model, min(n, part))
+    at_once = events_at_once(place.settings, place.model, place.device)
+    if at_once is not None:
+        piece = -(-n // max(1, place.settings.training.pieces))
+        return peak_at_once(place.settings, place.task, place.model, min(piece, at_once))
     return peak_bytes(lambda: run(*place.batch(n)), place.device)
 
 
 def memory(place: Place) -> dict[str, Any]:
     """What a step of some batch sizes takes at its peak, and which size would fill what is free now.
 
-    The peak grows with the batch, up to a part where a step works off parts: ``part_mb`` is that of a part, and any
-    batch fits where one does.
+    The peak grows with the batch, up to what is worked off at once where a step works off parts: ``at_once_mb`` is its
+    peak, and any batch fits where that does.
     """
     run, size = place.step(), place.settings.training.batch_size
-    part = part_size(place.settings, place.model, place.device)
-    most = size if part is None else min(size, part)
-    on_line = {n: peak_of_step(place, run, n) for n in sorted({max(1, most // 4), max(2, most // 2), most})}
-    tried = on_line if size in on_line else on_line | {size: peak_of(on_line, most)}
+    at_once = events_at_once(place.settings, place.model, place.device)
+    most = size if at_once is None else min(size, at_once)
+    sizes = sorted({max(1, most // 4), max(2, most // 2), most})
+    if at_once is None:
+        on_line = {n: peak_of_step(place, run, n) for n in sizes}
+    else:
+        on_line = {n: peak_at_once(place.settings, place.task, place.model, n) for n in sizes}
+    tried = on_line | {size: peak_of_step(place, run, size)}
     free = free_memory(place.device)
     fits = None if free is None else batch_that_fits(on_line, free)
-    any_fits = part is not None and fits is not None and fits >= part
+    any_fits = at_once is not None and fits is not None and fits >= at_once
     return {
         "peak_mb": {str(n): n_bytes / 2**20 for n, n_bytes in tried.items()},
         "free_mb": None if free is None else free / 2**20,
-        "part": part,
-        "part_mb": None if part is None else peak_of(on_line, part) / 2**20,
+        "at_once": at_once,
+        "at_once_mb": None if at_once is None else peak_of(on_line, at_once) / 2**20,
         "batch_that_fits": None if any_fits else fits,
         "any_batch_fits": any_fits,
     }

@@ -48,8 +48,10 @@ class LinkModel(nn.Module):
         return None
 
     def works_apart(self) -> bool:
-        """Whether threads of a CPU may each work off a part of a batch at the same time, as `queries_at_once` has them:
-        nothing is drawn from torch's generator, which they would share."""
+        """Whether threads of a CPU may each work off a part of a batch, or of an evaluation, at the same time.
+
+        True where ``forward`` keeps nothing, draws only through `cordgt.attention`, and runs no parallel compiled loop.
+        """
         return False
 
     def read(self, history: History, queries: Queries) -> Any:

@@ -106,7 +106,8 @@ class LinkTask:
 
     def under(self, **changes: Any) -> LinkTask:
         """The same task measured otherwise, by `MEASURED_BY`. Nothing is laid out again."""
-        assert changes.keys() <= set(MEASURED_BY), "the split and the pools are laid out already"
+        if not changes.keys() <= set(MEASURED_BY):
+            raise ValueError(f"{', '.join(changes)}: the split and the pools are laid out already")
         return replace(self, protocol=replace(self.protocol, **changes))
 
     def queries(
