@@ -9,8 +9,11 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from cordgt.experiments import measures
 
 from .helpers import call, contents, events, fails, settings, unchanged, works, write_rows
 
@@ -105,6 +108,34 @@ def test_processes_side_by_side_and_a_signal(tmp_path: Path) -> None:
     assert said.err.count("stopped, saved after") == 2
     assert "2 cells are left" in said.err
     assert not (tmp_path / "results" / "cells").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_has_nothing_to_save_says_how_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """A measurement is ended at once: SIGTERM killed it without a word, and Ctrl-C said only "interrupted"."""
+    measured = []
+
+    def grow(cell: Any, *_: Any) -> dict[str, Any]:
+        measured.append(cell.model)
+        if len(measured) == 2:
+            os.kill(os.getpid(), number)
+            time.sleep(30)
+        points = [{"size": n, "ms": 1.0} for n in (1, 2)]
+        sizes = ("batch", "context", "events")
+        return dict.fromkeys(sizes, points) | dict.fromkeys((f"{k}_order" for k in sizes), 1.0)
+
+    monkeypatch.setitem(measures.UNTRAINED, "growth", grow)
+    common = ("reproduce", "complexity", "--datasets", "uci")
+    said = call(*common)
+    assert said.code == 128 + number
+    assert "growth, uci, tgat, seed 0: stopped" in said.err
+    assert "2 cells are left, 1 finished. It goes on with: cordgt" in said.err
+    assert "| CorDGT | 1: 1, 2: 1 |" in said.out
+    assert not Path("results/runs").exists()
+    assert "1 of 3 cells are finished" in works(*common).err
+    assert measured == ["cordgt", "tgat", "tgat", "tgn"]
 
 
 def test_no_data_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

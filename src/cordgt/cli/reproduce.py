@@ -200,7 +200,10 @@ def _tell_outcome(outcome: Outcome, cells: list[Cell], store: Store) -> None:
     if outcome.elsewhere:
         console.note(f"{outcome.elsewhere} cells are being worked on by other processes.")
     if left:
-        console.note(f"{left} cells are left. It goes on with: {again}")
+        done = len(cells) - left
+        console.note(
+            f"{left} {'cell is' if left == 1 else 'cells are'} left, {done} finished. It goes on with: {again}"
+        )
     if outcome.stopped is not None:
         raise typer.Exit(outcome.stopped.exit_code)
     if outcome.failed:
