@@ -19,7 +19,7 @@ def data_fetch(
     ] = None,
     again: Annotated[bool, flag("--again", "Replace what is there.")] = False,
     accept_different: Annotated[
-        bool, flag("--accept-different", "Keep it though its counts or checksum are not as expected.")
+        bool, flag("--accept-different", "Keep it though its counts, labels or checksum are not as expected.")
     ] = False,
     json_: Json = None,
 ) -> None:

@@ -95,7 +95,12 @@ def _draw(path: Path, grids: dict[tuple[str, str], tuple[np.ndarray, list[str]]]
             place = axes[names.index(name)][data.index(of)]
             image = plots.heat(place, mean, (groups, groups), "{:.2f}")
             place.set(title=f"{of}: {DISTANCES[name]}", xlabel="to the target", ylabel="to the source")
-            made.colorbar(image, ax=place, shrink=0.85, label="mean Φ·h: higher speaks for the pair")
-        made.suptitle("What context nodes say of true pairs (blank: none there)", x=0.01, ha="left", fontsize=11)
+            made.colorbar(image, ax=place, shrink=0.85, label="mean Φ·h")
+        made.suptitle(
+            "What context nodes say of true pairs (higher: for the pair; blank: none there)",
+            x=0.01,
+            ha="left",
+            fontsize=11,
+        )
         if any(of.endswith("*") for of in data):
             made.supxlabel(plots.NOT_AS_PUBLISHED, x=0.01, ha="left", fontsize=9)

@@ -8,7 +8,18 @@ from typing import Any
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import model_name
-from cordgt.experiments.tables import NONE, Asked, Compared, Report, Section, beside_paper, gather, notes, percent
+from cordgt.experiments.tables import (
+    NONE,
+    Asked,
+    Compared,
+    Report,
+    Section,
+    beside_paper,
+    data_name,
+    gather,
+    notes,
+    percent,
+)
 from cordgt.models import MODELS
 from cordgt.twins import ENDING, is_twin
 
@@ -62,7 +73,7 @@ def scalability_report(asked: Asked, store: Store) -> Report:
             if seconds.mean is not None and ap.mean is not None:
                 points.setdefault(data, []).append((name, seconds.mean, ap))
         columns = ["", "seconds an epoch: the paper", "here", "inductive AP here", "peak GPU memory, MB", "seeds"]
-        sections.append(Section(data, columns, rows))
+        sections.append(Section(data_name(data, every), columns, rows))
     said = [
         f"One epoch. The paper's seconds are those its text names, on an {paper.figures()['epoch_gpu']}; its figure "
         "gives no AP as a number. Ours leave out validation and the building of the index.",
