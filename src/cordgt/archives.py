@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import stat
 import tarfile
 import zipfile
 import zlib
@@ -72,12 +73,10 @@ class Archive:
             if zipfile.is_zipfile(self.path):
                 with zipfile.ZipFile(self.path) as archive:
                     yield self._sound(
-                        (m.filename, m.file_size, partial(archive.open, m))
-                        for m in archive.infolist()
-                        if not m.is_dir()
+                        (m.filename, m.file_size, partial(archive.open, m)) for m in self._zipped(archive)
                     )
             else:
-                with tarfile.open(self.path) as tar:
+                with self._tar() as tar:
                     yield self._sound((m.name, m.size, partial(tar.extractfile, m)) for m in self._files(tar))
         except (zipfile.BadZipFile, tarfile.TarError, EOFError, NotImplementedError, RuntimeError) as error:
             told = " ".join(str(error).split()).rstrip(".")
@@ -87,16 +86,41 @@ class Archive:
         except zlib.error as error:
             raise DataError(f"{self.path} is a damaged archive: {error}.") from None
 
+    def _tar(self) -> tarfile.TarFile:
+        try:
+            return tarfile.open(self.path)
+        except tarfile.ReadError:  # which recites what it tried
+            raise DataError(
+                f"{self.path} is no sound archive: it is cut short or damaged, or no zip or tar at all. Fetch it again."
+            ) from None
+
+    def _zipped(self, archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
+        for member in archive.infolist():
+            kind = stat.S_IFMT(member.external_attr >> 16)  # 0 where it was packed by what knows no kinds
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise self._not_plain(member.filename)
+            if not member.is_dir():
+                yield member
+
     def _files(self, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         for member in tar:
             if member.issym() or member.islnk() or member.isdev():
-                raise DataError(f"{self.path} holds a link or a device ({member.name}): it is not opened.")
+                raise self._not_plain(member.name)
             if member.isfile():
                 yield member
 
+    def _not_plain(self, name: str) -> DataError:
+        return DataError(f"{self.path} holds a link or a device ({name}): it is not opened.")
+
     def _sound(self, members: Any) -> list[tuple[str, int, Callable[[], Any]]]:
         found = list(members)
+        seen = set()
         for name, *_ in found:
+            if name in seen:
+                raise DataError(
+                    f"{self.path} holds {name} twice, and nothing says which one is meant: it is not opened."
+                )
+            seen.add(name)
             path = PurePosixPath(name.replace("\\", "/"))
             if path.is_absolute() or ".." in path.parts or ":" in (path.parts or ("",))[0]:
                 raise DataError(f"{self.path} holds a path that leads outside ({name}): it is not opened.")

@@ -51,18 +51,20 @@ def classify(
     label: np.ndarray | None = None,
     settings: ClassifierSettings | None = None,
     *,
+    data: str | None = None,
     seed: int | None = None,
     watcher: Watcher | None = None,
 ) -> tuple[Fitted, dict[str, Any]]:
     """Train a classifier on a run's frozen encoder; the figures of each part come back beside it.
 
-    ``label``: one an event of the run's own stream, without those the stream's own. ``seed``: the run's by default.
+    ``label``: one an event of the run's own stream, without those the stream's own. ``data``: where they
+    are from, for errors; the stream's name by default. ``seed``: the run's by default.
     """
     check_encoder(run)
     settings, watcher = settings or ClassifierSettings(), watcher or Silent()
     seed = run.settings.seed if seed is None else seed
     model, link = run.measured()
-    task = NodeTask.prepare(link, link.stream.label if label is None else label)
+    task = NodeTask.prepare(link, link.stream.label if label is None else label, data)
     began = time.perf_counter()
     x = {}
     for part in ALL_PARTS:
@@ -87,15 +89,19 @@ def classify(
     return fitted, found
 
 
-def labels_of(run: Run, stream: EventStream) -> np.ndarray:
-    """The labels of a stream that has the run's own events. DataError where it has others, or no labels."""
+def labels_of(run: Run, stream: EventStream, data: str | None = None) -> np.ndarray:
+    """The labels of a stream that has the run's own events. DataError where it has others, or no labels.
+
+    ``data``: what people know the stream by; its name by default.
+    """
+    name = stream.name if data is None else data
     if not is_same_data(stream, run.folder.read_config()[1]):
         raise DataError(
-            f"{stream.name} has other events than {run.path} was trained on. A classifier is trained on the "
+            f"{name} has other events than {run.path} was trained on. A classifier is trained on the "
             "encoder's events: name the same data, or train an encoder on this."
         )
     if stream.label is None:
-        raise DataError(f"{stream.name} has no labels: name their column with --label.")
+        raise DataError(f"{name} has no labels: name their column with --label.")
     return stream.label
 
 
@@ -105,6 +111,7 @@ def classify_in(
     settings: ClassifierSettings,
     out: Path,
     *,
+    data: str | None = None,
     seed: int | None = None,
     watcher: Watcher | None = None,
 ) -> dict[str, Any]:
@@ -114,7 +121,7 @@ def classify_in(
         left = [p.name for p in out.iterdir() if not p.name.endswith(".part")]
         if left:
             raise RunError(f"{out} is not empty (it holds {left[0]}). Choose another folder with --out.")
-        fitted, metrics = classify(run, label, settings, seed=seed, watcher=watcher)
+        fitted, metrics = classify(run, label, settings, data=data, seed=seed, watcher=watcher)
         folder.write_text("config.toml", _config(run, settings, metrics["seed"]))
         folder.write_tensors("classifier.safetensors", fitted.model.state_dict(), {"best_epoch": fitted.best_epoch})
         folder.write_metrics(metrics)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cordgt.errors import DataError, nearest
 from cordgt.events import EventStream
 from cordgt.files import names_beside
@@ -29,6 +31,7 @@ class Dataset:
     link_attributes: int = 0
     intensity: float | None = None
     bipartite: bool = False
+    labelled: bool = False  # True: published with two kinds of labels; False: with none, or with zeros
     in_paper: bool = True
     fanout: tuple[int, ...] = (20, 1)
     alpha: float = 1.0
@@ -63,11 +66,18 @@ KNOWN: dict[str, Dataset] = {
         link_attributes=172,
         intensity=4.57e-5,
         bipartite=True,
+        labelled=True,
         length=64,
         patch=2,
     ),
     "wikipedia": Dataset(
-        nodes=9227, links=157474, node_attributes=172, link_attributes=172, intensity=1.27e-5, bipartite=True
+        nodes=9227,
+        links=157474,
+        node_attributes=172,
+        link_attributes=172,
+        intensity=1.27e-5,
+        bipartite=True,
+        labelled=True,
     ),
     "lastfm": Dataset(
         nodes=1980,
@@ -86,7 +96,16 @@ KNOWN: dict[str, Dataset] = {
     "flights": Dataset(nodes=13169, links=1927145, link_attributes=1, intensity=1.41e-5, length=256, patch=8),
     "outdoors": Dataset(nodes=223777, links=1192397, intensity=1.71e-7, bipartite=True),
     "food": Dataset(nodes=673858, links=2708688, intensity=2.58e-7, bipartite=True),
-    "mooc": Dataset(nodes=7144, links=411749, link_attributes=4, bipartite=True, in_paper=False, length=256, patch=8),
+    "mooc": Dataset(
+        nodes=7144,
+        links=411749,
+        link_attributes=4,
+        bipartite=True,
+        labelled=True,
+        in_paper=False,
+        length=256,
+        patch=8,
+    ),
 }
 
 
@@ -206,7 +225,20 @@ def difference(name: str, stream: EventStream) -> str:
         ("link attributes", stream.edge_dim, known.link_attributes),
     )
     parts = [f"{here} {what} (published: {there})" for what, here, there in compared if here != there]
+    missing = missing_labels(name, stream)
+    parts += [missing] if missing else []
     return f"not {name}{AS_PUBLISHED}{', '.join(parts)}" if parts else ""
+
+
+def missing_labels(name: str, stream: EventStream) -> str:
+    """What is wrong with the labels of a dataset that is published with two kinds of them; empty if nothing is."""
+    known = KNOWN.get(name)
+    if known is None or not known.labelled:
+        return ""
+    sound = np.empty(0) if stream.label is None else stream.label[np.isfinite(stream.label)]
+    if len(sound) == 0:
+        return "no labels (published: 0 and 1)"
+    return f"every label is {sound[0]:g} (published: 0 and 1)" if sound.min() == sound.max() else ""
 
 
 def differences_in(notes: Iterable[str]) -> list[str]:

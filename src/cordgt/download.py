@@ -40,6 +40,10 @@ class Unreachable(DataError):
     """No server answered, or it broke off every time."""
 
 
+class Refused(DataError):
+    """A server answered, and not with what was asked for."""
+
+
 @dataclass(frozen=True)
 class Expected:
     """What is known of a file before it comes: None where nothing is."""
@@ -62,8 +66,9 @@ class Fetched:
 def download(url: str, target: Path, expected: Expected | None = None, progress: Progress | None = None) -> Fetched:
     """Fetch ``url`` into ``target``, going on from what an earlier call left.
 
-    Unreachable where the network fails every time, DataError where the server refuses or the disk is full: what has
-    come so far is kept for the next call. DataError where the file is not what was expected: nothing of it is kept.
+    Unreachable where the network fails every time, Refused where the server answers with an error, DataError where the
+    disk is full: what has come so far is kept for the next call. DataError where the file is not what was expected:
+    nothing of it is kept.
     """
     part, expected = _Part(target), expected or Expected()
     kept = _kept(url, part, expected)
@@ -85,7 +90,7 @@ def read_json(url: str) -> Any:
             try:
                 return json.loads(answer.read(MOST_JSON))
             except ValueError:
-                raise DataError(f"{url} does not answer as it used to: no JSON came back.") from None
+                raise Refused(f"{url} does not answer as it used to: no JSON came back.") from None
 
     return _persistently(url, attempt, lambda: 0)
 
@@ -101,7 +106,7 @@ def _persistently(url: str, attempt: Callable[[], T], received: Callable[[], int
             return attempt()
         except urllib.error.HTTPError as error:
             if error.code not in PASSING or number == TRIES:
-                raise DataError(_refused(url, error.code)) from None
+                raise Refused(_refused(url, error.code)) from None
             wait = max(wait, min(_asked_to_wait(error), LONGEST_WAIT))
         except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError, CutShort) as error:
             if number == TRIES:

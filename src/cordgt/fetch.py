@@ -23,17 +23,18 @@ import pyarrow.csv
 
 from cordgt import gowalla
 from cordgt.archives import Archive, is_archive
-from cordgt.datasets import KNOWN, data_folders, find
+from cordgt.datasets import KNOWN, data_folders, find, missing_labels
 from cordgt.describe import describe
-from cordgt.download import Unreachable, checksums, download
+from cordgt.download import Refused, Unreachable, checksums, download
 from cordgt.errors import DataError, nearest
 from cordgt.events import EventStream
 from cordgt.files import exclusive
-from cordgt.readers import read_events
+from cordgt.readers import NOT_LABELS, read_events
 from cordgt.sources import DGB_NAMES, SOURCES, Source, remotes
 
 ABOUT = "source.json"
 DOWNLOADS = ".downloads"  # in the data folder: what is on its way
+JODIE_LABEL = "3"  # where JODIE's files have their labels, whatever the column is called
 
 Progress = Callable[[str, int, int | None], None]  # what, how much of it so far, and in all where known
 
@@ -45,6 +46,7 @@ class Result:
     path: Path
     was_here: bool
     facts: dict[str, Any]
+    notes: tuple[str, ...] = ()  # what was left out, and why
 
 
 def fetch(
@@ -68,12 +70,13 @@ def fetch(
         raise DataError(f"'{name}' cannot be fetched.{nearest(name, SOURCES)} These can: {', '.join(SOURCES)}.")
     there = find(name)
     if there is not None and not again:
-        return Result(there, True, _facts(name, read_events(there, name=name)))
+        stream = read_events(there, name=name)
+        return Result(there, True, _facts(name, stream), (*_left_out(stream), *_warned(name, stream)))
     base = data_folders()[0]
     tell = progress or _silent
     with _alone(base, name) as downloads:
         _sweep(base, name)
-        files = _received(name, downloads, tell) if given is None else _given(name, given)
+        files = _received(name, downloads, tell) if given is None else {p: str(p) for p in _given(name, given)}
         try:
             made = _make(name, base, files, given, tell, accept_different)
         except DataError:
@@ -103,16 +106,17 @@ def _sweep(base: Path, name: str) -> None:
 # -------------------- getting the files
 
 
-def _received(name: str, downloads: Path, progress: Progress) -> list[Path]:
-    """The published files, downloaded."""
-    found = []
+def _received(name: str, downloads: Path, progress: Progress) -> dict[Path, str]:
+    """The published files, downloaded, each with its address."""
+    found = {}
     try:
         for remote in remotes(name):
             target = downloads / remote.name
-            found.append(download(remote.url, target, remote.expected, partial(progress, remote.name)).path)
-    except Unreachable as error:
+            made = download(remote.url, target, remote.expected, partial(progress, remote.name))
+            found[made.path] = remote.url
+    except (Unreachable, Refused) as error:
         place = SOURCES[name].place
-        raise Unreachable(f"{error} Files fetched by hand from {place} are taken with --from DIR.") from None
+        raise type(error)(f"{error} Files fetched by hand from {place} are taken with --from DIR.") from None
     return found
 
 
@@ -170,28 +174,49 @@ def _alone(base: Path, name: str) -> Iterator[Path]:
 
 
 def _make(
-    name: str, base: Path, files: Sequence[Path], given: Path | None, progress: Progress, accept_different: bool
+    name: str, base: Path, files: dict[Path, str], given: Path | None, progress: Progress, accept_different: bool
 ) -> Result:
-    """Convert and check in a folder aside, then put it in its place."""
+    """Convert and check in a folder aside, then put it in its place. ``files``: each with its name for people."""
     aside = base / f".{name}.{secrets.token_hex(4)}.part"
+    known_as = {aside: str(base), **files}
     try:
-        aside.mkdir()
-        sums = {path.name: checksums(path)["sha256"] for path in files}
-        _check_before(name, base, sums, accept_different)
-        written = _convert(name, files, aside, progress)
-        _check_complete(name, written, accept_different)
-        stream = read_events(written, name=name)
-        facts = _facts(name, stream)
-        _check_counts(name, facts, accept_different)
+        with _in_known_names(known_as):
+            aside.mkdir()
+            sums = {path.name: checksums(path)["sha256"] for path in files}
+            _check_before(name, base, sums, accept_different)
+            written, notes = _convert(name, aside, known_as, list(files), progress, accept_different)
+            _check_complete(name, written, accept_different)
+            stream = read_events(written, name=name, label=_label(name, "label", accept_different))
+            facts = _facts(name, stream)
+            _check_counts(name, facts, accept_different)
+            _check_labels(name, stream, accept_different)
+        notes += tuple(_renamed(note, known_as) for note in _left_out(stream))
         told = {"from": str(SOURCES[name].place if given is None else given.resolve()), "sha256": sums} | facts
+        told |= {"notes": notes} if notes else {}
         (aside / ABOUT).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
         _put(aside, base / name)
     except OSError as error:
-        place = error.filename or base  # a file given by hand may be what cannot be read
+        # a file given by hand may be what cannot be read
+        place = _renamed(str(error.filename or base), known_as)
         raise DataError(f"{place} cannot be read or written: {error.strerror or error}.") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return Result(base / name / written.name, False, facts)
+    return Result(base / name / written.name, False, facts, (*notes, *_warned(name, stream)))
+
+
+@contextmanager
+def _in_known_names(known_as: dict[Path, str]) -> Iterator[None]:
+    """Errors that name files on their way, which are gone when they are read, name them as people know them."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(_renamed(str(error), known_as)) from None
+
+
+def _renamed(words: str, known_as: dict[Path, str]) -> str:
+    for path in sorted(known_as, key=lambda p: len(str(p)), reverse=True):  # a file before the folder it is in
+        words = words.replace(str(path), known_as[path])
+    return words
 
 
 def _put(aside: Path, target: Path) -> None:
@@ -213,26 +238,38 @@ def _put(aside: Path, target: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _convert(name: str, files: Sequence[Path], folder: Path, progress: Progress) -> Path:
-    """``ml_NAME.csv`` and what belongs to it in ``folder``, from the published files."""
+def _convert(
+    name: str,
+    folder: Path,
+    known_as: dict[Path, str],
+    files: Sequence[Path],
+    progress: Progress,
+    accept_different: bool,
+) -> tuple[Path, tuple[str, ...]]:
+    """``ml_NAME.csv`` and what belongs to it in ``folder``, from the published files; and what was left out.
+
+    Whatever is made on the way gets its place in ``known_as``.
+    """
     source = SOURCES[name]
     progress("converting", 0, None)
     if source.kind == "gowalla" and is_archive(files[0]):
-        files = _unpacked(files[0], gowalla.FILES, folder)
+        files = _unpacked(files[0], gowalla.FILES, folder, known_as)
     if source.kind == "gowalla":
         stream = gowalla.cut_checkins(files[0].parent, name, lambda n, _: progress("reading check-ins", n, None))
         for path in files:
             if path.parent == folder:
                 path.unlink()
-        return write_published(stream, folder, name)
+        return write_published(stream, folder, name), ()
     if is_archive(files[0]):
-        return _from_archive(name, source, files[0], folder)
+        return _from_archive(name, source, files[0], folder, known_as), ()
     if files[0].name.startswith("ml_"):
-        return _copied(name, files[0], folder)
-    return write_published(read_events(files[0], name=name), folder, name)
+        return _copied(name, files[0], folder, known_as), ()
+    stream = read_events(files[0], name=name, label=_label(name, JODIE_LABEL, accept_different))
+    notes = tuple(_renamed(note, known_as) for note in _left_out(stream))
+    return write_published(stream, folder, name, labels_lost=bool(notes)), notes
 
 
-def _from_archive(name: str, source: Source, path: Path, folder: Path) -> Path:
+def _from_archive(name: str, source: Source, path: Path, folder: Path, known_as: dict[Path, str]) -> Path:
     """The published layout out of an archive, under our name."""
     archive = Archive(path)
     inside = archive.names()
@@ -241,42 +278,47 @@ def _from_archive(name: str, source: Source, path: Path, folder: Path) -> Path:
         raise DataError(f"{path} has no file of {name}: looked for ml_{source.called}.csv in it.")
     for ending in (".csv", ".npy", "_node.npy"):
         if f"{stem}{ending}" in inside:
-            archive.take(f"{stem}{ending}", folder / f"ml_{name}{ending}")
+            target = folder / f"ml_{name}{ending}"
+            known_as[target] = f"{stem}{ending} in {known_as[path]}"
+            archive.take(f"{stem}{ending}", target)
     return folder / f"ml_{name}.csv"
 
 
-def _unpacked(path: Path, names: Sequence[str], folder: Path) -> list[Path]:
+def _unpacked(path: Path, names: Sequence[str], folder: Path, known_as: dict[Path, str]) -> list[Path]:
     archive = Archive(path)
     missing = [k for k in names if k not in archive.names()]
     if missing:
         raise DataError(f"{path} is incomplete: it has no {', '.join(missing)}.")
     for k in names:
+        known_as[folder / k] = f"{k} in {known_as[path]}"
         archive.take(k, folder / k)
     return [folder / k for k in names]
 
 
-def _copied(name: str, path: Path, folder: Path) -> Path:
+def _copied(name: str, path: Path, folder: Path, known_as: dict[Path, str]) -> Path:
     """A file in the published layout and the features beside it, under our name."""
     stem, packed = path.name.partition(".csv")[0], path.name.endswith(".gz")
     target = folder / f"ml_{name}.csv{'.gz' if packed else ''}"
-    shutil.copyfile(path, target)
-    for ending in (".npy", "_node.npy"):
-        beside = path.with_name(f"{stem}{ending}")
-        if beside.is_file():
-            shutil.copyfile(beside, folder / f"ml_{name}{ending}")
+    beside = {folder / f"ml_{name}{ending}": path.with_name(f"{stem}{ending}") for ending in (".npy", "_node.npy")}
+    for copy, original in {target: path, **beside}.items():
+        if copy == target or original.is_file():
+            known_as[copy] = str(original)
+            shutil.copyfile(original, copy)
     return target
 
 
-def write_published(stream: EventStream, folder: Path, name: str) -> Path:
+def write_published(stream: EventStream, folder: Path, name: str, *, labels_lost: bool = False) -> Path:
     """A stream of users and items in the published layout: ``,u,i,ts,label,idx``, users from 1, items after them.
 
     Within each side the numbers follow the original ids, as in the files that others publish. Features go to
-    ``ml_NAME.npy``, row 0 unused.
+    ``ml_NAME.npy``, row 0 unused. Where there are no labels they are 0, as others have it; with ``labels_lost`` there
+    were some that could not be read, and they are left empty: a 0 would look like one.
     """
     u, n_src = _ranked(stream, stream.src)
     i, _ = _ranked(stream, stream.dst)
     rows = np.arange(stream.n_events)
-    label = np.zeros(stream.n_events, np.int64) if stream.label is None else stream.label
+    none = pa.nulls(stream.n_events, pa.int64()) if labels_lost else np.zeros(stream.n_events, np.int64)
+    label = none if stream.label is None else stream.label
     columns = {"": rows, "u": u + 1, "i": i + 1 + n_src, "ts": stream.t, "label": label, "idx": rows + 1}
     path = folder / f"ml_{name}.csv"
     pyarrow.csv.write_csv(
@@ -297,6 +339,30 @@ def _ranked(stream: EventStream, column: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 # -------------------- checking it
+
+
+def _label(name: str, column: str, accept_different: bool) -> str | None:
+    """The column to insist on, so that a label that cannot be read is an error with its line; None: not needed."""
+    return column if KNOWN[name].labelled and not accept_different else None
+
+
+def _left_out(stream: EventStream) -> list[str]:
+    """What the reader says of labels that it did not take."""
+    return [note for note in stream.notes if NOT_LABELS in note]
+
+
+def _warned(name: str, stream: EventStream) -> list[str]:
+    """What is wrong with the labels of a dataset that should have some, though it was accepted."""
+    missing = missing_labels(name, stream)
+    return [f"{name}: {missing}. Nodes cannot be classified by it."] if missing else []
+
+
+def _check_labels(name: str, stream: EventStream, accept_different: bool) -> None:
+    missing = missing_labels(name, stream)
+    if missing and not accept_different:
+        raise DataError(
+            f"This is not {name} as published: {missing}. It was not put in place. --accept-different keeps it."
+        )
 
 
 def _facts(name: str, stream: EventStream) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from cordgt.usual_names import NODE, SRC, are_people_and_things, named_in
 __all__ = ["convert", "join_node_features", "read_events", "read_ids", "read_pairs"]
 
 Ids = Literal["auto", "shared", "separate"]
+NOT_LABELS = "not read as labels"  # what tells notes about labels that were left out from others
 DATE_NOTE = "times are dates; those without a zone are taken as UTC"
 
 # -------------------- events
@@ -152,8 +153,8 @@ def check_split_date(table: Table, time: int) -> None:
 
 
 def labels_of(table: Table, columns: dict[int, Any], roles: Roles, *, asked: bool) -> tuple[Any, list[str]]:
-    """Labels as numbers, null where missing. Where they are not, an error if they were asked for, else none and a
-    note."""
+    """Labels as numbers, null where missing. Where one is none, an error if they were asked for; else no labels and a
+    note that says why."""
     if roles.label is None:
         return None, []
     column = columns[roles.label]
@@ -168,11 +169,14 @@ def labels_of(table: Table, columns: dict[int, Any], roles: Roles, *, asked: boo
                 return pc.cast(column, kind), []
             except pa.ArrowInvalid:
                 continue
-    if not asked:
-        return None, [f"{table.named(roles.label)} does not hold numbers: not read as labels"]
+    if not is_text(column.type) and not asked:
+        return None, [f"{table.named(roles.label)} does not hold numbers: {NOT_LABELS}"]
     row = first_failure(lambda part: pc.cast(part, pa.float64()), column)
     value = str(column[row].as_py())
-    raise DataError(f"{table.at(row)}: the label {value!r} is not a number ({table.named(roles.label)}).")
+    wrong = f"{table.at(row)}: the label {value!r} is not a number ({table.named(roles.label)})"
+    if asked:
+        raise DataError(f"{wrong}.")
+    return None, [f"{wrong}: {NOT_LABELS}, and all of them are left out"]
 
 
 def _features(table: Table, roles: Roles, *, asked: bool) -> tuple[Features | None, list[str]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cordgt.download import Expected, read_json
-from cordgt.errors import DataError
+from cordgt.download import Expected, Refused, read_json
 from cordgt.gowalla import FILES as GOWALLA_FILES
 
 # The publishers' own lists of files, with sizes and checksums. SNAP has none.
@@ -51,7 +50,7 @@ class Remote:
 
 
 def remotes(name: str) -> list[Remote]:
-    """The files of a dataset as its publisher lists them now. DataError where it lists them no more."""
+    """The files of a dataset as its publisher lists them now. Refused where it lists them no more."""
     source = SOURCES[name]
     if source.kind == "jodie":
         return [Remote(f"{name}.csv", f"{SNAP}/{name}.csv", Expected())]
@@ -59,7 +58,7 @@ def remotes(name: str) -> list[Remote]:
     listed = _zenodo(read_json(ZENODO)) if source.kind == "dgb" else _figshare(read_json(FIGSHARE))
     missing = [file for file in wanted if file not in listed]
     if missing:
-        raise DataError(f"{source.place} does not list {missing[0]} any more. Look there, and use --from.")
+        raise Refused(f"{source.place} does not list {missing[0]} any more.")
     return [listed[file] for file in wanted]
 
 
@@ -75,7 +74,7 @@ def _zenodo(given: Any) -> dict[str, Remote]:
             for f in given["files"]
         }
     except (KeyError, TypeError, ValueError):
-        raise DataError(f"{ZENODO} does not answer as it used to. Fetch the archive by hand, and use --from.") from None
+        raise Refused(f"{ZENODO} does not answer as it used to.") from None
 
 
 def _figshare(given: Any) -> dict[str, Remote]:
@@ -88,4 +87,4 @@ def _figshare(given: Any) -> dict[str, Remote]:
             for f in given["files"]
         }
     except (KeyError, TypeError, ValueError):
-        raise DataError(f"{FIGSHARE} does not answer as it used to. Fetch the files by hand, and use --from.") from None
+        raise Refused(f"{FIGSHARE} does not answer as it used to.") from None

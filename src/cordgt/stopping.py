@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-USUAL = (signal.SIG_DFL, signal.default_int_handler)  # what a signal does where nobody has chosen otherwise
-
 
 class Stopped(KeyboardInterrupt):
     """A training ended early because a signal, or a limit of time (SIGALRM), asked for it.
@@ -37,6 +35,46 @@ class Stopped(KeyboardInterrupt):
     def by_clock(self) -> bool:
         """True: the time given by `time_limit` was over."""
         return self.asked == signal.SIGALRM
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal ended what cannot save: nothing of it is kept. Not a `Stopped`, which a training answers by saving."""
+
+    def __init__(self, asked: signal.Signals) -> None:
+        super().__init__(f"interrupted by {asked.name}")
+        self.asked = asked
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    raise Interrupted(signal.Signals(number))
+
+
+USUAL = (signal.SIG_DFL, signal.default_int_handler, _interrupt)  # what a signal does where nobody chose otherwise
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While it lasts, Ctrl-C and SIGTERM alike raise `Interrupted` wherever nobody is `listening`.
+
+    Signals that are ignored or answered by the program around us are left alone, as in `listening`.
+    """
+    taken = _usual_handlers()
+    for number in taken:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            if signal.getsignal(number) is _interrupt:
+                signal.signal(number, handler)
+
+
+def _usual_handlers() -> dict[signal.Signals, Any]:
+    """What the signals do that may be answered here; none outside the main thread, where Python cannot hear them."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    return {number: handler for number, handler in found.items() if handler in USUAL}
 
 
 @dataclass
@@ -75,7 +113,7 @@ def listening() -> Iterator[Stop]:
     outside the main thread, where Python cannot hear them.
     """
     stop = Stop(ends=_limits[-1])
-    taken: dict[signal.Signals, Any] = {}
+    taken = _usual_handlers()
 
     def release() -> None:
         for number, handler in taken.items():
@@ -86,9 +124,6 @@ def listening() -> Iterator[Stop]:
         stop.asked = signal.Signals(number)
         release()
 
-    if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        taken.update({number: handler for number, handler in found.items() if handler in USUAL})
     for number in taken:
         signal.signal(number, note)
     try:

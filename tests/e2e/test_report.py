@@ -117,3 +117,11 @@ def test_a_comparison_in_a_browser(browser: Browser, pair: tuple[Path, Path], tm
     works("report", *pair, "--output", "both.html")
     seen = browser.open(tmp_path / "both.html", width=390)
     assert (seen.console, seen.requests, seen.width) == ([], [(tmp_path / "both.html").as_uri()], 390)
+    works("report", *pair, *_copies(pair[1], tmp_path, 3), "--output", "five.html")
+    printed = browser.open(tmp_path / "five.html", width=720, media="print")
+    assert (printed.console, printed.width) == ([], 720)
+
+
+def _copies(run: Path, folder: Path, n: int) -> list[Path]:
+    """The same run under names as long as people give them."""
+    return [shutil.copytree(run, folder / f"the-same-run-once-more-{k}") for k in range(n)]

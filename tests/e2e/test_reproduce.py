@@ -9,8 +9,11 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from cordgt.experiments import measures
 
 from .helpers import call, contents, events, fails, settings, unchanged, works, write_rows
 
@@ -107,11 +110,40 @@ def test_processes_side_by_side_and_a_signal(tmp_path: Path) -> None:
     assert not (tmp_path / "results" / "cells").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_has_nothing_to_save_says_how_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """A measurement is ended at once: SIGTERM killed it without a word, and Ctrl-C said only "interrupted"."""
+    measured = []
+
+    def grow(cell: Any, *_: Any) -> dict[str, Any]:
+        measured.append(cell.model)
+        if len(measured) == 2:
+            os.kill(os.getpid(), number)
+            time.sleep(30)
+        points = [{"size": n, "ms": 1.0} for n in (1, 2)]
+        sizes = ("batch", "context", "events")
+        return dict.fromkeys(sizes, points) | dict.fromkeys((f"{k}_order" for k in sizes), 1.0)
+
+    monkeypatch.setitem(measures.UNTRAINED, "growth", grow)
+    common = ("reproduce", "complexity", "--datasets", "uci")
+    said = call(*common)
+    assert said.code == 128 + number
+    assert "growth, uci, tgat, seed 0: stopped" in said.err
+    assert "2 cells are left, 1 finished. It goes on with: cordgt" in said.err
+    assert "| CorDGT | 1: 1, 2: 1 |" in said.out
+    assert not Path("results/runs").exists()
+    assert "1 of 3 cells are finished" in works(*common).err
+    assert measured == ["cordgt", "tgat", "tgat", "tgn"]
+
+
 def test_no_data_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "nothing"))
     with unchanged(tmp_path):
         fails("reproduce", "link-ap", saying=["None of the datasets of this table is at hand", "ml_NAME.csv"])
         fails("reproduce", "ablation", "--datasets", "uci", saying="The dataset uci is not here")
+        fails("reproduce", "datasets", saying=["None of the datasets of this table is at hand", "cordgt data fetch"])
         fails("reproduce", "link-pa", saying="Did you mean 'link-ap'?")
         fails("reproduce", saying="Name what to reproduce")
         fails("reproduce", "link-ap", "--models", "cordgtt", "--datasets", "synthetic", saying="Did you mean 'cordgt'?")
@@ -130,16 +162,23 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, stand_ins: P
 def test_labels_are_looked_at_before_the_encoder_is_trained(stand_ins: Path) -> None:
     rows = [(k, u + 1, v + 1, t, 0, k + 1) for k, (u, v, t) in enumerate(events())]
     write_rows(stand_ins / "uci" / "ml_uci.csv", rows, header=("", "u", "i", "ts", "label", "idx"))
-    said = call("reproduce", "node-classification", "--datasets", "uci", "--models", "cordgt", "--seeds", "1")
+    said = call("reproduce", "node-classification", "--datasets", "uci", "--models", "cordgt,tgn", "--seeds", "2")
     assert said.code == 1
-    assert "The labels of uci have 1 different values (0)" in said.err
-    assert "epoch" not in said.err
+    assert said.err.count("uci has no labels to tell apart: every one is 0") == 1  # and not once a model and seed
+    assert "Nothing is trained on uci: leave it out of --datasets." in said.err
+    assert "epoch" not in said.err and "begins" not in said.err
     assert not Path("results").exists()
+    both = ("--datasets", "uci,enron", "--models", "jodie", "--seeds", "1")
+    said = call("reproduce", "node-classification", *both, *settings(memory_dim=4, time_dim=4))
+    assert said.code == 1 and "every one is 0" in said.err
+    assert {name.split("/")[2] for name in cells()} == {"enron"}  # which is classified all the same
 
 
 def test_quick_stays_apart(tmp_path: Path) -> None:
-    works("reproduce", "link-ap", "--quick", "--datasets", "uci", "--models", "edgebank")
-    assert Path("results/quick/link-ap.md").read_text().count("**Quick**") == 1
+    asked = ("reproduce", "link-ap", "--quick", "--datasets", "uci", "--models", "edgebank,cordgt")
+    works(*asked, *settings(epochs=3))
+    written = Path("results/quick/link-ap.md").read_text()
+    assert written.count("**Quick**: of the first 160 events, up to 3 epochs.") == 1
     assert not Path("results/cells").exists()
 
 
@@ -156,6 +195,10 @@ def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
     fails(*asked, "--encoder", "encoder", "--no-report", saying="--no-report is not for --task node")
     fails(*asked, "--encoder", "nowhere", saying="nowhere does not exist")
     fails("train", "enron", "--task", "node", "--encoder", "encoder", saying="other events")
+    rows = [(u + 1, v + 1, t, 1) for u, v, t in events()]
+    write_rows(Path("one.csv"), rows, header=("u", "i", "ts", "label"))
+    alike = ("train", "one.csv", "--task", "node", "--encoder", "encoder")
+    fails(*alike, saying="one.csv has no labels to tell apart: every one is 1")
     fails("recommend", "node", "--source", "1", saying="holds a classifier of nodes")
 
 

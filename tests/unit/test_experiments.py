@@ -9,6 +9,9 @@ import math
 import os
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,8 @@ import pytest
 from cordgt import api, stopping
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream
-from cordgt.experiments import catalogue, measures, paper
-from cordgt.experiments.ablation import ABLATIONS, ablation_cells
+from cordgt.experiments import catalogue, measures, paper, plots
+from cordgt.experiments.ablation import ABLATIONS, ablation_cells, ablation_report
 from cordgt.experiments.cells import Cell, Store, flat, make_cell, parse_models, parse_seeds, parse_shard
 from cordgt.experiments.link import NAMES, link_cells, link_report
 from cordgt.experiments.outlook import guess_seconds
@@ -344,6 +347,54 @@ def test_a_limit_of_time_stops_like_a_signal() -> None:
     assert stopped.value.by_clock
     with stopping.listening() as stop:
         stop.check()
+
+
+def test_figures_of_the_papers_stand_in_all_rows_of_a_dataset_or_in_none(tmp_path: Path) -> None:
+    asked = Asked(["uci", "enron"], ["cordgt", "tgat"], [0])
+
+    def theirs(folder: str, asked: Asked, **changes: Any) -> dict[tuple[str, str], Any]:
+        store, cell = Store(tmp_path / folder), make_cell("uci", "cordgt", 0, quick=asked.quick)
+        store.write(cell, record(cell, 0.9, **changes))
+        report = link_report(asked, store, "ap")
+        assert all((k["ours"] is None) == ((k["data"], k["model"]) != ("uci", "cordgt")) for k in report.records)
+        return {(k["data"], k["model"]): k["paper"] for k in report.records if k["setting"] == "transductive"}
+
+    found = theirs("as published", asked)
+    assert None not in (found["uci", "cordgt"], found["uci", "tgat"])  # finished, and not yet
+    assert found["enron", "cordgt"] is found["enron", "tgat"] is None  # nothing is known of the file here
+    assert set(theirs("a prefix", asked, events=1500).values()) == {None}
+    assert set(theirs("quick", replace(asked, quick=True), events=1500).values()) == {None}
+    assert set(theirs("quick, and whole", replace(asked, quick=True)).values()) == {None}
+
+
+def test_ablations_without_the_papers_figures_have_none_for_programs_either(tmp_path: Path) -> None:
+    asked, store = Asked(["uci"], ["cordgt"], [0]), Store(tmp_path)
+    for cell in ablation_cells(asked):
+        store.write(cell, record(cell, 0.9, events=1500))
+    report = ablation_report(asked, store)
+    assert {(k["paper"], k["paper_costs"]) for k in report.records} == {(None, None)}
+
+
+def test_an_empty_frame_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    @contextmanager
+    def watched(*args: Any, **options: Any) -> Iterator[Any]:
+        with figure(*args, **options) as (made, axes):
+            yield made, axes
+            said.extend(text.get_text() for place in axes.flat for text in place.texts)
+            said.extend(text.get_text() for legend in made.legends for text in legend.get_texts())
+
+    figure = plots.figure
+    monkeypatch.setattr(plots, "figure", watched)
+    panels = {
+        ("", "a"): {"x": Compared((), None, 2)},
+        ("", "b"): {"x": Compared(())},
+        ("", "c"): {"x": Compared((50.0,))},
+    }
+    plots.dots(tmp_path / "a.png", "title", panels, "AUC, %")
+    assert said[:2] == ["not defined on these data", "not finished yet"]
+    assert len(said) == 3 and "here" in said[2]  # no legend of what is not shown
 
 
 def test_the_paper_in_figures() -> None:

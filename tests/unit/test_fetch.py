@@ -6,8 +6,10 @@ import hashlib
 import io
 import json
 import re
+import stat
 import tarfile
 import threading
+import warnings
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -246,7 +248,7 @@ def test_links_damage_and_absurd_sizes(tmp_path: Path, monkeypatch: pytest.Monke
         Archive(tmp_path / "a.tar").names()
     whole = zipped(tmp_path / "b.zip", {"x": np.random.default_rng(0).bytes(10_000)}).read_bytes()
     (tmp_path / "b.zip").write_bytes(whole[:5000])
-    with pytest.raises(DataError, match="damaged or incomplete archive"):
+    with pytest.raises(DataError, match="no sound archive: it is cut short or damaged"):
         Archive(tmp_path / "b.zip").names()
     (tmp_path / "c.zip").write_bytes(whole[:60] + b"!" + whole[61:])
     with pytest.raises(DataError, match="damaged"):
@@ -255,6 +257,27 @@ def test_links_damage_and_absurd_sizes(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(archives, "LARGEST", 1 << 20)
     with pytest.raises(DataError, match="cannot be right"):
         Archive(bomb).take("x", tmp_path / "x")
+
+
+def test_zips_of_links_and_of_the_same_file_twice(tmp_path: Path) -> None:
+    link = zipfile.ZipInfo("uci/ml_uci.csv")
+    link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "link.zip", "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+    with pytest.raises(DataError, match=r"link.zip holds a link or a device \(uci/ml_uci.csv\)"):
+        Archive(tmp_path / "link.zip").names()
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "twice.zip", "w") as archive:
+        warnings.simplefilter("ignore")
+        archive.writestr("ml_uci.csv", "a")
+        archive.writestr("ml_uci.csv", "b")
+    with pytest.raises(DataError, match=r"twice.zip holds ml_uci.csv twice"):
+        Archive(tmp_path / "twice.zip").take("ml_uci.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    whole = zipped(tmp_path / "cut.zip", {"ml_uci.csv": CONTENT}).read_bytes()
+    (tmp_path / "cut.zip").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"cut.zip is no sound archive: it is cut short") as caught:
+        Archive(tmp_path / "cut.zip").names()
+    assert "method" not in str(caught.value)
 
 
 def test_a_tar_of_the_same_files(tmp_path: Path) -> None:
@@ -299,6 +322,69 @@ def test_jodie_from_its_publisher(server: Server, tmp_path: Path, monkeypatch: p
     assert first[:2] == [",u,i,ts,label,idx", "0,2,4,0,0,1"]  # user 1 and item 0, after three users
     again = fetch("wikipedia")
     assert again.was_here and len(server.asked) == 2
+
+
+def test_labels_are_never_lost_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be read once made all of them 0."""
+    given = tmp_path / "given"
+    given.mkdir()
+    lines = JODIE.splitlines()
+    lines[3] = ",".join([*lines[3].split(",")[:3], "0.X", *lines[3].split(",")[4:]])
+    for name in ("mooc", "lastfm"):
+        published(monkeypatch, name, nodes=6, links=6, link_attributes=2)
+        (given / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=rf"{given}/mooc.csv, line 4: the label '0.X' is not a number"):
+        fetch("mooc", given=given)
+    assert left(tmp_path / "data") == []
+    told = fetch("lastfm", given=given).notes  # which has no labels that anybody asks for
+    assert len(told) == 1 and f"{given}/lastfm.csv, line 4: the label '0.X' is not a number" in told[0]
+    assert "left out" in told[0]
+    assert not np.isfinite(datasets.load("lastfm").label).any()
+    kept = fetch("mooc", given=given, accept_different=True)
+    assert "line 4" in kept.notes[0] and kept.notes[1].startswith("mooc: no labels (published: 0 and 1)")
+    assert datasets.load("mooc").notes[-1] == "not mooc as published: no labels (published: 0 and 1)"
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [("0", r"every label is 0 \(published: 0 and 1\)"), ("?", r"given/ml_mooc.csv, line 2: the label '\?' is not")],
+)
+def test_labels_of_files_that_are_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, said: str
+) -> None:
+    published(monkeypatch, "mooc", nodes=3, links=6, link_attributes=0)
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "ml_mooc.csv").write_text(ML.replace(".0,0,", f".0,{column},"))
+    with pytest.raises(DataError, match=said):
+        fetch("mooc", given=tmp_path / "given")
+    zipped(tmp_path / "mooc.zip", {"mooc/ml_mooc.csv": (tmp_path / "given" / "ml_mooc.csv").read_bytes()})
+    with pytest.raises(DataError, match=said.replace("given/ml_mooc.csv", f"ml_mooc.csv in {tmp_path}/mooc.zip")):
+        fetch("mooc", given=tmp_path / "mooc.zip")
+    assert left(tmp_path / "data") == []
+
+
+def test_refusals_say_what_else_there_is(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
+    monkeypatch.setattr(sources, "ZENODO", server.url("record"))
+    by_hand = r"Files fetched by hand from .* are taken with --from DIR\."
+    with pytest.raises(DataError, match=rf"answers 404\. .*{by_hand}"):
+        fetch("mooc")
+    server.codes = [500] * download.TRIES
+    with pytest.raises(DataError, match=rf"answers 500\. .*{by_hand}"):
+        fetch("mooc")
+    for answer in (b"<html>", b"{}"):
+        server.files["record"] = answer
+        with pytest.raises(DataError, match=rf"does not answer as it used to.*{by_hand}"):
+            fetch("uci")
+
+
+def test_a_download_that_cannot_be_read_is_named_by_its_address(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
+    server.files["jodie/mooc.csv"] = JODIE.replace("1,0,0.0", "1,0,never", 1).encode()
+    with pytest.raises(DataError, match=r"^http://127\.0\.0\.1:\d+/jodie/mooc.csv, line \d: "):
+        fetch("mooc")
 
 
 def read_events_of(text: str, folder: Path) -> Any:

@@ -76,7 +76,7 @@ def test_the_batch_size_changes_nothing(run: Run) -> None:
     ("label", "message"),
     [
         (None, "has no labels"),
-        (np.zeros(400), "1 different values"),
+        (np.zeros(400), "has no labels to tell apart: every one is 0"),
         (np.arange(400) % 3, "3 different values"),
         (np.full(400, np.nan), "0 different values"),
         (np.r_[np.zeros(399), 1], "training has 0 events of label 1"),

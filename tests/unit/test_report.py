@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -29,8 +30,9 @@ from cordgt.report.asked import (
     surprises,
     wilson,
 )
-from cordgt.report.charts import Axis, Line, line_chart, nice_ticks, reach
+from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, nice_ticks, reach
 from cordgt.report.drivers import drivers, heats
+from cordgt.report.look import Look
 from cordgt.report.one import report
 from cordgt.report.page import Html, page, table, text, user_id
 from cordgt.report.several import comparison, differences
@@ -369,6 +371,32 @@ def test_runs_side_by_side(run: Run, tmp_path: Path) -> None:
         assert said in words
     assert differences(looks) == [] and "do not compare" not in words
     assert "± " not in words.partition("Curves")[0]
+
+
+def test_a_floor_above_every_run_is_said_first(run: Run) -> None:
+    def looks(ap: float) -> dict[str, Look]:
+        metrics = json.loads(json.dumps(run.metrics))
+        metrics["floors"]["seen before"]["test"]["transductive"]["ap"] = ap
+        return dict.fromkeys(("a", "b"), replace(run.look(), metrics=metrics))
+
+    own = f"{100 * run.metrics['test']['transductive']['ap']:.2f}"
+    words = check(comparison(looks(0.9999))).words
+    assert "A trivial predictor does better than all of these: “seen before” reaches 99.99 % average precision" in words
+    assert f"The highest test AP is that of a: {own} %" in words
+    assert "99.99 ▲" in words and "▲: a trivial predictor reaches more than every run" in words
+    metrics = dict(run.metrics, floors={})
+    assert "trivial" not in check(comparison(dict.fromkeys("ab", replace(run.look(), metrics=metrics)))).words
+
+
+def test_no_line_of_a_dot_plot_runs_through_its_words() -> None:
+    axis = Axis("x", 0.0, 1.0, [(0.0, "0"), (0.5, "half"), (1.0, "1")])
+    made = dot_plot(
+        [Dot("popularity", 0.3, note="30 %"), Dot("seen before", 0.9, note="90 %")], axis, says="", level=0.4
+    )
+    words = [float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"', made)]
+    lines = [(float(y), float(y) + float(h)) for y, h in re.findall(r"M[\d.]+ ([\d.]+)v([\d.]+)", made)]
+    assert len(lines) == 8 and "<line" not in made  # three ticks and the level, beside two rows
+    assert not [1 for y in words for top, bottom in lines if top < y + 3 and bottom > y - 9]
 
 
 def test_seeds_have_a_mean(run: Run, tmp_path: Path) -> None:

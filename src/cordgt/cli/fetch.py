@@ -19,7 +19,7 @@ def data_fetch(
     ] = None,
     again: Annotated[bool, flag("--again", "Replace what is there.")] = False,
     accept_different: Annotated[
-        bool, flag("--accept-different", "Keep it though its counts or checksum are not as expected.")
+        bool, flag("--accept-different", "Keep it though its counts, labels or checksum are not as expected.")
     ] = False,
     json_: Json = None,
 ) -> None:
@@ -34,9 +34,13 @@ def data_fetch(
     with console.Receiving() as bar:
         found = fetch(name, given=given, again=again, accept_different=accept_different, progress=bar.tell)
     console.note(f"{found.path}: {'was here already' if found.was_here else 'written'}")
+    for text in found.notes:
+        console.note(text)
     facts = found.facts
     if json_ is not None:
-        answers.write_json({**facts, "path": str(found.path), "was_here": found.was_here}, json_)
+        answers.write_json(
+            {**facts, "path": str(found.path), "was_here": found.was_here, "notes": list(found.notes)}, json_
+        )
     if json_ != "-":
         answers.show([_row(key, facts) for key in ("nodes", "links", "link_attributes", "intensity")], None)
     console.note(f"Train on it: cordgt train {name}")

@@ -57,11 +57,11 @@ def train_classifier(
     asked = {k: v for k, v in columns.items() if k != "ids" or v != "auto"}
     known = data in datasets.KNOWN or datasets.find(data) is not None
     stream = datasets.load(data, **(asked if known else run.columns_for(data, asked)))
-    label = labels_of(run, stream)
+    label = labels_of(run, stream, data)
     folder = out or Path("runs") / f"{stream.name or 'events'}-{run.settings.model}-node-seed{run.settings.seed}"
     console.note(f"classifier of nodes on {encoder} ({run.settings.model}), frozen; it goes to {folder}")
     with console.Bar() as bar:
-        metrics = classify_in(run, label, settings, folder, seed=seed, watcher=bar)
+        metrics = classify_in(run, label, settings, folder, data=data, seed=seed, watcher=bar)
     if json_ is not None:
         answers.write_json(metrics, json_)
     if json_ != "-":

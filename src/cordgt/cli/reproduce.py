@@ -41,7 +41,10 @@ def reproduce(
     ] = None,
     device: Device = "auto",
     quick: Annotated[
-        bool, flag("--quick", "One epoch on the first events, one seed, into OUT/quick: to see that it runs.")
+        bool,
+        flag(
+            "--quick", "One epoch (or --set epochs=N), the first events, one seed, into OUT/quick: to see that it runs."
+        ),
     ] = False,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where cells are kept and tables are written.")] = Path(
         "results"
@@ -97,10 +100,16 @@ def reproduce(
     if experiment.cells is None:
         return _write(experiment, name, asked, store, json_)
     cells = list(dict.fromkeys(experiment.cells(asked)))[share - 1 :: shares]
-    outcome = None if report else _work(cells, store, device, workers, minutes, keep)
+    if report:
+        return _write(experiment, name, asked, store, json_)
+    possible = _possible(cells, store)
+    if cells and not possible:
+        raise typer.Exit(1)
+    outcome = _work(possible, store, device, workers, minutes, keep)
     _write(experiment, name, asked, store, json_)
-    if outcome is not None:
-        _tell_outcome(outcome, cells, store)
+    _tell_outcome(outcome, possible, store)
+    if len(possible) < len(cells):
+        raise typer.Exit(1)
 
 
 def _show_list(rows: list[dict[str, Any]], device: str, json_: str | None) -> None:
@@ -130,6 +139,16 @@ def _long(hours: float) -> str:
     if hours < 1.5:
         return f"{max(1, round(60 * hours))} minutes" if hours else "no time"
     return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+
+
+def _possible(cells: list[Cell], store: Store) -> list[Cell]:
+    """The cells whose data have the labels they need; of other data it is said once, before anything is trained."""
+    from cordgt.experiments.measures import without_labels
+
+    refused = without_labels(cell for cell in cells if store.read(cell) is None)
+    for data, why in refused.items():
+        console.fail(f"{why} Nothing is trained on {data}: leave it out of --datasets.")
+    return [cell for cell in cells if cell.data not in refused]
 
 
 def _work(cells: list[Cell], store: Store, device: str, workers: int, minutes: float | None, keep: bool) -> Outcome:
@@ -200,7 +219,10 @@ def _tell_outcome(outcome: Outcome, cells: list[Cell], store: Store) -> None:
     if outcome.elsewhere:
         console.note(f"{outcome.elsewhere} cells are being worked on by other processes.")
     if left:
-        console.note(f"{left} cells are left. It goes on with: {again}")
+        done = len(cells) - left
+        console.note(
+            f"{left} {'cell is' if left == 1 else 'cells are'} left, {done} finished. It goes on with: {again}"
+        )
     if outcome.stopped is not None:
         raise typer.Exit(outcome.stopped.exit_code)
     if outcome.failed:

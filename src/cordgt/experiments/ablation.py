@@ -12,7 +12,7 @@ from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import METRICS
 from cordgt.experiments.paper import Reported
-from cordgt.experiments.tables import Asked, Compared, Report, Section, comparable, data_name, gather, notes, percent
+from cordgt.experiments.tables import Asked, Compared, Report, Section, beside_paper, data_name, gather, notes, percent
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,13 @@ def ablation_report(asked: Asked, store: Store, ablation: Ablation = OF_CORDGT) 
     for data in asked.datasets:
         rows = []
         full: dict[str, Compared] = {}
+        published = ablation.published if beside_paper(asked, data, every) else None
         for row, (label, _) in ablation.rows.items():
             found = gather(store, _own(asked, ablation, data, row, asked.seeds))
             words: list[str] = []
             for heading, keys in ablation.figures.items():
-                theirs = _published(ablation, keys[-1], row, data)
-                each = Compared(percent(found, *keys), theirs if comparable(found) else None)
+                theirs = None if published is None else published(keys[-1], row, data)
+                each = Compared(percent(found, *keys), theirs, len(found))
                 full.setdefault(heading, each)
                 words += [*(each.words if ablation.published else [each.ours]), _cost(each.mean, full[heading].mean)]
                 records.append(_record(ablation, data, row, keys, each, full[heading]))
@@ -114,10 +115,6 @@ def ablation_report(asked: Asked, store: Store, ablation: Ablation = OF_CORDGT) 
     return Report(ablation.title, sections, records, said, partial(_draw, ablation, panels))
 
 
-def _published(ablation: Ablation, metric: str, row: str, data: str) -> Reported | None:
-    return None if ablation.published is None else ablation.published(metric, row, data)
-
-
 def _record(
     ablation: Ablation, data: str, row: str, keys: tuple[str, str, str], each: Compared, full: Compared
 ) -> dict[str, Any]:
@@ -127,8 +124,7 @@ def _record(
     costs = {"costs": _loss(each.mean, full.mean)}
     if ablation.published is None:
         return about | {k: v for k, v in each.columns.items() if k in ("ours", "std", "seeds", "values")} | costs
-    theirs = [_published(ablation, metric, name, data) for name in (row, next(iter(ablation.rows)))]
-    means = [None if reported is None else reported.mean for reported in theirs]
+    means = [None if compared.paper is None else compared.paper.mean for compared in (each, full)]
     return about | each.columns | costs | {"paper_costs": _loss(*means)}
 
 

@@ -20,7 +20,7 @@ from cordgt.experiments.tables import (
     Compared,
     Report,
     Section,
-    comparable,
+    beside_paper,
     data_name,
     gather,
     notes,
@@ -99,7 +99,8 @@ def beyond_report(asked: Asked, store: Store) -> Report:
     for data in asked.datasets:
         rows = _rows(asked, data, every)
         name = data_name(data, every)
-        published = {s: others.best_ap(s, data) if comparable(_of(data, every)) else None for s in SETTINGS}
+        beside = beside_paper(asked, data, every)
+        published = {s: others.best_ap(s, data) if beside else None for s in SETTINGS}
         plain.append(_plain(name, rows, published))
         harder.append(_harder(f"{name}: harder questions", rows))
         records += [_record(data, row, q, published) for row in rows for q in (*PLAIN, *BY_BATCH, *HARD, *ONLY_CSV)]

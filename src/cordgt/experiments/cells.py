@@ -300,6 +300,15 @@ def at_hand(data: str) -> bool:
     return data in datasets.GENERATED or datasets.find(data) is not None
 
 
+def none_at_hand(names: Sequence[str]) -> str:
+    """What to say where a table has no data to be made of."""
+    return (
+        f"None of the datasets of this table is at hand: {', '.join(names)}. Fetch one (`cordgt data fetch NAME`), put "
+        f"NAME/ml_NAME.csv into one of {', '.join(map(str, datasets.data_folders()))}, or name others with --datasets: "
+        "`cordgt data list`."
+    )
+
+
 def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = True, twins: bool = False) -> list[str]:
     """The datasets of a table: those asked for, or of the usual ones those at hand (their twins where ``twins``).
 
@@ -310,10 +319,7 @@ def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = 
         names = (name if at_hand(name) or f"{name}{ENDING}" not in TWINS else f"{name}{ENDING}" for name in usual)
         found = [name for name in (names if twins else usual) if not trained or at_hand(name)]
         if not found:
-            raise DataError(
-                f"None of the datasets of this table is at hand: {', '.join(usual)}. Put NAME/ml_NAME.csv into one of "
-                f"{', '.join(map(str, datasets.data_folders()))}, or name others with --datasets: `cordgt data list`."
-            )
+            raise DataError(none_at_hand(usual))
         return found
     chosen = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
     if not chosen:

@@ -8,7 +8,7 @@ from typing import Any
 from cordgt.experiments import plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import model_name
-from cordgt.experiments.tables import NONE, Asked, Report, Section, gather, notes
+from cordgt.experiments.tables import NONE, Asked, Report, Section, data_name, gather, notes
 
 DATASETS = ("uci", "food")
 MODELS = ("cordgt", "tgat", "tgn")
@@ -52,7 +52,7 @@ def complexity_report(asked: Asked, store: Store) -> Report:
                 about = {"data": data, "model": model, "grows_with": size, "machine": found[model]["machine"]}
                 records += [about | k | claim for k in figures[size]]
             columns = ["", "size: milliseconds a step", "measured exponent", "claimed"]
-            sections.append(Section(f"{data}: {words}", columns, rows))
+            sections.append(Section(f"{data_name(data, every)}: {words}", columns, rows))
     said = [
         "The exponent k fits milliseconds ~ size^k: 0 does not grow, 1 is linear, 2 quadratic. A logarithm shows as a "
         "small one, and so does a machine that is not yet busy.",

@@ -9,7 +9,7 @@ import numpy as np
 
 from cordgt.experiments import plots
 from cordgt.experiments.cells import Cell, Store, make_cell
-from cordgt.experiments.tables import NONE, Asked, Report, Section, gather, notes
+from cordgt.experiments.tables import NONE, Asked, Report, Section, data_name, gather, notes
 
 DATASETS = ("uci", "enron")
 DISTANCES = {"td": "temporal distance", "sd": "spatial distance"}
@@ -38,10 +38,11 @@ def heatmap_report(asked: Asked, store: Store) -> Report:
             values = np.array([k["figures"][name]["mean"] for k in found], dtype=np.float64)  # None becomes NaN
             nodes = np.sum([k["figures"][name]["nodes"] for k in found], axis=0)
             mean, std = _over_seeds(values)
-            grids[name, data] = mean, groups
+            shown = data_name(data, every)
+            grids[name, shown] = mean, groups
             words_of = [[_cell(m, s) for m, s in zip(*pair, strict=True)] for pair in zip(mean, std, strict=True)]
             rows = [[f"source: {g}", *line] for g, line in zip(groups, words_of, strict=True)]
-            sections.append(Section(f"{data}: {words}", ["", *(f"target: {g}" for g in groups)], rows))
+            sections.append(Section(f"{shown}: {words}", ["", *(f"target: {g}" for g in groups)], rows))
             records += _records(data, name, groups, mean, std, nodes, len(found))
     pairs = sorted({k["figures"]["pairs"] for k in every})
     said = [
@@ -94,5 +95,12 @@ def _draw(path: Path, grids: dict[tuple[str, str], tuple[np.ndarray, list[str]]]
             place = axes[names.index(name)][data.index(of)]
             image = plots.heat(place, mean, (groups, groups), "{:.2f}")
             place.set(title=f"{of}: {DISTANCES[name]}", xlabel="to the target", ylabel="to the source")
-            made.colorbar(image, ax=place, shrink=0.85)
-        made.suptitle("What context nodes say of true pairs (blank: none there)", x=0.01, ha="left", fontsize=11)
+            made.colorbar(image, ax=place, shrink=0.85, label="mean Φ·h")
+        made.suptitle(
+            "What context nodes say of true pairs (higher: for the pair; blank: none there)",
+            x=0.01,
+            ha="left",
+            fontsize=11,
+        )
+        if any(of.endswith("*") for of in data):
+            made.supxlabel(plots.NOT_AS_PUBLISHED, x=0.01, ha="left", fontsize=9)

@@ -7,7 +7,7 @@ from typing import Any
 
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
-from cordgt.experiments.tables import Asked, Compared, Report, Section, comparable, data_name, gather, notes, percent
+from cordgt.experiments.tables import Asked, Compared, Report, Section, beside_paper, data_name, gather, notes, percent
 from cordgt.tasks.link import SETTINGS
 
 NAMES = {
@@ -51,12 +51,13 @@ def link_report(asked: Asked, store: Store, metric: str) -> Report:
     panels: dict[tuple[str, str], dict[str, Compared]] = {}
     for data in asked.datasets:
         rows = []
+        beside = beside_paper(asked, data, every)
         for model in asked.models:
             found = [k for k in every if (k["data"], k["model"]) == (data, model)]
             each = {}
             for setting in SETTINGS:
-                theirs = paper.link(metric, setting, model, data) if comparable(found) else None
-                each[setting] = Compared(percent(found, "test", setting, metric), theirs)
+                theirs = paper.link(metric, setting, model, data) if beside else None
+                each[setting] = Compared(percent(found, "test", setting, metric), theirs, len(found))
                 about = {"data": data, "setting": setting, "metric": metric, "model": model}
                 by_batch = Compared(percent(found, "test", setting, f"{metric}_batch"))
                 records.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -15,7 +15,7 @@ from cordgt import datasets
 from cordgt.api import OtherRun, Run, check_same, train_run
 from cordgt.bench.growth import first_events
 from cordgt.classify import classify
-from cordgt.errors import RunError
+from cordgt.errors import DataError, RunError
 from cordgt.events import EventStream
 from cordgt.experiments import provenance
 from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, finite, flat
@@ -64,6 +64,24 @@ def _load(data: str, quick: bool, _version: tuple[str, int, int] | None) -> Even
     return first_events(stream, QUICK_EVENTS) if quick else stream
 
 
+def without_labels(cells: Iterable[Cell]) -> dict[str, str]:
+    """Why datasets cannot be classified by their labels, by name, for those of some cells that need them."""
+    first = {cell.data: cell for cell in reversed(list(cells)) if cell.kind == "node"}
+    found = {}
+    for data, cell in first.items():
+        try:
+            _check_labels(cell, load_stream(data, cell.quick))
+        except DataError as error:
+            found[data] = str(error)
+    return found
+
+
+def _check_labels(cell: Cell, stream: EventStream) -> None:
+    if stream.label is None:
+        raise DataError(f"{stream.name} has no labels.")
+    positive_labels(stream.name, stream.label, split_of(stream, cell.settings.protocol))
+
+
 def run_cell(
     cell: Cell,
     store: Store,
@@ -88,7 +106,7 @@ def run_cell(
         store.clear(cell, keep=keep)
         return spent
     if cell.kind == "node":  # before hours of training
-        positive_labels(stream.name, stream.label, split_of(stream, cell.settings.protocol))
+        _check_labels(cell, stream)
     try:
         _discard_other(cell, store, stream, tell)
         path = store.run_folder(cell)

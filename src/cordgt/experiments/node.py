@@ -8,7 +8,7 @@ from pathlib import Path
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import model_name
-from cordgt.experiments.tables import Asked, Compared, Report, Section, comparable, data_name, gather, notes, percent
+from cordgt.experiments.tables import Asked, Compared, Report, Section, beside_paper, data_name, gather, notes, percent
 from cordgt.models import MODELS
 
 DATASETS = (*paper.NODE_DATASETS, "mooc")  # the last has labels too, though not in the paper
@@ -33,10 +33,11 @@ def node_report(asked: Asked, store: Store) -> Report:
     counts: dict[str, str] = {}
     for data in asked.datasets:
         rows = []
+        beside = beside_paper(asked, data, every)
         for model in asked.models:
             found = [k for k in every if (k["data"], k["model"]) == (data, model)]
-            theirs = paper.node_auc(model, data) if comparable(found) else None
-            auc = Compared(percent(found, "test", "auc"), theirs)
+            theirs = paper.node_auc(model, data) if beside else None
+            auc = Compared(percent(found, "test", "auc"), theirs, len(found))
             ap, chance = (Compared(percent(found, "test", key)) for key in ("ap", "positive_share"))
             rows.append([model_name(model), *auc.words, ap.ours, str(len(found))])
             about = {"data": data, "model": model, "metric": "auc"}

@@ -14,7 +14,8 @@ import numpy as np
 
 from cordgt.experiments.tables import Compared
 
-OURS, PAPER, INK, GRID = "#0072B2", "#D55E00", "#222222", "#DDDDDD"
+OURS, PAPER, INK, SOFT, GRID = "#0072B2", "#D55E00", "#222222", "#666666", "#DDDDDD"
+NOT_AS_PUBLISHED = "* not as published"
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 MARKERS = "osD^vPX*"
 
@@ -45,7 +46,12 @@ def dots(
     unit: str,
     theirs: str | None = "the paper",
 ) -> None:
-    """Ours beside ``theirs`` (None: alone): a panel for each (row, column), a line for each name in it."""
+    """Ours beside ``theirs`` (None: alone): a panel for each (row, column), a line for each name in it.
+
+    The legend has ``theirs`` only where a figure of theirs is shown.
+    """
+    if not any(compared.paper is not None for panel in panels.values() for compared in panel.values()):
+        theirs = None
     rows, columns = (list(dict.fromkeys(key[k] for key in panels)) for k in (0, 1))
     lines = max((len(panel) for panel in panels.values()), default=1)
     size = (1.6 + 3.1 * max(len(columns), 1.6), 1.3 + len(rows) * (0.7 + 0.25 * lines))
@@ -59,7 +65,7 @@ def dots(
                     axes[i][j].set_xlabel(unit)
         made.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         starred = any(column.endswith("*") for column in columns)
-        _legend(made, theirs, "* not as published" if starred else "")
+        _legend(made, theirs, NOT_AS_PUBLISHED if starred else "")
 
 
 def _panel(axes: Any, panel: Mapping[str, Compared], *, show_names: bool) -> None:
@@ -70,11 +76,20 @@ def _panel(axes: Any, panel: Mapping[str, Compared], *, show_names: bool) -> Non
         if compared.mean is not None:
             axes.plot(compared.values, np.full(len(compared.values), y + 0.17), "|", color=OURS, ms=6, alpha=0.6)
             axes.errorbar(compared.mean, y + 0.17, xerr=compared.std or 0, fmt="o", color=OURS, ms=5, lw=1.2, capsize=2)
+    if all(compared.mean is None and compared.paper is None for compared in panel.values()):
+        _say_blank(axes, any(compared.cells for compared in panel.values()))
     axes.set_yticks(range(len(panel)), list(panel) if show_names else [""] * len(panel))
     axes.set_ylim(len(panel) - 0.5, -0.5)
     axes.grid(axis="x", color=GRID, lw=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
+
+
+def _say_blank(axes: Any, finished: bool) -> None:
+    """Words in place of a frame from 0 to 1 with nothing in it."""
+    words = "not defined on these data" if finished else "not finished yet"
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color=SOFT)
+    axes.set_xticks([])
 
 
 def _legend(made: Any, theirs: str | None, foot: str) -> None:

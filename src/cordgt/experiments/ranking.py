@@ -23,7 +23,7 @@ from cordgt.experiments.tables import (
     Compared,
     Report,
     Section,
-    comparable,
+    beside_paper,
     data_name,
     gather,
     notes,
@@ -129,7 +129,7 @@ def _how(every: Sequence[dict[str, Any]]) -> list[str]:
 
 def _lines(asked: Asked, data: str, here: Sequence[dict[str, Any]]) -> tuple[str, list[Line]]:
     """The leaderboard's name, and its lines with ours among them; ours alone where the data are not as published."""
-    board, published = others.leaderboard(data) if comparable(here) else ("", [])
+    board, published = others.leaderboard(data) if beside_paper(asked, data, here) else ("", [])
     lines = [Line(k.by, Compared((), Reported(100 * k.value, 0.0))) for k in published]
     for model in asked.models:
         own = [cell for cell in here if cell["model"] == model]

@@ -8,7 +8,18 @@ from typing import Any
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import model_name
-from cordgt.experiments.tables import NONE, Asked, Compared, Report, Section, gather, notes, percent
+from cordgt.experiments.tables import (
+    NONE,
+    Asked,
+    Compared,
+    Report,
+    Section,
+    beside_paper,
+    data_name,
+    gather,
+    notes,
+    percent,
+)
 from cordgt.models import MODELS
 from cordgt.twins import ENDING, is_twin
 
@@ -45,12 +56,14 @@ def scalability_report(asked: Asked, store: Store) -> Report:
     points: dict[str, list[tuple[str, float, Compared]]] = {}
     for data in asked.datasets:
         rows = []
+        # a twin has the dataset's sizes by construction
+        beside = not asked.quick if is_twin(data) else beside_paper(asked, data, every)
         for name, model, changes in _entries(asked.models):
             own = [make_cell(data, model, s, {**asked.changes, **changes}, quick=asked.quick) for s in asked.seeds]
             found = gather(store, own)
             ap = Compared(percent(found, "test", "inductive", "ap"))
             seconds = Compared(tuple(float(k["seconds_per_epoch"]) for k in found))
-            theirs = paper.epoch_seconds(name.lower(), data.removesuffix(ENDING))
+            theirs = paper.epoch_seconds(name.lower(), data.removesuffix(ENDING)) if beside else None
             peak = max((k["peak_memory_mb"] for k in found if k["device"].startswith("cuda")), default=None)
             words = [NONE if theirs is None else f"{theirs:,.0f}", _seconds(seconds)]
             rows.append([name, *words, ap.ours, NONE if peak is None else f"{peak:,.0f}", str(len(found))])
@@ -60,7 +73,7 @@ def scalability_report(asked: Asked, store: Store) -> Report:
             if seconds.mean is not None and ap.mean is not None:
                 points.setdefault(data, []).append((name, seconds.mean, ap))
         columns = ["", "seconds an epoch: the paper", "here", "inductive AP here", "peak GPU memory, MB", "seeds"]
-        sections.append(Section(data, columns, rows))
+        sections.append(Section(data_name(data, every), columns, rows))
     said = [
         f"One epoch. The paper's seconds are those its text names, on an {paper.figures()['epoch_gpu']}; its figure "
         "gives no AP as a number. Ours leave out validation and the building of the index.",

@@ -14,7 +14,7 @@ import numpy as np
 from cordgt import datasets
 from cordgt.experiments import plots
 from cordgt.experiments.cells import Cell, Store, make_cell
-from cordgt.experiments.tables import Asked, Compared, Report, Section, gather, notes, percent
+from cordgt.experiments.tables import Asked, Compared, Report, Section, data_name, gather, notes, percent
 
 DATASETS = ("uci", "enron")
 WEIGHTS = (0.1, 1.0, 10.0)  # of alpha and of beta
@@ -74,13 +74,15 @@ def sensitivity_report(asked: Asked, store: Store) -> Report:
         means = [[values[a, b].mean for b in WEIGHTS] for a in WEIGHTS]
         grids[data] = np.array([[np.nan if v is None else v for v in row] for row in means])
         rows = [[f"alpha {a:g}", *(values[a, b].ours for b in WEIGHTS)] for a in WEIGHTS]
-        sections.append(Section(f"{data}: alpha and beta", ["", *(f"beta {b:g}" for b in WEIGHTS)], rows))
+        sections.append(
+            Section(f"{data_name(data, found)}: alpha and beta", ["", *(f"beta {b:g}" for b in WEIGHTS)], rows)
+        )
     for what, of in (("neighbours", _neighbours), ("batch size", lambda _: _batches())):
         rows = []
         for data in asked.datasets:
             points = [(float(n), compared(data, changes, what)) for n, changes in of(data).items()]
             series[what][data] = points
-            rows.append([data, *(c.ours for _, c in points)])
+            rows.append([data_name(data, found), *(c.ours for _, c in points)])
         sizes = NEIGHBOURS if what == "neighbours" else BATCHES
         sections.append(Section(what, ["", *map(str, sizes)], rows))
     said = [

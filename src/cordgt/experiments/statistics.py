@@ -7,8 +7,9 @@ from typing import Any
 
 from cordgt import datasets
 from cordgt.describe import describe
+from cordgt.errors import DataError
 from cordgt.experiments import paper, plots
-from cordgt.experiments.cells import Store, at_hand
+from cordgt.experiments.cells import Store, at_hand, none_at_hand
 from cordgt.experiments.measures import load_stream
 from cordgt.experiments.tables import NONE, Asked, Report, Section
 
@@ -22,7 +23,9 @@ def all_datasets() -> tuple[str, ...]:
 
 
 def statistics_report(asked: Asked, _: Store) -> Report:
-    """Counts, intensity and kind of each dataset here, and the paper's."""
+    """Counts, intensity and kind of each dataset here, and the paper's. DataError where none of them is here."""
+    if not any(map(at_hand, asked.datasets)):
+        raise DataError(none_at_hand(asked.datasets))
     rows, records = [], []
     for data in asked.datasets:
         theirs = paper.figures()["datasets"].get(data)

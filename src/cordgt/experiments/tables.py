@@ -36,6 +36,7 @@ class Compared:
 
     values: tuple[float, ...]
     paper: Reported | None = None
+    cells: int = 0  # finished ones, whether this figure is defined for them or not
 
     @property
     def mean(self) -> float | None:
@@ -162,6 +163,16 @@ def comparable(cells: Iterable[dict[str, Any]]) -> bool:
     return all(paper.is_published(k["data"], k["stream"]["nodes"], k["stream"]["events"]) for k in cells)
 
 
+def beside_paper(asked: Asked, data: str, cells: Iterable[dict[str, Any]]) -> bool:
+    """Whether published figures may stand in the rows of a dataset, in all of them or in none.
+
+    Never with ``--quick``, nor where any of the dataset's cells is of a stream of another size; and not before one of
+    them is finished, for until then nobody knows.
+    """
+    own = [k for k in cells if k["data"] == data]
+    return bool(own) and not asked.quick and comparable(own)
+
+
 def data_name(data: str, cells: Iterable[dict[str, Any]]) -> str:
     """A dataset as a heading has it: with a star where it is not as published, which the foot explains."""
     return f"{data} *" if any(k["data"] == data and k["stream"]["differs"] for k in cells) else data
@@ -216,12 +227,20 @@ def how_notes(cells: Sequence[dict[str, Any]], wanted: int, stale: int) -> list[
             f"{stale} cells were made with other settings than today's and are left out until they are made again."
         )
     if any(k["quick"] for k in cells):
-        said.append("**Quick**: of the first events and one epoch alone. The figures say nothing.")
+        said.append(_quick_note([k for k in cells if k["quick"]]))
     if cells:
         codes = sorted({k["code"]["commit"] or f"{k['code']['version']} ({k['code']['source']})" for k in cells})
         machines = sorted({k["machine"] for k in cells})
         said.append(f"Code: {', '.join(codes)}. Machines: {', '.join(machines)}. Commands stand in the cells.")
     return said
+
+
+def _quick_note(cells: Sequence[dict[str, Any]]) -> str:
+    """What ``--quick`` did: how many events, and how many epochs where there was something to train."""
+    events = max(k["stream"]["events"] for k in cells)
+    epochs = max((k["epochs"] for k in cells if k.get("epochs")), default=0)
+    trained = "" if epochs == 0 else ", one epoch" if epochs == 1 else f", up to {epochs} epochs"
+    return f"**Quick**: of the first {events:,} events{trained}. The figures say nothing."
 
 
 def stale_cells(store: Store, cells: Iterable[Cell]) -> int:

@@ -24,7 +24,7 @@ import torch
 from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.measures import Tell, run_cell
-from cordgt.stopping import Stopped, listening, time_limit
+from cordgt.stopping import Interrupted, Stopped, interruptible, listening, time_limit
 from cordgt.tasks.link import SETTINGS
 from cordgt.training import Silent, Watcher, choose_device
 
@@ -87,9 +87,31 @@ def work(
     watch: Callable[[Cell], Watcher] | None = None,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Outcome:
-    """Work off cells in this process. A cell that fails for a reason a person can mend does not stop the others."""
-    limits, outcome = limits or Limits(), Outcome()
-    tell = tell or (lambda _: None)
+    """Work off cells in this process. A cell that fails for a reason a person can mend does not stop the others.
+
+    A signal ends it wherever it is: a training saves after its batch, anything else begins anew next time.
+    """
+    outcome = Outcome()
+    try:
+        with interruptible():
+            _work_off(cells, store, outcome, device, limits or Limits(), keep, tell or (lambda _: None), watch, go_on)
+    except Interrupted as interrupted:  # between two cells
+        outcome.stopped = Stopped(interrupted.asked)
+    store.sweep()
+    return outcome
+
+
+def _work_off(
+    cells: Sequence[Cell],
+    store: Store,
+    outcome: Outcome,
+    device: str,
+    limits: Limits,
+    keep: bool,
+    tell: Tell,
+    watch: Callable[[Cell], Watcher] | None,
+    go_on: Callable[[], bool],
+) -> None:
     on = choose_device(device).type
     for cell in cells:
         if limits.left <= 0 or not go_on():
@@ -114,7 +136,8 @@ def work(
                 with time_limit(limits.ends):
                     watcher = Silent() if watch is None else watch(cell)
                     found = run_cell(cell, store, device=device, watcher=watcher, keep=keep, tell=tell)
-            except Stopped as stopped:
+            except (Stopped, Interrupted) as ended:
+                stopped = ended if isinstance(ended, Stopped) else Stopped(ended.asked)
                 outcome.out_of_time = stopped.by_clock
                 outcome.stopped = None if stopped.by_clock else stopped
                 tell({"what": "stops", "cell": cell.label, "saved": stopped.saved})
@@ -125,8 +148,6 @@ def work(
                 continue
             outcome.done += 1
             tell({"what": "ends", "cell": cell.label, "seconds": found["seconds"], "figures": _short(found)})
-    store.sweep()
-    return outcome
 
 
 def _short(found: dict[str, Any]) -> dict[str, Any]:

@@ -131,13 +131,19 @@ def dot_plot(dots: Sequence[Dot], axis: Axis, *, says: str, level: float | None 
     left, right, row = 8.0, WIDTH - 8, 38.0
     bottom = 8 + row * len(dots)
     parts: list[Html] = []
-    for value, name in axis.marked:
+
+    def upright(kind: str, value: float) -> None:
+        """A line beside the marks of every row, with a gap where the row's words stand: none is crossed."""
         at = axis.place(value, left, right)
-        parts.append(Html(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="4" y2="{bottom}"/>'))
+        path = "".join(f"M{at:.1f} {8 + row * i + 17:g}v{row - 19:g}" for i in range(len(dots)))
+        parts.append(Html(f'<path class="{kind}" d="{path}"/>'))
+
+    for value, name in axis.marked:
+        upright("grid", value)
+        at = axis.place(value, left, right)
         parts.append(_words(at, bottom + 13, name, _anchor(at, left, right)))
     if level is not None and axis.low <= level <= axis.high:
-        at = axis.place(level, left, right)
-        parts.append(Html(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="4" y2="{bottom}"/>'))
+        upright("mark", level)
     for i, dot in enumerate(dots):
         parts.append(_row(dot, axis, left, right, 8 + row * i))
     parts.append(_words((left + right) / 2, bottom + 28, axis.label, "middle"))

@@ -214,7 +214,9 @@ svg .series { fill: none; stroke-width: 2; stroke-linejoin: round; }
     --plus: #0067b8; --minus: #c2410c; color-scheme: light; }
   body { font-size: 10pt; } main, footer { max-width: none; padding: 0; } nav { display: none; }
   figure, tr, .card, dl div { break-inside: avoid; } h2, h3 { break-after: avoid; }
-  .wide { overflow: visible; } .plots { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .wide { overflow: visible; } table { font-size: 8pt; } th, td { padding-right: .5rem; }
+  thead th, tbody th, .number, td small { white-space: normal; } tbody th, thead th { overflow-wrap: anywhere; }
+  .plots { grid-template-columns: repeat(2, minmax(0, 1fr)); }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
 }
 """

@@ -11,7 +11,7 @@ from cordgt.compare import paired
 from cordgt.report.asked import by_newness, staircase
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach
 from cordgt.report.look import Look, percent, share_axis, wins
-from cordgt.report.one import epoch_axis, epochs_of, recall_axis, time_line
+from cordgt.report.one import best_floor, epoch_axis, epochs_of, recall_axis, time_line
 from cordgt.report.page import (
     DASH,
     Html,
@@ -30,6 +30,8 @@ from cordgt.settings import Settings
 from cordgt.tasks.link import SETTINGS
 
 RESAMPLES = 1000
+MARK = " ▲"  # beside what is above every run
+GREY = 7  # the colour of what is no run
 COLUMNS = tuple(
     (f"{name}, {setting}", setting, key) for setting in SETTINGS for name, key in (("AP", "ap"), ("AUC", "auc"))
 )
@@ -81,11 +83,19 @@ def _about(look: Look) -> str:
 
 
 def _best(looks: Mapping[str, Look]) -> str:
+    """Which run reached most, and whether a trivial predictor reached more on the same test period."""
     found = {name: _ap(look) for name, look in looks.items() if _ap(look) is not None}
     if not found:
         return "None of these runs has a figure of its test period."
     best = max(found, key=lambda name: found[name] or 0.0)
-    return f"The highest test AP is that of {best}: {percent(found[best])} %, transductive."
+    ap, floor = found[best] or 0.0, best_floor(looks[best].metrics, "transductive")
+    highest = f"The highest test AP is that of {best}: {percent(ap)} %, transductive"
+    if floor is None:
+        return f"{highest}."
+    if floor[1] > ap:
+        reached = f"“{floor[0]}” reaches {percent(floor[1])} % average precision"
+        return f"A trivial predictor does better than all of these: {reached} on the test period. {highest}."
+    return f"{highest}, {100 * (ap - floor[1]):.2f} points above the best trivial predictor (“{floor[0]}”)."
 
 
 def _ap(look: Look) -> float | None:
@@ -101,14 +111,17 @@ def _figures(looks: Mapping[str, Look], differ: bool) -> Html:
         _row(name, look, None if i == 0 else next(iter(looks.values()))) for i, (name, look) in enumerate(looks.items())
     ]
     if not differ:
-        rows += _spread(looks) + _floors(next(iter(looks.values())))
+        rows += _spread(looks) + _floors(looks)
     dots = [Dot(n, _ap(k), note=f"{percent(_ap(k))} %", series=i) for i, (n, k) in enumerate(looks.items())]
+    floor = None if differ else best_floor(next(iter(looks.values())).metrics, "transductive")
+    if floor is not None:
+        dots.append(Dot(f"{floor[0]} (trivial)", floor[1], note=f"{percent(floor[1])} %", series=GREY))
     said = "Test AP, transductive: " + ", ".join(f"{d.name} {d.note}" for d in dots)
     drawn = dot_plot(dots, share_axis([d.value for d in dots], "test AP", least=0.02), says=said, level=0.5)
     head = ["run", "model", "seed", *(name for name, _, _ in COLUMNS), "epochs", "s an epoch"]
     return section(
         "Figures of the test period",
-        table(head, rows, caption=f"In percent; in brackets the difference to {next(iter(looks))}"),
+        table(head, rows, caption=f"In percent; in brackets the difference to {next(iter(looks))}{_marked(rows)}"),
         side_by_side(figure(drawn, "Test AP, transductive: farther right is better.")),
         *([] if differ else [_intervals(looks)]),
         name="figures",
@@ -142,18 +155,30 @@ def _but_seed(settings: Settings) -> tuple[Any, ...]:
     return settings.model, settings.protocol, settings.training, settings.model_settings
 
 
-def _floors(look: Look) -> list[list[Any]]:
-    return [
-        [
-            Html(f'<span class="floor">{text(name)}</span>'),
-            "",
-            "",
-            *(percent(of["test"][s][k]) for _, s, k in COLUMNS),
-            "",
-            "",
+def _floors(looks: Mapping[str, Look]) -> list[list[Any]]:
+    """Trivial predictors, the same for runs that compare; marked where one is above every run."""
+    found = []
+    for name, of in next(iter(looks.values())).metrics.get("floors", {}).items():
+        above = any(_is_above(of["test"][s][k], s, k, looks) for _, s, k in COLUMNS)
+        title = Html(f'<span class="floor">{text(name)}{MARK if above else ""}</span>')
+        cells = [
+            f"{percent(of['test'][s][k])}{MARK if _is_above(of['test'][s][k], s, k, looks) else ''}"
+            for _, s, k in COLUMNS
         ]
-        for name, of in look.metrics.get("floors", {}).items()
-    ]
+        found.append([title, "", "", *cells, "", ""])
+    return found
+
+
+def _is_above(value: float | None, setting: str, key: str, looks: Mapping[str, Look]) -> bool:
+    """Whether a figure is higher than those of all runs."""
+    theirs = [v for look in looks.values() if (v := look.metrics["test"][setting][key]) is not None]
+    return value is not None and bool(theirs) and value > max(theirs)
+
+
+def _marked(rows: Sequence[Sequence[Any]]) -> str:
+    """What the mark means, where there is one."""
+    there = any(MARK in str(cell) for row in rows for cell in row)
+    return f";{MARK}: a trivial predictor reaches more than every run" if there else ""
 
 
 def _intervals(looks: Mapping[str, Look]) -> Html:

@@ -61,9 +61,9 @@ class NodeTask:
     known: np.ndarray  # (E,) bool, True: the event has a label
 
     @classmethod
-    def prepare(cls, link: LinkTask, label: np.ndarray | None) -> NodeTask:
-        """DataError as in `positive_labels`."""
-        return cls(link, *positive_labels(link.stream.name, label, link.split))
+    def prepare(cls, link: LinkTask, label: np.ndarray | None, name: str | None = None) -> NodeTask:
+        """``name``: what people know the labels by; the stream's by default. DataError as in `positive_labels`."""
+        return cls(link, *positive_labels(link.stream.name if name is None else name, label, link.split))
 
     def positions(self, part: str) -> np.ndarray:
         """The labelled events of a part. In training also those of masked nodes, which only the encoder was to miss."""
@@ -89,6 +89,8 @@ def positive_labels(name: str, label: np.ndarray | None, split: Split) -> tuple[
         raise DataError(f"{name} has no labels: name their column with --label.")
     known = np.isfinite(label)
     values = np.unique(label[known])
+    if len(values) == 1:
+        raise DataError(f"{name} has no labels to tell apart: every one is {values[0]:g}; two values were expected.")
     if len(values) != 2:
         shown = ", ".join(f"{v:g}" for v in values[:5])
         raise DataError(
