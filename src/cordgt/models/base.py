@@ -35,7 +35,6 @@ class LinkModel(nn.Module):
     reader: Reader
     trains = True  # False for a rule without parameters
     pairs_at_once = 2000  # how many pairs are scored in one piece outside training: bounds the memory
-    pairs_at_once_on_cpu: int | None = None  # where fewer, that fit its cache, are faster there
     halves = False  # True: it may be trained in bfloat16, because it keeps in float32 what that would spoil
     embeds = True  # False where the model has no embedding of a single node
     remembers = False  # True: in training a state goes from batch to batch, in one process; see `carried`
@@ -44,7 +43,10 @@ class LinkModel(nn.Module):
 
     @property
     def queries_at_once(self) -> int | None:
-        """Of a training batch on a CPU, two candidates each, if it may be worked off in parts: what fits its caches."""
+        """Of a training batch on a CPU, two candidates each, if it may be worked off in parts: what fits its caches.
+
+        As many pairs are scored in one piece there outside training.
+        """
         return None
 
     def works_apart(self) -> bool:

@@ -241,7 +241,6 @@ class Cordgt(LinkModel):
     """
 
     reader: TreeReader
-    pairs_at_once_on_cpu = 200
     halves = True
 
     def __init__(self, settings: CordgtSettings, *, edge_dim: int, node_dim: int) -> None:

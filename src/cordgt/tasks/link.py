@@ -293,22 +293,23 @@ def score_queries(
     """
     n, width = queries.dst.shape
     on_cpu = (model.device or history.index.device).type == "cpu"
-    usual = model.pairs_at_once_on_cpu if on_cpu and model.pairs_at_once_on_cpu else model.pairs_at_once
+    usual = 2 * model.queries_at_once if on_cpu and model.queries_at_once else model.pairs_at_once
     at_once = pairs_at_once or usual
-    if width > at_once:  # one query alone is too many: its candidates are asked about in parts
-        parts = [replace(queries, dst=dst) for dst in queries.dst.split(at_once, dim=1)]
-        scored = [score_queries(model, history, part, pairs_at_once=at_once, group=group) for part in parts]
-        if progress is not None:
-            progress(n)
-        return np.concatenate(scored, axis=1)
     step = max(1, at_once // max(width, 1))
-    out, mine, told = [], group.part(n, step), 0
+    columns = -(-width // at_once)  # above one where one query alone is too many: it is asked about in parts
+    out, row, mine, told = [], [], group.part(n, step), 0
     model.eval()
-    read = (model.read(history, queries.take(slice(k, k + step))) for k in range(mine.start, mine.stop, step))
+    chunks = (queries.take(slice(k, k + step)) for k in range(mine.start, mine.stop, step))
+    parts = (replace(chunk, dst=dst) for chunk in chunks for dst in chunk.dst.split(at_once, dim=1))
+    read = (model.read(history, part) for part in parts)
     with torch.inference_mode():
         apart = on_cpu and model.works_apart()
         for logits in side_by_side(torch.inference_mode()(model.__call__), read) if apart else map(model, read):
-            out.append(logits)
+            row.append(logits)
+            if len(row) < columns:
+                continue
+            out.append(torch.cat(row, dim=1))
+            row.clear()
             if progress is not None:
                 done = min(n - told, len(out[-1]) * group.size)  # the others are about as far
                 progress(done)
