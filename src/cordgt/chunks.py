@@ -24,7 +24,7 @@ from cordgt.events import EventStream, label_column
 from cordgt.files import PARQUET_ERRORS, checked_table, short
 from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.ids import NodeIds
-from cordgt.opening import Expected, more_text, open_text
+from cordgt.opening import more_text, open_text
 from cordgt.readers import DATE_NOTE, Ids, check_ids, check_split_date, column_notes, id_spaces, labels_of, name_of
 from cordgt.roles import ColumnOptions, Roles, choose, expected_text
 from cordgt.tables import Table, TextTable, TypedTable
@@ -107,7 +107,7 @@ class EventFiles:
 
     def __post_init__(self) -> None:
         check_ids(self.ids)
-        table = self._opened(self.paths[0])
+        table = opened(self.paths[0], self.options)
         self.first, self.roles = table, choose(table, self.options)
         self.shared, self._id_note = id_spaces(table, self.roles, self.ids)
         self.columns: Mapping[str, Any] = _columns(table, self.roles, self.options)
@@ -119,7 +119,7 @@ class EventFiles:
         for number in range(mark.file, len(self.paths)):
             start = mark if number == mark.file else Mark(number)
             path = self.paths[number]
-            table = self._opened(path)
+            table = opened(path, self.options)
             roles = self.roles if number == 0 else self._same_roles(table)
             if isinstance(table, TextTable):
                 pieces = self._text(path, table, start)
@@ -197,7 +197,7 @@ class EventFiles:
     def _axis(self) -> TimeAxis:
         """The axis that the first event's time stands on."""
         for number, path in enumerate(self.paths):
-            table = self._opened(path)
+            table = opened(path, self.options)
             roles = self.roles if number == 0 else self._same_roles(table)
             assert roles.time is not None, "choose refuses a table without"
             if isinstance(table, TextTable):
@@ -243,28 +243,6 @@ class EventFiles:
 
     # -------------------- pieces of a file
 
-    def _opened(self, path: Path) -> Table:
-        """A file's first piece; of Parquet a table without rows."""
-        try:
-            with path.open("rb") as file:
-                is_parquet = file.read(4) == b"PAR1"
-            if is_parquet:
-                return _typed_piece(str(path), _parquet_file(path).schema_arrow.empty_table(), 0)
-            with _text_file(path) as file:
-                piece = next(_whole_lines(path, file, HEAD, HEAD), b"")
-        except FileNotFoundError:
-            raise DataError(f"There is no file {path}.") from None
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise DataError(f"{path} is a damaged or incomplete gzip file.") from None
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
-        if not piece.strip():
-            raise DataError(f"{path} is empty.")
-        return open_text(str(path), piece, self._expected())
-
-    def _expected(self) -> Expected:
-        return expected_text(self.options, need_time=True)
-
     def _text(self, path: Path, head: TextTable, start: Mark) -> Iterator[tuple[Mark | None, Table]]:
         """The text after ``start`` in whole lines; ``head`` is the first piece of it."""
         try:
@@ -304,12 +282,36 @@ class EventFiles:
             group, row = groups[-1] + 1, row + n
 
 
+def opened(path: Path, options: ColumnOptions) -> Table:
+    """A file's first piece, by which header and layout are known; of Parquet a table without rows.
+
+    DataError where it cannot be read or holds nothing.
+    """
+    try:
+        with path.open("rb") as file:
+            is_parquet = file.read(4) == b"PAR1"
+        if is_parquet:
+            return _typed_piece(str(path), _parquet_file(path).schema_arrow.empty_table(), 0)
+        with _text_file(path) as file:
+            piece = next(_whole_lines(path, file, HEAD, HEAD), b"")
+    except FileNotFoundError:
+        raise DataError(f"There is no file {path}.") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise DataError(f"{path} is a damaged or incomplete gzip file.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if not piece.strip():
+        raise DataError(f"{path} is empty.")
+    return open_text(str(path), piece, expected_text(options, need_time=True))
+
+
 def _columns(table: Table, roles: Roles, options: ColumnOptions) -> dict[str, Any]:
     """The options that were given, with names for positions where there is a header, and the names of all features."""
     header = table.header
     found: dict[str, Any] = {k: str(v) for k, v in vars(options).items() if k != "features" and v is not None}
     if header is not None:
-        found = {k: header[getattr(roles, k)] for k in found}
+        places = {k: getattr(roles, k) for k in found}
+        found = {k: v if places[k] is None else header[places[k]] for k, v in found.items()}  # None: --label none
     if roles.features and header is not None and table.layout != "jodie":  # whose features share one name
         found["features"] = [header[k] for k in roles.features]
     elif options.features is not None:

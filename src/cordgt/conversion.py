@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -10,9 +11,9 @@ from typing import Any, get_args
 import pyarrow.parquet as pq
 
 from cordgt import datasets
-from cordgt.chunks import EventFiles, OneStream, Source, files_in
-from cordgt.columns import are_positions
-from cordgt.errors import DataError, check_choice, nearest
+from cordgt.chunks import EventFiles, OneStream, Source, files_in, opened
+from cordgt.columns import OPTIONS, are_positions
+from cordgt.errors import DataError, MissingColumn, check_choice, nearest
 from cordgt.events import EventStream
 from cordgt.files import PARQUET_ERRORS
 from cordgt.readers import name_of
@@ -20,6 +21,7 @@ from cordgt.roles import ColumnOptions
 from cordgt.store import EVENTS, NAMES, Store, is_store, open_store
 from cordgt.store_append import Late, append_to_store
 from cordgt.store_build import MEMORY, Silent, Watcher, make_store
+from cordgt.usual_names import find_name
 
 ROWS_AT_ONCE = 1_000_000
 LEAST_MEMORY = 500 * 10**6
@@ -58,7 +60,8 @@ def append_to(
 ) -> Store:
     """Adds the events of DATA to a store; see ``append_to_store``.
 
-    Columns and id spaces are those that the store was made with, unless named.
+    Columns and id spaces are those that the store was made with, unless named; ``label="none"`` reads a file without
+    labels, which is refused otherwise where the store has some.
     """
     check_choice("--late", late, get_args(Late))
     _check_memory(memory)
@@ -70,29 +73,52 @@ def append_to(
     return append_to_store(found.path, source, late=late, memory=memory, watcher=watcher)
 
 
+def kept_columns(
+    store: Store, data: str | os.PathLike[str] | EventStream, columns: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The column options that an append of DATA takes from the store, beside those of ``columns`` that are not None.
+
+    None for what is no file. A position counts only where there is no header, unless a column has it for a name.
+    """
+    kept = {k: v for k, v in store.columns.items() if columns.get(k) is None}
+    if not kept or not _is_read(data):
+        return {}
+    by_place = {k for k, v in kept.items() if isinstance(v, str) and are_positions(v)}
+    path = datasets.resolve(data)  # type: ignore[arg-type]  # a stream is not read
+    if not by_place or not (path.is_dir() or path.is_file()):  # a pipe is read once, so not looked at before
+        return kept
+    asked = kept | {k: v for k, v in columns.items() if k in OPTIONS and v is not None}
+    header = opened(files_in(path)[0] if path.is_dir() else path, ColumnOptions(**asked)).header
+    unknown = by_place if header is not None else set()
+    return {k: v for k, v in kept.items() if k not in unknown or find_name(v, header or ()) is not None}
+
+
 def _source_like(
     store: Store, data: str | os.PathLike[str] | EventStream, memory: int, columns: dict[str, Any]
 ) -> Source:
     """DATA in pieces, read from the columns that a store was made with, but for those named here.
 
-    Positions count only where there are no names. Without the column of the labels it is read without labels.
+    DataError where one of them is not there, or no labels where the store has some, unless they are not wanted.
     """
     if (columns.get("ids") or "auto") == "auto":
         columns = columns | {"ids": "shared" if store.shared else "separate"}
     given = {k: v for k, v in columns.items() if v is not None}
-    kept = {k: v for k, v in store.columns.items() if k not in given}
+    kept = kept_columns(store, data, given)
+    unlabelled = "--label none reads these events without labels"
     try:
         source = source_of(data, memory, **kept, **given)
-    except DataError as error:
-        missing = next((k for k in kept if f" for --{k}" in str(error)), None)
-        if missing == "label":
-            return source_of(data, memory, **{k: v for k, v in kept.items() if k != "label"}, **given)
-        if missing is None:
+    except MissingColumn as error:
+        if error.role not in kept:
             raise
-        raise DataError(f"{error} {store.path} was made with that one; name another with --{missing}.") from None
-    by_place = [k for k, v in kept.items() if isinstance(v, str) and are_positions(v)]
-    if by_place and isinstance(source, EventFiles) and source.first.header is not None:
-        return source_of(data, memory, **{k: v for k, v in kept.items() if k not in by_place}, **given)
+        more = f"; {unlabelled}" if error.role == "label" else ""
+        raise DataError(
+            f"{error} {store.path} was made with that one; name another with --{error.role}{more}."
+        ) from None
+    if "label" in store.arrays and "label" not in given and not source.has_labels():
+        raise DataError(
+            f"{data} has no column that is called as labels usually are, but {store.path} has labels; name the column "
+            f"with --label; {unlabelled}."
+        )
     return source
 
 

@@ -23,6 +23,14 @@ class RowError(DataError):
         self.what = what
 
 
+class MissingColumn(DataError):
+    """A column that was asked for by name or position and is not there. ``role``: the option that asked, ``dst``."""
+
+    def __init__(self, role: str, what: str) -> None:
+        super().__init__(what)
+        self.role = role
+
+
 class SettingError(CordgtError):
     """An unknown model, key or value, or settings that contradict each other."""
 

@@ -6,9 +6,10 @@ import fcntl
 import gzip
 import os
 import secrets
+import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 
 from cordgt.errors import DataError, RunError, nearest
 
+LOOKS_LAST = 0.2  # seconds that a look at a lock, by `is_held`, surely does not take
 # What Arrow raises for a damaged file; the last three for names, text and sizes that make no sense.
 PARQUET_ERRORS = (OSError, pa.ArrowException, KeyError, ValueError, MemoryError)
 
@@ -49,8 +51,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
 def exclusive(path: Path, busy: Exception | None = None) -> Iterator[None]:
     """Keeps other processes out that ask for the same file or folder, until it ends or the process does.
 
-    ``busy`` is raised where another process is in; None: wait until it is out. An error of its kind, or DataError,
-    where ``path`` cannot be opened.
+    ``busy`` is raised where another process is in, and not just looking (`is_held`); None: wait until it is out. An
+    error of its kind, or DataError, where ``path`` cannot be opened.
     """
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -58,18 +60,47 @@ def exclusive(path: Path, busy: Exception | None = None) -> Iterator[None]:
         kind = DataError if busy is None else type(busy)
         raise kind(f"{path} cannot be written: {error.strerror or error}.") from None
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
-        except BlockingIOError:
-            if busy is not None:
-                raise busy from None
-        except OSError:
-            pass  # some network file systems have no locks: nobody can be kept out there
+        if busy is None:
+            with suppress(OSError):  # some network file systems have no locks: nobody can be kept out there
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        elif not _locks(handle, fcntl.LOCK_EX, LOOKS_LAST):
+            raise busy
         if busy is not None and not _is_still(path, handle):
             raise busy  # it has just been removed by whoever was in
         yield
     finally:
         os.close(handle)
+
+
+def is_held(path: Path) -> bool:
+    """Whether another process has a file or folder to itself (`exclusive`); False where it cannot be opened.
+
+    Any number may look at once. Whoever wants it `exclusive` at that moment waits until the look is over.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _locks(handle, fcntl.LOCK_SH, 0)
+    finally:
+        os.close(handle)
+
+
+def _locks(handle: int, kind: int, patience: float) -> bool:
+    """Whether a lock is to be had within so many seconds; True where the file system has none."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.01)
+        except OSError:
+            return True
+        else:
+            return True
 
 
 def _is_still(path: Path, handle: int) -> bool:

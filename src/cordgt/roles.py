@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cordgt.errors import DataError, nearest
+from cordgt.errors import DataError, MissingColumn, nearest
 from cordgt.opening import Expected, open_source
 from cordgt.tables import Table
 from cordgt.times import looks_like_time
@@ -25,6 +25,7 @@ class ColumnOptions:
 
     ``features``: names and positions, separated by commas, or a list of them; ``4-7`` for a range of positions,
     ``rest`` for every column without another role, ``none`` for none even where a published layout brings some.
+    ``label``: ``none``, where no column has that name, for none even where one is called as labels usually are.
     """
 
     src: Column = None
@@ -92,15 +93,23 @@ def choose(table: Table, options: ColumnOptions, *, need_time: bool = True) -> R
     is asked for twice.
     """
     asked: dict[str, int | None] = {}
+    unlabelled = _is_none(table, options.label)
     for role in _ROLE:
-        value = getattr(options, role)
+        value = None if role == "label" and unlabelled else getattr(options, role)
         asked[role] = None if value is None else position_of(table, str(value), role)
     found = _by_place(table, asked, need_time) if table.header is None else _by_name(table, asked, need_time)
+    if unlabelled:
+        found["label"] = None
     _check_distinct(table, found)
     src, dst = found["src"], found["dst"]
     assert src is not None and dst is not None, "both functions refuse a table without"
     roles = Roles(src, dst, found["time"], found["label"])
     return replace(roles, features=_feature_columns(table, roles, options.features))
+
+
+def _is_none(table: Table, asked: Column) -> bool:
+    """Whether an option asks for no column at all; a column's own name goes before that."""
+    return asked == "none" and find_name("none", table.header or ()) is None
 
 
 def as_position(asked: str) -> int | None:
@@ -109,7 +118,7 @@ def as_position(asked: str) -> int | None:
 
 
 def position_of(table: Table, asked: str, role: str) -> int:
-    """The position of a column given by name or by position. DataError, for the option ``--role``, if there is none."""
+    """The position of a column given by name or by position. MissingColumn, for ``--role``, if there is none."""
     by_name = find_name(asked, table.header or ())
     if by_name is not None:
         return by_name
@@ -117,17 +126,20 @@ def position_of(table: Table, asked: str, role: str) -> int:
     if place is not None:
         if place < table.width:
             return place
-        raise DataError(
-            f"{table.label} has no column {asked} for --{role}: it has {table.width}, counted from 0. {_listing(table)}"
+        raise MissingColumn(
+            role,
+            f"{table.label} has no column {asked} for --{role}: it has {table.width}, counted from 0."
+            f" {_listing(table)}",
         )
     asked = asked if len(asked) <= 100 else f"{asked[:100]}…"
     if table.header is None:
-        raise DataError(
+        raise MissingColumn(
+            role,
             f"{table.label} has no header, so no column '{asked}' for --{role};"
-            f" give its position, 0 to {table.width - 1}."
+            f" give its position, 0 to {table.width - 1}.",
         )
-    raise DataError(
-        f"{table.label} has no column '{asked}' for --{role}.{nearest(asked, table.header)} {_listing(table)}"
+    raise MissingColumn(
+        role, f"{table.label} has no column '{asked}' for --{role}.{nearest(asked, table.header)} {_listing(table)}"
     )
 
 
@@ -216,8 +228,8 @@ def _feature_part(table: Table, part: str, free: list[int]) -> list[int]:
         if bounds:
             start, stop = int(bounds[1]), int(bounds[2])
             if start > stop or stop >= table.width:
-                raise DataError(
-                    f"{table.label}: the range {part} for --features leaves columns 0 to {table.width - 1}."
+                raise MissingColumn(
+                    "features", f"{table.label}: the range {part} for --features leaves columns 0 to {table.width - 1}."
                 )
             return list(range(start, stop + 1))
     return [position_of(table, part, "features")]

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from cordgt.errors import DataError
 from cordgt.events import EventStream
-from cordgt.files import exclusive, write_text
+from cordgt.files import exclusive, is_held, write_text
 from cordgt.growing import Written, checksum, mapped
 from cordgt.ids import NodeIds
 from cordgt.times import TimeAxis
@@ -324,6 +324,11 @@ def is_part(path: Path) -> bool:
     return path.name.endswith(".part") and os.path.isdir(path / "stage") and not is_store(path)
 
 
+def was_begun(inside: Collection[str]) -> bool:
+    """Whether a folder with these names in it is one that a store was begun in."""
+    return not {"stage", "state.json", ABOUT}.isdisjoint(inside)
+
+
 def unfinished(path: Path) -> str:
     """What to say where a store is not there but was begun, or is that beginning itself; else an empty string."""
     if not path.name:
@@ -332,9 +337,12 @@ def unfinished(path: Path) -> str:
     if not os.path.isdir(part):  # which, unlike a Path, is not upset by a name too long
         return ""
     try:
-        with exclusive(part, _InUse()):
-            pass
-    except _InUse:
+        inside = os.listdir(part)
+    except OSError as error:
+        return f" It may have been begun in {part}, which cannot be read: {error.strerror or error}."
+    if not was_begun(inside):
+        return ""  # somebody else's folder
+    if is_held(part):
         return f" It is being made now, in {part}: it will be there when `cordgt data convert` is done."
     return (
         f" It was begun in {part} and interrupted: run the same `cordgt data convert` again, and it goes on from there."

@@ -11,6 +11,7 @@ a store made anew: the old one then stands until that is whole.
 from __future__ import annotations
 
 import secrets
+import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,7 @@ def append_to_store(
             raise
         stage.close()
         if grown is None:
+            shutil.rmtree(work, ignore_errors=True)  # read again for the new store: no room is taken by two copies
             both = Both(OneStream(store.stream(), columns=store.columns), source)
             earlier = () if others else store.generations
             make_store(both, path, memory=memory, replace_old=True, watcher=watcher, held=True, earlier=earlier)

@@ -30,7 +30,7 @@ from cordgt.index_files import IndexFiles, narrow, write_index
 from cordgt.node_features import join_node_features
 from cordgt.ordering import in_order
 from cordgt.staging import Stage
-from cordgt.store import ABOUT, Array, Store, disk_explained, is_store, locked, open_store, part_folder
+from cordgt.store import ABOUT, Array, Store, disk_explained, is_store, locked, open_store, part_folder, was_begun
 from cordgt.times import TimeAxis
 from cordgt.vocabulary import SortedNames, text_buffers
 
@@ -82,6 +82,7 @@ def make_store(
     ):
         part.mkdir(parents=True, exist_ok=True)
         with locked(part):
+            _check_part(part)
             stage = Stage(part / "stage", source, _identity(node_features))
             finished = is_store(part) and stage.is_same()  # it was cut off between the last file and the name
             if not (finished and _put_in_place(part, target, held)):
@@ -116,6 +117,17 @@ def _check_target(target: Path, replace_old: bool) -> None:
         raise DataError(f"{target} is there already and is no store. Choose another name.")
     if not target.parent.exists():
         raise DataError(f"There is no folder {target.parent} to write {target.name} into.")
+
+
+def _check_part(part: Path) -> None:
+    """DataError where the folder to work in, which is cleared, is somebody else's."""
+    inside = os.listdir(part)
+    ours = (f".{ABOUT}.", ".state.json.", "data-")  # what may be left of ours where it was cut off while it was cleared
+    if inside and not was_begun(inside) and not any(name.startswith(ours) for name in inside):
+        raise DataError(
+            f"{part}, where the store would be made, holds something else ({min(inside)}). Move it away, or choose "
+            "another name for the store."
+        )
 
 
 def _build(

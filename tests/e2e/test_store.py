@@ -295,3 +295,9 @@ def test_columns_are_remembered(tmp_path: Path) -> None:
     said = works("data", "append", tmp_path / "x.store", later)
     assert "--src who --dst whom --time day --features amount" in " ".join(said.err.split())
     assert open_store(tmp_path / "x.store").array("edge_x").tolist() == [[9], [8], [7], [8]]
+    works("data", "convert", later, tmp_path / "y.store", *named)
+    for data, options in ((tmp_path / "y.store", ()), (later, named)):  # a store has its columns; these are all told
+        told = works("data", "append", tmp_path / "x.store", data, "--late", "merge", *options).err
+        assert "columns that" not in " ".join(told.split())
+    other = write_rows(tmp_path / "other.csv", [(7, 5, 2, 1)], header=("amount", "day", "whom", "by"))
+    fails("data", "append", tmp_path / "x.store", other, saying=("no column 'who' for --src", "another with --src"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import shutil
@@ -16,19 +17,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cordgt import chunks, files, growing, hidden_index, index_files, store_append, store_build
 from cordgt.api import Run, train
-from cordgt.conversion import append_to, convert_to_store
+from cordgt.conversion import append_to, convert_to_store, kept_columns
 from cordgt.errors import DataError, RunError
 from cordgt.events import EventStream, TimeAxis
-from cordgt.files import exclusive
+from cordgt.files import exclusive, is_held
 from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.ids import NodeIds
 from cordgt.index import TemporalIndex
 from cordgt.readers import read_events
-from cordgt.store import ABOUT, EVENTS, INDEX, LOOKUP, MASKED_LOCK, NAMES, open_store
+from cordgt.store import ABOUT, EVENTS, INDEX, LOOKUP, MASKED_LOCK, NAMES, locked, open_store, unfinished
 from cordgt.store_append import REWRITTEN
 
 
@@ -452,6 +454,22 @@ def test_a_failed_append_leaves_nothing(made: Path, monkeypatch: pytest.MonkeyPa
     open_store(made).check()
 
 
+def test_a_failed_merge_leaves_nothing(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do staged events stay while the new store is made of both."""
+    before, during = sizes(made), []
+
+    def write_events(*_: Any) -> None:
+        during.append(sizes(made))
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(DataError, match=r"No space left.*the same command goes on"):
+        patch.setattr(store_build, "write_events", write_events)
+        append_to(made, stream(5), late="merge")
+    assert during == [before]
+    assert (sizes(made), list(made.glob("index-*"))) == (before, [])
+    assert append_to(made, stream(5), late="merge").n_events == 65
+
+
 def test_what_a_killed_append_left_is_cut_off(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sizes(made)
     with monkeypatch.context() as patch, pytest.raises(Cut):
@@ -493,6 +511,45 @@ def test_options_that_would_not_be_heeded(made: Path, tmp_path: Path) -> None:
     assert append_to(made, tmp_path / "later.store").n_events == 65
 
 
+# -------------------- begun
+
+
+def test_a_folder_that_only_ends_like_one_is_left_alone(tmp_path: Path) -> None:
+    part = tmp_path / "foo.part"
+    part.mkdir()
+    assert unfinished(tmp_path / "foo") == ""
+    (part / "mine.txt").write_text("precious")
+    with pytest.raises(DataError, match=r"foo\.part.*holds something else \(mine\.txt\)"):
+        convert_to_store(stream(), tmp_path / "foo")
+    assert (part / "mine.txt").exists()
+    (part / ABOUT).touch()
+    assert "was begun" in unfinished(tmp_path / "foo")
+
+
+def test_one_that_cannot_be_read_is_said_to_be_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "foo.part" / "stage").mkdir(parents=True)
+
+    def refuse(_: Any) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert "cannot be read: Permission denied" in unfinished(tmp_path / "foo")
+
+
+def test_a_look_neither_stops_a_writer_nor_another_look(tmp_path: Path) -> None:
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_SH)  # as a look has it, for a moment
+    assert not is_held(tmp_path)
+    over = threading.Timer(0.05, os.close, [handle])
+    over.start()
+    with locked(tmp_path):
+        assert is_held(tmp_path)
+        with pytest.raises(DataError, match="Another process"), locked(tmp_path):
+            pass
+    assert not is_held(tmp_path)
+    over.join()
+
+
 # -------------------- columns
 
 
@@ -502,14 +559,14 @@ def write(path: Path, header: str, *rows: str) -> Path:
 
 
 def test_an_append_reads_the_columns_that_the_store_was_made_with(tmp_path: Path) -> None:
-    """Wherever they stand; others are read where they are named, and events without labels are taken."""
+    """Wherever they stand; others are read where they are named, and events without labels where that is said."""
     first = write(tmp_path / "a.csv", "who,whom,seconds,fraud,amount,tip", "1,2,3,0,9,1", "2,1,4,1,8,2")
     store = tmp_path / "log.store"
     made = convert_to_store(first, store, src="who", dst=1, time="seconds", label="FRAUD", features="4-5")
     kept = {"src": "who", "dst": "whom", "time": "seconds", "label": "fraud", "features": ["amount", "tip"]}
     assert made.columns == open_store(store).columns == kept
     append_to(store, write(tmp_path / "b.csv", "tip,amount,fraud,seconds,note,whom,who", "3,7,0,5,x,1,2"))
-    append_to(store, write(tmp_path / "c.csv", "amount,tip,seconds,whom,by", "6,4,6,1,2"), src="by")
+    append_to(store, write(tmp_path / "c.csv", "amount,tip,seconds,whom,by", "6,4,6,1,2"), src="by", label="none")
     late = write(tmp_path / "d.csv", "who,whom,seconds,fraud,amount,tip", "9,2,1,0,5,5")
     found = append_to(store, late, late="merge")
     assert found.columns == kept
@@ -520,6 +577,29 @@ def test_an_append_reads_the_columns_that_the_store_was_made_with(tmp_path: Path
     with pytest.raises(DataError, match=r"no column 'whom' for --dst.*log\.store was made with that one"):
         append_to(store, missing)
     assert convert_to_store(store, tmp_path / "copy.store").columns == kept
+
+
+def test_labels_are_not_dropped_unasked(tmp_path: Path) -> None:
+    """Whether their column was named or found by its usual name; under another name they are read once it is told."""
+    for k, (column, named) in enumerate((("lab", {"label": "lab"}), ("label", {}))):
+        store = tmp_path / f"{k}.store"
+        convert_to_store(write(tmp_path / "a.csv", f"src,dst,time,{column}", "1,2,3,0", "2,1,4,1"), store, **named)
+        later, before = write(tmp_path / "b.csv", "src,dst,time,label2", "1,2,5,1"), sizes(store)
+        with pytest.raises(DataError, match=r"with --label.*--label none reads these events without"):
+            append_to(store, later)
+        assert sizes(store) == before
+        append_to(store, later, label="label2")
+        assert open_store(store).array("label").tolist() == [0, 1, 1]
+        assert np.isnan(append_to(store, later, label="none").array("label")[-1])
+
+
+def test_no_labels_are_read_where_none_are_asked_for(tmp_path: Path) -> None:
+    log = write(tmp_path / "a.csv", "src,dst,time,label", "1,2,3,0")
+    made = convert_to_store(log, tmp_path / "x.store", label="none")
+    assert (made.columns, made.array("label"), read_events(log, label="none").label) == ({"label": "none"}, None, None)
+    assert append_to(made.path, log).array("label") is None
+    named = write(tmp_path / "b.csv", "src,dst,time,none", "1,2,3,7")
+    assert read_events(named, label="none").label.tolist() == [7]
 
 
 def test_features_of_other_names_are_refused(tmp_path: Path) -> None:
@@ -542,6 +622,23 @@ def test_columns_by_place_are_those_of_a_file_without_header(tmp_path: Path) -> 
     named = write(tmp_path / "c.csv", "src,dst,time,feature_0", "1,2,5,7")
     found = append_to(store, named)
     assert (found.array("t").tolist(), found.array("edge_x").tolist()) == ([3, 4, 5], [[5], [6], [7]])
+
+
+def test_positions_of_before_leave_a_file_with_names_alone(tmp_path: Path) -> None:
+    """Even where it has no column there; but columns that are called by numbers are found by these names."""
+    store = convert_to_store(write(tmp_path / "a.csv", "", "1,2,x,x,x,3"), tmp_path / "a.store", src=0, dst=1, time=5)
+    named = write(tmp_path / "b.csv", "src,dst,time", "2,1,4")
+    assert (
+        kept_columns(store, named, {}) == kept_columns(store, stream(), {}) == kept_columns(store, store.path, {}) == {}
+    )
+    assert append_to(store.path, named).array("t").tolist() == [3, 4]
+    short = write(tmp_path / "c.csv", "", "2,1,4")
+    with pytest.raises(DataError, match=r"no column 5 for --time.*a\.store was made with that one"):
+        append_to(store.path, short)
+    assert append_to(store.path, short, time=2).n_events == 3
+    pq.write_table(pa.table({"7": [3], "8": [1], "9": [2]}), tmp_path / "d.parquet")
+    numbers = convert_to_store(tmp_path / "d.parquet", tmp_path / "d.store", src=8, dst=9, time="7")
+    assert append_to(numbers.path, tmp_path / "d.parquet").array("t").tolist() == [3, 3]
 
 
 def test_a_store_of_before_is_appended_to(made: Path) -> None:

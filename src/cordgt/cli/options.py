@@ -32,7 +32,7 @@ RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, made 
 Src = Annotated[str | None, column("--src", "Of the sources.")]
 Dst = Annotated[str | None, column("--dst", "Of the destinations.")]
 Time = Annotated[str | None, column("--time", "Of the times.")]
-Label = Annotated[str | None, column("--label", "Of the labels.")]
+Label = Annotated[str | None, column("--label", "Of the labels; none: no labels.")]
 Features = Annotated[
     str | None,
     typer.Option(

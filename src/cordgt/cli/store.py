@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from cordgt import console
 from cordgt.cli.options import Dst, Features, Ids, Label, NodeFeatures, Src, Time, flag
 from cordgt.cli.parts import load_data
-from cordgt.errors import DataError
+from cordgt.errors import DataError, check_choice
 
 Anything = Annotated[
     str,
@@ -139,20 +139,22 @@ def data_append(
     ids: Ids = "auto",
 ) -> None:
     """Add later events to a store. Until it is done, and where it fails, the store is what it was."""
-    from cordgt.conversion import append_to, parse_size
+    from cordgt.conversion import append_to, kept_columns, parse_size
     from cordgt.store import open_store
+    from cordgt.store_append import Late
 
     options = {"src": src, "dst": dst, "time": time, "label": label, "features": features, "ids": ids}
     before, size = open_store(store), parse_size(memory)
-    kept = {k: v for k, v in before.columns.items() if options[k] is None}
+    check_choice("--late", late, get_args(Late))  # before the data are looked at
+    kept = kept_columns(before, data, options)
     if kept:
         told = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in kept.items())
-        console.note(f"columns that {store} was made with: {' '.join(told)}")
+        console.note(f"columns that {store} was made with and {data} is asked for: {' '.join(told)}")
     with Progressing() as watcher:
         grown = append_to(
             store,
             data,
-            late=late,  # type: ignore[arg-type]  # checked there
+            late=late,  # type: ignore[arg-type]  # checked above
             memory=size,
             watcher=watcher,
             **{k: v for k, v in options.items() if v is not None},
