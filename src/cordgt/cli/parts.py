@@ -41,6 +41,16 @@ def facts(stream: Any) -> str:
     return f"{stream.name}: {stream.n_events:,} events of {stream.n_nodes:,} nodes"
 
 
+def remark_on_size(settings: Settings, stream: Any) -> None:
+    """Says what the model's authors did not mean it for: a stream this short."""
+    from cordgt import models
+
+    network = models.find(settings.model).network
+    told = network.remark(settings.model_settings, stream.n_events, settings.training.batch_size)
+    if told:
+        console.note(told)
+
+
 def settings_for(
     data: str, model: str | None, config: Path | None, assignments: list[str], seed: int | None, init: Path | None
 ) -> Settings:

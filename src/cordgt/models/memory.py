@@ -279,6 +279,21 @@ class MemoryModel(LinkModel):
             states, last = self._recall_each(history, node, batch.memory_cut // self.block)
         return self.embedding(batch, states, last[..., 0])
 
+    def heard(self, cut: Tensor) -> Tensor:
+        """Those of whole blocks, unless neighbours are read too: these are seen up to the cut itself."""
+        return cut if self.reader.shape.hops else cut // self.block * self.block
+
+    @classmethod
+    def remark(cls, settings: MemorySettings, n_events: int, batch_size: int) -> str:
+        if n_events >= 2 * max(settings.block, batch_size):
+            return ""
+        fits = max(1, n_events // 20)
+        return (
+            f"{cls.__name__.lower()} remembers events in blocks of {settings.block}, in training in batches of "
+            f"{batch_size}: until the first one is full it remembers nothing, and here are {n_events:,} events in all. "
+            f"Smaller ones: --set block={fits} --set batch_size={fits}"
+        )
+
     def in_blocks(self, block: int) -> MemoryModel:
         """The same model, weights and all, taking up so many events at once."""
         other = copy.copy(self)
