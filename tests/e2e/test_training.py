@@ -245,6 +245,22 @@ def test_interrupted_while_the_folder_is_made(
     assert same_figures("run", trained.run)
 
 
+def test_interrupted_before_anything_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while the data is read."""
+    data = write_events(tmp_path / "data.csv")
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cordgt.datasets.load", stop)
+        for command in ("train", "search"):
+            said = call(command, data, *TINY, "--out", "run", *(["--grid", "seed=1"] if command == "search" else []))
+            told = "Error: interrupted before the training began: nothing was written. Start it again.\n"
+            assert (said.code, said.err) == (130, told)
+    assert not Path("run").exists()
+
+
 LONG = settings(epochs=30, patience=30)
 
 

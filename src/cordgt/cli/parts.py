@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from cordgt.errors import SettingError
 if TYPE_CHECKING:
     from cordgt.api import Run
     from cordgt.settings import Settings
+
+BEGUN = ContextVar("BEGUN", default=False)  # True: the command has come to where it trains, and may write
 
 
 def given_columns(*values: Any) -> dict[str, Any]:
@@ -115,6 +118,7 @@ def resumable() -> Iterator[None]:
     """Says how an interrupted training goes on: 130 after Ctrl-C, 143 after SIGTERM."""
     from cordgt.stopping import Stopped
 
+    BEGUN.set(True)
     try:
         yield
     except KeyboardInterrupt as stopped:
