@@ -121,6 +121,10 @@ def recent_trees(index: TemporalIndex, shape: TreeShape, node: Tensor, cut: Tens
 class Messages:
     """Every event of a view told to either end, in stream order. A self-loop tells its node once.
 
+    Differs: of a node's messages in a block the latest counts. The released TGN lists those it got as a source, then
+    those as a destination, and takes the last of the list: of a node that was both, one that may be the older. It
+    matters only where a node can be either. A self-loop leaves two messages there, which say the same.
+
     Shapes: R messages.
     """
 
@@ -461,6 +465,9 @@ class AttentionModel(MemoryModel):
 
     def attend(self, history: History, shape: TreeShape, tree: Context, t: Tensor, states: Tensor) -> Tensor:
         """Embeddings of the roots of S trees at times ``t``, from what all their slots remember.
+
+        Differs: what is beyond the first hop was drawn, and is aged, at the time of the event that led to it; the
+        released TGN takes the time of the query for all hops. With one layer it is the same.
 
         Shapes: tree (S, C), t (S,), states (S, C, D); (S, D) comes back.
         """
