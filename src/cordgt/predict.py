@@ -19,7 +19,8 @@ from cordgt.models.base import LinkModel, moved
 from cordgt.tasks.link import score_queries
 
 SIDES: tuple[Side, Side] = ("src", "dst")
-KNOWN, UNTRAINED, NEWCOMER, UNKNOWN = "", "not in training", "no history", "no embedding"  # how an answer marks a node
+# How an answer marks a node.
+KNOWN, UNTRAINED, NEWCOMER, UNKNOWN, UNHEARD = "", "not in training", "no history", "no embedding", "not yet in memory"
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,16 @@ class Oracle:
     def notes(self, node: np.ndarray, cut: np.ndarray) -> np.ndarray:
         """How each node is marked: by default not at all, "not in training", or "no history" before its time.
 
-        "no embedding": the model has nothing to say of it, and pairs with it get a score of one half.
+        "no embedding": the model has nothing to say of it, and pairs with it get a score of one half. "not yet in
+        memory": it has a history, but none that the model has taken up, and is answered as if it had none.
         """
-        ids = torch.from_numpy(node).to(self.device)
-        degree = self.history.index.degree(ids, torch.from_numpy(cut).to(self.device)).cpu().numpy()
+        ids, until = (torch.from_numpy(x).to(self.device) for x in (node, cut))
+        degree, heard = (self.history.index.degree(ids, at).cpu().numpy() for at in (until, self.model.heard(until)))
         trained = np.zeros(len(node), dtype=bool)
         inside = node < len(self.trained)
         trained[inside] = self.trained[node[inside]]
-        found = np.where(degree == 0, NEWCOMER, np.where(trained, KNOWN, UNTRAINED))
+        found = np.where(trained, KNOWN, UNTRAINED)
+        found = np.where(degree == 0, NEWCOMER, np.where(heard == 0, UNHEARD, found))
         return np.where(self.model.lacks(moved(ids, self.model.device)).cpu().numpy(), UNKNOWN, found)
 
     def score(

@@ -179,6 +179,18 @@ def test_candidates_in_another_order(case: Case) -> None:
     )
 
 
+@every_model
+def test_no_candidate_or_no_query_asks_nothing_of_the_model(case: Case) -> None:
+    """As where a source has met everyone and only new partners are wanted, or before the first event."""
+    world = random_world(19, 30, features=True)
+    network, history = case.network(world), world.history
+    asked = ask(world, [20, 24], "event").on(world.stream)
+    told: list[int] = []
+    for queries, shape in ((replace(asked, dst=asked.dst[:, :0]), (2, 0)), (rows(asked, slice(0, 0)), (0, 3))):
+        assert score_queries(network, history, queries, progress=told.append).shape == shape
+    assert told == [2, 0]
+
+
 # --- nodes without a past ---
 
 

@@ -70,6 +70,9 @@ def test_models_and_their_settings() -> None:
     assert "fanout=20,1" in rows["cordgt"]["settings"]
     for key in "fanout alpha beta hidden heads layers dropout sampling mask stpe td sd head never_met absent".split():
         assert f"{key}=" in rows["cordgt"]["settings"]
+    for name, lr in (("tgn", 0.0001), ("tgat", 0.0001), ("ctdne", 0.01)):  # other than the loop's own
+        assert f" lr={lr}" in rows[name]["settings"]
+    assert " lr=" not in rows["cordgt"]["settings"] and "average=0.999" in rows["cordgt_plus"]["settings"]
     told = works("models").err
     for key in "epochs batch_size lr patience visibility negatives split mask_nodes mask_seed".split():
         assert f" {key}=" in told

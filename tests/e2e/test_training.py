@@ -245,6 +245,22 @@ def test_interrupted_while_the_folder_is_made(
     assert same_figures("run", trained.run)
 
 
+def test_interrupted_before_anything_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while the data is read."""
+    data = write_events(tmp_path / "data.csv")
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cordgt.datasets.load", stop)
+        for command in ("train", "search"):
+            said = call(command, data, *TINY, "--out", "run", *(["--grid", "seed=1"] if command == "search" else []))
+            told = "Error: interrupted before the training began: nothing was written. Start it again.\n"
+            assert (said.code, said.err) == (130, told)
+    assert not Path("run").exists()
+
+
 LONG = settings(epochs=30, patience=30)
 
 
@@ -295,6 +311,14 @@ def test_interrupting_a_question(trained: Trained, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("cordgt.answers.recommendations", stop)
     said = call("recommend", trained.run, "--source", "3")
     assert (said.code, said.out, said.err) == (130, "", "Error: interrupted.\n")
+
+
+def test_a_stream_too_short_for_a_memory_is_told(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "data.csv")
+    tiny = ["--model", "jodie", "--set", "memory_dim=4", "--set", "time_dim=4", "--set", "epochs=1", "--no-report"]
+    said = works("train", data, *tiny, "--set", "block=1000", "--out", "run")
+    assert "jodie remembers events in blocks of 1000" in said.err and "--set block=" in said.err
+    assert works("recommend", "run", "--source", "3", "--json").json[0]["src_note"] == "not yet in memory"
 
 
 # -------------------- seeds

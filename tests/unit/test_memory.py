@@ -21,15 +21,17 @@ from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.cosines import cosines
 from cordgt.models.graph_attention import hear, hear_plain
-from cordgt.models.jodie import gaps
+from cordgt.models.jodie import Jodie, gaps
 from cordgt.models.memory import MemoryModel
 from cordgt.models.parts import TimeEncoding
+from cordgt.models.tcl import Tcl
+from cordgt.predict import NEWCOMER, UNHEARD, Oracle
 from cordgt.protocol import Protocol
 from cordgt.run import RunFolder
 from cordgt.settings import make
 from cordgt.step import Step
 from cordgt.stopping import Stopped
-from cordgt.tasks.link import LinkTask, score_queries
+from cordgt.tasks.link import LinkTask, history_of, score_queries
 from cordgt.training import Silent, make_network
 
 CPU = torch.device("cpu")
@@ -310,6 +312,41 @@ def test_blocks_are_the_models_own() -> None:
     other = model.in_blocks(1)
     assert other.block == 1 and model.block == 3
     assert score_queries(other, past, asked) != score_queries(model, past, asked)
+
+
+def oracle(kind: str, n_events: int, **changes: Any) -> Oracle:
+    """An untrained model over the first of the ten events, its nodes taken for known ones."""
+    columns = [column[:n_events] for column in TEN.values()]
+    stream = EventStream.from_columns(*columns, time=TimeAxis("number"))
+    past = history_of(stream, seed=0, device=CPU)
+    return Oracle(network(kind, **changes), stream, past, np.ones(stream.n_nodes, dtype=bool))
+
+
+@every_kind
+def test_what_no_whole_block_has_told_is_marked(kind: str) -> None:
+    """JODIE and DyRep answer of such a node as of one that nobody knows. TGN sees its neighbours, and does not."""
+    blind = kind != "tgn"
+    asked = oracle(kind, 2)  # 0-1 and 2-1, blocks of three
+    (known, unknown), notes = asked.score([0, 77], [1, 78])
+    assert (known == unknown) == blind
+    assert notes.tolist() == [
+        f"src: {UNHEARD}; dst: {UNHEARD}" if blind else "",
+        f"src: {NEWCOMER}; dst: {NEWCOMER}",
+    ]
+    assert oracle(kind, 2, block=2).score([0], [1])[1].tolist() == [""]
+    # 4 comes in event 5, which is taken up with the second block
+    assert oracle(kind, 6).notes(np.arange(5), np.full(5, 6)).tolist() == [""] * 5
+    assert oracle(kind, 6).notes(np.arange(5), np.full(5, 5)).tolist() == [*[""] * 4, NEWCOMER]
+    few = oracle(kind, 6, block=4)
+    assert few.notes(np.arange(5), np.full(5, 6)).tolist() == [*[""] * 4, UNHEARD if blind else ""]
+
+
+def test_a_stream_too_short_to_be_remembered_is_remarked() -> None:
+    settings = make("jodie", {"block": 30}).model_settings
+    told = Jodie.remark(settings, 59, 20)
+    assert "blocks of 30" in told and "batches of 20" in told and "--set block=2 --set batch_size=2" in told
+    assert not Jodie.remark(settings, 60, 20) and Jodie.remark(settings, 60, 31)
+    assert not Tcl.remark(make("tcl", {}).model_settings, 3, 100)
 
 
 @pytest.mark.parametrize(

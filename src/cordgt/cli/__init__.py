@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from cordgt import console
 from cordgt.cli import asking, data, fetch, figures, others, report, reproduce, store, training
+from cordgt.cli.parts import BEGUN
 from cordgt.cli.processes import among_others
 from cordgt.errors import CordgtError
 
@@ -20,12 +21,16 @@ class Commands(TyperGroup):
     """The commands. Ctrl-C is answered here, before typer does, which says nothing or another exit code by version."""
 
     def invoke(self, ctx: Any) -> Any:
+        BEGUN.set(False)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            console.fail("interrupted.")
+            early = ctx.invoked_subcommand in TRAIN and not BEGUN.get()
+            console.fail(f"interrupted{' before the training began: nothing was written. Start it again' * early}.")
             raise typer.Exit(130) from None
 
+
+TRAIN = ("train", "search")  # commands that keep what they have done so far, once they have begun
 
 # In the order of the help.
 COMMANDS: dict[str, Callable[..., None]] = {

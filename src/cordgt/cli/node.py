@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cordgt import console
+from cordgt.cli.parts import BEGUN
 from cordgt.cli.processes import started_as_one_of_several
 from cordgt.errors import SettingError, check_choice
 
@@ -60,6 +61,7 @@ def train_classifier(
     label = labels_of(run, stream, data)
     folder = out or Path("runs") / f"{stream.name or 'events'}-{run.settings.model}-node-seed{run.settings.seed}"
     console.note(f"classifier of nodes on {encoder} ({run.settings.model}), frozen; it goes to {folder}")
+    BEGUN.set(True)
     with console.Bar() as bar:
         metrics = classify_in(run, label, settings, folder, data=data, seed=seed, watcher=bar)
     if json_ is not None:

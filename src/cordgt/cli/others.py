@@ -32,11 +32,12 @@ def list_models(json_: Json = None) -> None:
 
     answers.check_json(json_)
     rows = [
-        {"model": name, "about": kind.about, "settings": as_assignments(vars(kind.settings()))}
+        {"model": name, "about": kind.about, "settings": as_assignments(vars(kind.settings()) | kind.training)}
         for name, kind in MODELS.items()
     ]
     answers.show(rows, json_)
-    console.note(f"Every model also takes: {as_assignments(vars(Training()) | vars(Protocol()))}")
+    shared = as_assignments(vars(Training()) | vars(Protocol()))
+    console.note(f"Every model also takes these, with these values where its own do not say otherwise: {shared}")
 
 
 def demo(

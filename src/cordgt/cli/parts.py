@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from cordgt.errors import SettingError
 if TYPE_CHECKING:
     from cordgt.api import Run
     from cordgt.settings import Settings
+
+BEGUN = ContextVar("BEGUN", default=False)  # True: the command has come to where it trains, and may write
 
 
 def given_columns(*values: Any) -> dict[str, Any]:
@@ -39,6 +42,16 @@ def load_data(data: str, columns: dict[str, Any]) -> Any:
 
 def facts(stream: Any) -> str:
     return f"{stream.name}: {stream.n_events:,} events of {stream.n_nodes:,} nodes"
+
+
+def remark_on_size(settings: Settings, stream: Any) -> None:
+    """Says what the model's authors did not mean it for: a stream this short."""
+    from cordgt import models
+
+    network = models.find(settings.model).network
+    told = network.remark(settings.model_settings, stream.n_events, settings.training.batch_size)
+    if told:
+        console.note(told)
 
 
 def settings_for(
@@ -105,6 +118,7 @@ def resumable() -> Iterator[None]:
     """Says how an interrupted training goes on: 130 after Ctrl-C, 143 after SIGTERM."""
     from cordgt.stopping import Stopped
 
+    BEGUN.set(True)
     try:
         yield
     except KeyboardInterrupt as stopped:

@@ -102,6 +102,15 @@ class LinkModel(nn.Module):
         """(...,) True where a transductive model has nothing to say of a node, whatever its history. Never."""
         return torch.zeros_like(node, dtype=torch.bool)
 
+    def heard(self, cut: Tensor) -> Tensor:
+        """(...,) how many of the first ``cut`` events can have reached an answer: all, but for a memory's last ones."""
+        return cut
+
+    @classmethod
+    def remark(cls, settings: Any, n_events: int, batch_size: int) -> str:
+        """What a person should know before it is trained on so few events; empty: nothing."""
+        return ""
+
     def carried(self) -> dict[str, Tensor]:
         """What training carries from batch to batch besides weights: it belongs in every checkpoint. Nothing."""
         return {}

@@ -121,6 +121,10 @@ def recent_trees(index: TemporalIndex, shape: TreeShape, node: Tensor, cut: Tens
 class Messages:
     """Every event of a view told to either end, in stream order. A self-loop tells its node once.
 
+    Differs: of a node's messages in a block the latest counts. The released TGN lists those it got as a source, then
+    those as a destination, and takes the last of the list: of a node that was both, one that may be the older. It
+    matters only where a node can be either. A self-loop leaves two messages there, which say the same.
+
     Shapes: R messages.
     """
 
@@ -278,6 +282,21 @@ class MemoryModel(LinkModel):
         else:
             states, last = self._recall_each(history, node, batch.memory_cut // self.block)
         return self.embedding(batch, states, last[..., 0])
+
+    def heard(self, cut: Tensor) -> Tensor:
+        """Those of whole blocks, unless neighbours are read too: these are seen up to the cut itself."""
+        return cut if self.reader.shape.hops else cut // self.block * self.block
+
+    @classmethod
+    def remark(cls, settings: MemorySettings, n_events: int, batch_size: int) -> str:
+        if n_events >= 2 * max(settings.block, batch_size):
+            return ""
+        fits = max(1, n_events // 20)
+        return (
+            f"{cls.__name__.lower()} remembers events in blocks of {settings.block}, in training in batches of "
+            f"{batch_size}: until the first one is full it remembers nothing, and here are {n_events:,} events in all. "
+            f"Smaller ones: --set block={fits} --set batch_size={fits}"
+        )
 
     def in_blocks(self, block: int) -> MemoryModel:
         """The same model, weights and all, taking up so many events at once."""
@@ -446,6 +465,9 @@ class AttentionModel(MemoryModel):
 
     def attend(self, history: History, shape: TreeShape, tree: Context, t: Tensor, states: Tensor) -> Tensor:
         """Embeddings of the roots of S trees at times ``t``, from what all their slots remember.
+
+        Differs: what is beyond the first hop was drawn, and is aged, at the time of the event that led to it; the
+        released TGN takes the time of the query for all hops. With one layer it is the same.
 
         Shapes: tree (S, C), t (S,), states (S, C, D); (S, D) comes back.
         """

@@ -288,14 +288,19 @@ def score_queries(
 ) -> np.ndarray:
     """Logits (B, M) of any number of queries, in chunks of about ``pairs_at_once`` pairs; float64 on the host.
 
+    Where there is no query, or none has a candidate, the model is not asked: it need not know what nothing looks like.
     The processes of a group share the chunks, and all get all scores: to the bit what one process gets, for it works
     off the same chunks. RunError where a logit is not finite: such scores would rank as they come, and flatter.
     """
     n, width = queries.dst.shape
+    if not n * width:
+        if progress is not None:
+            progress(n)
+        return np.empty((n, width))
     on_cpu = (model.device or history.index.device).type == "cpu"
     usual = 2 * model.queries_at_once if on_cpu and model.queries_at_once else model.pairs_at_once
     at_once = pairs_at_once or usual
-    step = max(1, at_once // max(width, 1))
+    step = max(1, at_once // width)
     columns = -(-width // at_once)  # above one where one query alone is too many: it is asked about in parts
     out, row, mine, told = [], [], group.part(n, step), 0
     model.eval()
