@@ -15,9 +15,13 @@ import torch
 
 from cordgt import __version__, processes
 from cordgt.columns import as_text, can_be_read_twice, fit
+from cordgt.devices import choose_device, use_precision
 from cordgt.errors import DataError, RunError, SettingError, check_choice, nearest
 from cordgt.events import EventStream
+from cordgt.figures import all_figures
 from cordgt.models.base import LinkModel
+from cordgt.network import load_weights, network_for
+from cordgt.out_of_memory import memory_explained
 from cordgt.predict import Oracle, Recommendation
 from cordgt.processes import Group
 from cordgt.protocol import Protocol
@@ -31,18 +35,8 @@ from cordgt.store import open_store
 from cordgt.tasks.link import MEASURED_BY, PARTS, LinkTask, history_of, split_of
 from cordgt.tensorboard import curves
 from cordgt.threads import keep_threads
-from cordgt.training import (
-    Silent,
-    Watcher,
-    all_figures,
-    check_may_share,
-    choose_device,
-    load_weights,
-    memory_explained,
-    network_for,
-    train_in,
-    use_precision,
-)
+from cordgt.training import check_may_share, train_in
+from cordgt.watching import Silent, Watcher
 
 # What may differ from training when a run is evaluated; anything else would measure it on events it was trained on.
 EVALUATION_KEYS = (*MEASURED_BY, "pool")  # for which the pools are laid out anew

@@ -24,7 +24,7 @@ from cordgt.models import MODELS
 from cordgt.run import RunFolder
 from cordgt.settings import convert
 from cordgt.tasks.node import ALL_PARTS, ClassifierSettings, Fitted, NodeTask, embeddings, figures, fit
-from cordgt.training import Silent, Watcher
+from cordgt.watching import Silent, Watcher
 
 
 def classifier_settings(given: Mapping[str, Any]) -> ClassifierSettings:

@@ -17,10 +17,10 @@ from cordgt.history import History, Queries
 from cordgt.models import MODELS
 from cordgt.models.base import LinkModel, Reader
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
+from cordgt.network import make_network
 from cordgt.protocol import VISIBILITIES, Protocol
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
-from cordgt.training import make_network
 
 CPU = torch.device("cpu")
 SMALL = {

@@ -25,7 +25,7 @@ ORDER = """
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     threads processes protocol settings metrics tasks tasks.link tasks.node floors
-    stopping run counting step training predict tensorboard
+    stopping watching run counting step devices network out_of_memory figures checkpoint training predict tensorboard
     report report.page report.charts report.asked report.drivers report.look report.why report.one
     api search audit compare report.several classify
     launch bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages

@@ -24,10 +24,11 @@ from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.cawn import WalkEncoder
 from cordgt.models.parts import TemporalAttention, TimeEncoding, TransformerLayer
+from cordgt.network import make_network
 from cordgt.protocol import Protocol
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
-from cordgt.training import Silent, make_network
+from cordgt.watching import Silent
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {

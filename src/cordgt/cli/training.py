@@ -101,7 +101,7 @@ def train(
     node.check_task(task, encoder, others)
     share(processes, data)
     from cordgt import answers, api
-    from cordgt.training import choose_device
+    from cordgt.devices import choose_device
 
     answers.check_json(json_)
     columns = given_columns(src, dst, time, label, features, ids, node_features)
@@ -176,10 +176,10 @@ def search(
 ) -> None:
     """Try combinations of settings on DATA, judged on validation data alone; the test period stays unseen."""
     from cordgt import answers, models
+    from cordgt.devices import choose_device
     from cordgt.search import check_grid, combinations
     from cordgt.search import search as search_all
     from cordgt.settings import parse_assignments
-    from cordgt.training import choose_device
 
     answers.check_json(json_)
     settings = settings_for(data, model, config, set_, seed, None)

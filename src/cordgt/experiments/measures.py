@@ -15,6 +15,7 @@ from cordgt import datasets
 from cordgt.api import OtherRun, Run, check_same, train_run
 from cordgt.bench.growth import first_events
 from cordgt.classify import classify
+from cordgt.devices import choose_device
 from cordgt.errors import DataError, RunError
 from cordgt.events import EventStream
 from cordgt.experiments import provenance
@@ -25,7 +26,7 @@ from cordgt.experiments.heat import heat
 from cordgt.run import RunFolder
 from cordgt.tasks.link import split_of
 from cordgt.tasks.node import positive_labels
-from cordgt.training import Silent, Watcher, choose_device
+from cordgt.watching import Silent, Watcher
 
 # Hears of cells: {"what": "begins" | "ends" | "fails" | "stops" | "epoch" | "discards", "cell": its label, …}
 Tell = Callable[[dict[str, Any]], None]
