@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from cordgt import draws
-from cordgt.api import check_same
 from cordgt.devices import choose_device, use_precision
 from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream
+from cordgt.out_folder import check_same
 from cordgt.out_of_memory import memory_explained
 from cordgt.protocol import Protocol
 from cordgt.run import STATES, RunFolder, every_setting

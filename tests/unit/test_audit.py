@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cordgt.audit import DESIGN, FAIL, NOTE, OK, WARNING, Check, audit_data, audit_model, failed
+from cordgt.audit.checks import DESIGN, FAIL, NOTE, OK, WARNING, Check, failed
+from cordgt.audit.data import audit_data
+from cordgt.audit.model import audit_model
 from cordgt.events import EventStream, TimeAxis
 from cordgt.history import History, Queries
 from cordgt.models import MODELS

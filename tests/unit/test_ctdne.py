@@ -13,7 +13,8 @@ import torch
 
 from cordgt import draws, training
 from cordgt.api import Run, train
-from cordgt.audit import DESIGN, audit_model, failed
+from cordgt.audit.checks import DESIGN, failed
+from cordgt.audit.model import audit_model
 from cordgt.compare import compare_runs
 from cordgt.console import undefined_figures
 from cordgt.errors import DataError, SettingError

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cordgt.api import Run, train
-from cordgt.audit import FAIL, audit_model
+from cordgt.audit.checks import FAIL
+from cordgt.audit.model import audit_model
 from cordgt.errors import SettingError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.history import History, Queries

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from cordgt import datasets
-from cordgt.api import OtherRun, Run, check_same, train_run
+from cordgt.api import Run, train_run
 from cordgt.bench.growth import first_events
 from cordgt.classify import classify
 from cordgt.devices import choose_device
@@ -23,6 +23,7 @@ from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, finite, flat
 from cordgt.experiments.grow import grow
 from cordgt.experiments.hard import hard, ranked
 from cordgt.experiments.heat import heat
+from cordgt.out_folder import OtherRun, check_same
 from cordgt.run import RunFolder
 from cordgt.tasks.link import split_of
 from cordgt.tasks.node import positive_labels
