@@ -103,13 +103,19 @@ class Run:
         later = read_events(source, **(ids | self.columns_for(source, columns)))
         return replace(self, stream=self.stream.append_stream(later))
 
-    def columns_for(self, source: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The options ``asked`` for, completed by those of the training if a file of events has all of these."""
+    def columns_for(self, source: Any, asked: Mapping[str, Any], *, labels_needed: bool = False) -> dict[str, Any]:
+        """The options ``asked`` for, completed by those of the training if a file of events has all of these.
+
+        It need not have the training's label, unless ``labels_needed``: then the option stays, for reading to say that
+        there is no such column.
+        """
         together = {**self.columns, **asked}
         without_label = {k: v for k, v in together.items() if k != "label" or k in asked}
-        if not self.columns or not can_be_read_twice(source):
+        if not self.columns or not can_be_read_twice(source) or fit(source, together):
             return together
-        return next((found for found in (together, without_label) if fit(source, found)), dict(asked))
+        if fit(source, without_label):
+            return together if labels_needed else without_label
+        return dict(asked)
 
     def score(self, src: Any, dst: Any, at: Any = None) -> np.ndarray:
         """How likely each source meets each destination at the given time (one, or one a pair), between 0 and 1.

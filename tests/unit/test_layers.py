@@ -16,7 +16,7 @@ ORDER = """
     files arrays vocabulary ids times events growing fingerprints store
     usual_names tables opening roles node_features published convert readers
     pieces chunks ordering index_files staging store_build store_append
-    columns describe synthetic twins datasets conversion
+    columns describe folders synthetic twins datasets conversion
     download archives gowalla sources fetch
     kernels kernels.draws kernels.dropout kernels.past kernels.proximity kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
