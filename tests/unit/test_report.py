@@ -430,6 +430,15 @@ def test_no_line_of_a_dot_plot_runs_through_its_words() -> None:
     assert not [1 for y in words for top, bottom in lines if top < y + 3 and bottom > y - 9]
 
 
+@pytest.mark.parametrize(("y", "high"), [([0.9, 0.5, 0.1], True), ([0.1, 0.5, 0.9], False), ([], False)])
+def test_words_at_a_mark_stand_where_the_line_does_not(y: list[float], high: bool) -> None:
+    drawn = line_chart(
+        [Line("loss", [1.0, 2.0, 3.0][: len(y)], y)], Axis("", 1, 3), Axis("", 0, 1), mark=(3.0, "kept"), says=""
+    )
+    found = re.search(r'y="([0-9.]+)"[^>]*>kept<', drawn)
+    assert found is not None and (float(found[1]) < 60) == high
+
+
 def test_seeds_have_a_mean(run: Run, tmp_path: Path) -> None:
     other = train(stream_of(), seed=1, out=tmp_path / "b", device="cpu", report=False, **(TINY | {"epochs": 2}))
     words = check(comparison({"a": run.look(), "b": other.look()})).words

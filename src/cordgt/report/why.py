@@ -106,7 +106,7 @@ def _by_score(look: Look) -> list[_List]:
         queries, logits, met = (
             (asked.true, asked.positive, asked.met) if true else (asked.drawn, asked.negative, asked.met_drawn)
         )
-        how = [Html(f"{_score(x)} <small>(logit {text(_change(x))})</small>") for x in logits[which]]
+        how = [Html(f"{_score(x)}&nbsp;<small>(logit&nbsp;{text(_change(x))})</small>") for x in logits[which]]
         return _List(title, said, which, queries.take(which), met[which], how)
 
     return [
