@@ -13,7 +13,7 @@ from cordgt.counting import batch_that_fits, free_memory, peak_bytes, peak_of
 from cordgt.errors import RunError
 from cordgt.models.base import LinkModel
 from cordgt.run import RunFolder
-from cordgt.settings import Settings
+from cordgt.settings import Settings, written
 from cordgt.step import events_a_part
 from cordgt.tasks.link import LinkTask
 
@@ -33,7 +33,7 @@ def memory_explained(settings: Settings, folder: RunFolder | None = None) -> Ite
             raise
         used: dict[str, Any] = {"batch_size": settings.training.batch_size}
         used |= {k: v for k, v in vars(settings.model_settings).items() if k in ("fanout", "hidden")}
-        fewer = ", ".join(f"{k} (now {','.join(map(str, v)) if isinstance(v, tuple) else v})" for k, v in used.items())
+        fewer = ", ".join(f"{k} (now {written(v)})" for k, v in used.items())
         fits = f" {error.fits}" if isinstance(error, TooLarge) and error.fits else ""
         another = "" if folder is None else "another --out and "
         saved = ""

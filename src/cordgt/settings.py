@@ -192,6 +192,11 @@ def convert(key: str, value: Any, kind: Any) -> Any:
     raise SettingError(f"{key}={_shown(value)}: expected {expected}.")
 
 
+def written(value: Any) -> str:
+    """A setting's value as --set takes it: ``20,1`` for several numbers."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 def _shown(value: Any) -> str:
     """A value as it was given, for messages, unless it is endless."""
     try:

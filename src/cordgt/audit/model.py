@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cordgt.arrays import evenly
 from cordgt.audit.changes import Events, history_from, made_anew, other_futures, other_records, renamed, without_events
 from cordgt.audit.checks import DESIGN, FAIL, OK, Check
 from cordgt.history import History, Queries
@@ -64,7 +65,7 @@ class Sample:
     @classmethod
     def draw(cls, task: LinkTask, n: int) -> Sample:
         positions, queries = task.evaluation_queries("test", "transductive")
-        place = _spread(len(positions), n)
+        place = evenly(len(positions), n)
         return cls(place, positions[place], queries.take(place))
 
     def limits(self, task: LinkTask) -> np.ndarray:
@@ -116,7 +117,7 @@ def same_moment(model: LinkModel, task: LinkTask) -> Check:
     shared = np.unique(start[end - start > 1])
     moments = shared if len(shared) else np.unique(start)
     events, moved, asked_in_all = Events.of(task), _Moved(), 0
-    for first in moments[_spread(len(moments), BATCHES)]:
+    for first in moments[evenly(len(moments), BATCHES)]:
         rows = np.flatnonzero(start == first)[:50]
         tie = np.arange(first, end[rows[0]])
         everything = np.arange(task.stream.n_events)
@@ -242,7 +243,7 @@ def whole_records(task: LinkTask, sample: Sample) -> Check:
     hidden = np.flatnonzero(new[src] | new[dst])
     hidden = hidden[hidden < sample.position.max()] if len(hidden) else hidden
     events = hidden if len(hidden) else np.arange(sample.position.max())
-    events = events[_spread(len(events), 200)]  # each gives a pair that has met
+    events = events[evenly(len(events), 200)]  # each gives a pair that has met
     cut = np.resize(sample.queries.pair_cut.cpu().numpy(), len(events))
     node, other = src[events], dst[events]
     on_device = [torch.from_numpy(x).to(task.device) for x in (node, other, cut)]
@@ -309,7 +310,7 @@ def _pairs_met(task: LinkTask, cut: int, most: int = 12) -> tuple[np.ndarray, np
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     is_new = task.split.new_node[pairs].any(axis=1)
     known, new = pairs[~is_new], pairs[is_new]
-    return known[_spread(len(known), most)], new[_spread(len(new), most)]
+    return known[evenly(len(known), most)], new[evenly(len(new), most)]
 
 
 # -------------------- what is compared
@@ -344,11 +345,6 @@ class _Moved:
             )
         within = f"within {self.tolerance:g}" if self.tolerance else "identical"
         return f"{self.compared:,} scores {within}"
-
-
-def _spread(n: int, most: int) -> np.ndarray:
-    """At most so many of n places, evenly spread, ascending, the last among them."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.empty(0, np.int64)
 
 
 def _read(model: LinkModel, history: History, queries: Queries) -> Any:

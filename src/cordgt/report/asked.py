@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from cordgt.arrays import evenly
 from cordgt.history import Queries
 from cordgt.metrics import ap_and_auc
 from cordgt.models.base import LinkModel
@@ -64,9 +65,7 @@ def ask(
     if task.protocol.negatives.endswith("-pairs"):
         drawn, _ = whole_pairs(task, positions, queries)
     n = len(positions)
-    kept = np.arange(n)
-    if at_most is not None and n > at_most:
-        kept = np.linspace(0, n - 1, at_most).round().astype(np.int64)
+    kept = evenly(n, n if at_most is None else at_most)
     true, drawn = replace(queries, dst=queries.dst[:, :1]).take(kept), drawn.take(kept)
     positive, negative = _scores(model, task, true, drawn, progress)
     index, new = task.whole.index, task.split.new_node

@@ -43,7 +43,7 @@ from cordgt.report.page import (
 )
 from cordgt.report.why import by_distance, most_surprising
 from cordgt.run import RunFolder
-from cordgt.settings import Settings, make
+from cordgt.settings import Settings, make, written
 from cordgt.tasks.link import PARTS, SETTINGS
 
 FILE = "report.html"
@@ -483,8 +483,8 @@ def _settings(settings: Settings) -> list[tuple[Any, Any]]:
     usual = _of_model(make(settings.model, {}))
     found = []
     for key, value in _of_model(settings).items():
-        written = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        found.append((key, Html(f"<strong>{text(written)}</strong>") if usual[key] != value else written))
+        told = written(value)
+        found.append((key, Html(f"<strong>{text(told)}</strong>") if usual[key] != value else told))
     return found
 
 

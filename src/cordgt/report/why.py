@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from cordgt.arrays import evenly
 from cordgt.history import Queries
 from cordgt.predict import sigmoid
 from cordgt.report.asked import surprises, surprises_by_lead
@@ -23,8 +24,7 @@ def by_distance(look: Look) -> Html:
     if not hasattr(look.model, "influences"):
         return Html("")
     asked = look.asked
-    rows = np.linspace(0, len(asked) - 1, min(HEATED, len(asked))).round().astype(int)
-    found = heats(look.model, look.task, asked.true.take(np.unique(rows)))
+    found = heats(look.model, look.task, asked.true.take(evenly(len(asked), HEATED)))
     exact = getattr(look.settings.model_settings, "head", "") == "linear"
     how = (
         "exactly, since this model's head is linear"
