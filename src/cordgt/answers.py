@@ -139,7 +139,8 @@ def write(table: pa.Table, output: Path | None, json_: str | None, shown: list[s
     """An answer into ``output`` by its ending, as JSON where asked for, else as a table for people (CSV in a pipe)."""
     if output is not None:
         _write_file(table, output)
-        console.note(f"{output}: {table.num_rows:,} rows written")
+        rows = "row" if table.num_rows == 1 else "rows"
+        console.note(f"{output}: {table.num_rows:,} {rows} written")
     if json_ is not None:
         write_json(table.to_pylist(), json_)
     if output is not None or json_ is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,9 +15,23 @@ import torch
 
 from cordgt import __version__, processes
 from cordgt.columns import as_text, can_be_read_twice, fit
+from cordgt.devices import choose_device, use_precision
 from cordgt.errors import DataError, RunError, SettingError, check_choice, nearest
 from cordgt.events import EventStream
+from cordgt.figures import all_figures
 from cordgt.models.base import LinkModel
+from cordgt.network import load_weights, network_for
+from cordgt.out_folder import (
+    as_begun,
+    check_free,
+    check_same,
+    check_weights,
+    default_folder,
+    first_free,
+    taken_error,
+    with_seed,
+)
+from cordgt.out_of_memory import memory_explained
 from cordgt.predict import Oracle, Recommendation
 from cordgt.processes import Group
 from cordgt.protocol import Protocol
@@ -25,24 +39,14 @@ from cordgt.readers import read_events
 from cordgt.report.asked import AT_MOST
 from cordgt.report.look import Look, look_at
 from cordgt.report.one import FILE, write_report
-from cordgt.run import BEFORE_CONFIG, RunFolder, Unwritten, every_setting, fingerprint, ids_fingerprint
+from cordgt.run import RunFolder, Unwritten, fingerprint, ids_fingerprint, is_same_data
 from cordgt.settings import Settings, known_keys, make
 from cordgt.store import open_store
 from cordgt.tasks.link import MEASURED_BY, PARTS, LinkTask, history_of, split_of
 from cordgt.tensorboard import curves
 from cordgt.threads import keep_threads
-from cordgt.training import (
-    Silent,
-    Watcher,
-    all_figures,
-    check_may_share,
-    choose_device,
-    load_weights,
-    memory_explained,
-    network_for,
-    train_in,
-    use_precision,
-)
+from cordgt.training import check_may_share, train_in
+from cordgt.watching import Silent, Watcher
 
 # What may differ from training when a run is evaluated; anything else would measure it on events it was trained on.
 EVALUATION_KEYS = (*MEASURED_BY, "pool")  # for which the pools are laid out anew
@@ -99,13 +103,19 @@ class Run:
         later = read_events(source, **(ids | self.columns_for(source, columns)))
         return replace(self, stream=self.stream.append_stream(later))
 
-    def columns_for(self, source: Any, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The options ``asked`` for, completed by those of the training if a file of events has all of these."""
+    def columns_for(self, source: Any, asked: Mapping[str, Any], *, labels_needed: bool = False) -> dict[str, Any]:
+        """The options ``asked`` for, completed by those of the training if a file of events has all of these.
+
+        It need not have the training's label, unless ``labels_needed``: then the option stays, for reading to say that
+        there is no such column.
+        """
         together = {**self.columns, **asked}
         without_label = {k: v for k, v in together.items() if k != "label" or k in asked}
-        if not self.columns or not can_be_read_twice(source):
+        if not self.columns or not can_be_read_twice(source) or fit(source, together):
             return together
-        return next((found for found in (together, without_label) if fit(source, found)), dict(asked))
+        if fit(source, without_label):
+            return together if labels_needed else without_label
+        return dict(asked)
 
     def score(self, src: Any, dst: Any, at: Any = None) -> np.ndarray:
         """How likely each source meets each destination at the given time (one, or one a pair), between 0 and 1.
@@ -251,12 +261,6 @@ def _columns_of(data: Mapping[str, Any]) -> dict[str, str]:
     return as_text(found) if isinstance(found, dict) else {}
 
 
-def is_same_data(stream: EventStream, data: Mapping[str, Any]) -> bool:
-    """Whether a stream is the one that a ``[data]`` table tells of."""
-    same = fingerprint(stream) == data.get("fingerprint")
-    return same and data.get("ids") in (None, ids_fingerprint(stream))
-
-
 def train(
     stream: EventStream,
     model: str = "cordgt",
@@ -285,7 +289,7 @@ def train(
         settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``.
     """
     made = make(model, settings, seed=seed)
-    path = Path(out) if out is not None else _free(default_folder(stream.name, model, seed))
+    path = Path(out) if out is not None else first_free(default_folder(stream.name, model, seed))
     return train_run(
         stream,
         made,
@@ -347,7 +351,7 @@ def _report_at_the_end(run: Run, task: LinkTask | None, watcher: Watcher) -> Non
 
 def _told(settings: Settings, stream: EventStream, resume: bool, refit: bool, init: bool) -> dict[str, str]:
     """What every process of a training must have alike, by name."""
-    told = {key: json.dumps(value) for key, value in _flat(settings).items()}
+    told = {key: json.dumps(value) for key, value in with_seed(settings).items()}
     told |= {"model": settings.model, "the data": f"{stream.n_events} events, hash {fingerprint(stream)}"}
     told |= {"the data's ids": ids_fingerprint(stream), "cordgt": __version__, "torch": torch.__version__}
     return told | {"--resume": str(resume), "--refit": str(refit), "--init": str(init)}
@@ -374,9 +378,9 @@ def _train_locked(
     trained_on = _as_it_was(stream, folder, group) if resume else stream
     if group.leads and folder.holds_run:
         if not resume:
-            raise _taken(out)
+            raise taken_error(out)
         check_same(folder, settings, trained_on)
-        start, refit = _as_begun(folder, start, refit)
+        start, refit = as_begun(folder, start, refit)
         if folder.finished and not (refit and "refit" not in folder.read_metrics()):
             done = Run.load(out, str(device))
     metrics, refit, starts = group.from_first((None if done is None else done.metrics, refit, start is not None))
@@ -387,8 +391,8 @@ def _train_locked(
         trained_on, settings.protocol, seed=settings.seed, device=device, group=group
     )  # before anything is written
     if group.leads and not folder.holds_run:
-        _check_free(out)
-        _check_weights(start, settings, stream)
+        check_free(out)
+        check_weights(start, settings, stream)
         folder.create(settings, stream, columns=columns, start=start, refit=refit)
     with curves(watcher or Silent(), out) if group.leads else nullcontext(Silent()) as watching:
         metrics = train_in(folder, settings, task, start=start, refit=refit, watcher=watching)
@@ -405,169 +409,6 @@ def _as_it_was(stream: EventStream, folder: RunFolder, group: Group) -> EventStr
         return stream if begun is None else open_store(stream.kept.path).stream(begun)
     except DataError:
         return stream  # `check_same` says so
-
-
-def train_seeds(
-    stream: EventStream,
-    settings: Settings,
-    out: Path,
-    seeds: int | None,
-    *,
-    mask_draws: int | None = None,
-    resume: bool = False,
-    watch: Callable[[str], Watcher] | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Train several times in a row, into the folders of `spread`; mean, standard deviation and every value come back.
-
-    ``watch`` gives who watches the training in a folder; ``options`` as for `train_run`.
-    """
-    each = spread(settings, seeds, mask_draws)
-    if processes.join().leads:
-        _check_free_for(out, list(each), resume)
-    runs = []
-    for name, own in each.items():
-        watcher = None if watch is None else watch(name)
-        runs.append(train_run(stream, own, out / name, resume=resume, watcher=watcher, **options).metrics)
-    summary = summarise(runs)
-    if processes.current().leads:
-        RunFolder(out).write_metrics(summary)
-    return summary
-
-
-def _check_free_for(out: Path, names: list[str], resume: bool) -> None:
-    """RunError where runs of these names cannot begin in a folder: now, rather than when their turn comes."""
-    if RunFolder(out).holds_run:
-        raise RunError(f"{out} holds a run of one seed. Choose another folder with --out.")
-    taken = [out / name for name in names if RunFolder(out / name).holds_run]
-    if not resume and (taken or RunFolder(out).finished):
-        raise _taken((taken or [out])[0])
-
-
-def spread(settings: Settings, seeds: int | None, mask_draws: int | None) -> dict[str, Settings]:
-    """The settings of each of several runs by its folder: ``seed-*``, ``mask-*``, or ``mask-*-seed-*`` where both vary.
-
-    Both count on from those of the settings. What does not vary stays out of the name.
-    """
-    found = {}
-    for mask in range(mask_draws or 1):
-        for seed in range(seeds or 1):
-            protocol = replace(settings.protocol, mask_seed=settings.protocol.mask_seed + mask)
-            own = replace(settings, seed=settings.seed + seed, protocol=protocol)
-            masks = [] if mask_draws is None else [f"mask-{protocol.mask_seed}"]
-            found["-".join([*masks, *([] if seeds is None else [f"seed-{own.seed}"])])] = own
-    return found
-
-
-def _taken(path: Path) -> RunError:
-    return RunError(f"{path} already holds a run. Choose another folder with --out, or continue it with --resume.")
-
-
-def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """``metrics.json`` of several runs: each figure as mean, std and values (sample deviation; 0 for one value).
-
-    The values stand in the order of ``seeds`` and ``mask_seeds``, one a run.
-    """
-
-    def over_runs(values: list[Any]) -> Any:
-        if isinstance(values[0], dict):
-            return {key: over_runs([v[key] for v in values]) for key in values[0]}
-        if any(v is None for v in values):
-            return {"mean": None, "std": None, "values": values}
-        std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-        return {"mean": float(np.mean(values)), "std": std, "values": values}
-
-    first = metrics[0]
-    measured = ("epochs", "best_epoch", "seconds_per_epoch", "peak_memory_mb", "validation", "test", "floors")
-    return {
-        "model": first["model"],
-        "data": first["data"],
-        "seeds": [m["seed"] for m in metrics],
-        "mask_seeds": (masks := [m["protocol"]["mask_seed"] for m in metrics]),
-        # one protocol but for the draws of the masked nodes, which are listed where there are several
-        "protocol": first["protocol"] | ({"mask_seed": sorted(set(masks))} if len(set(masks)) > 1 else {}),
-        **{key: over_runs([m[key] for m in metrics]) for key in measured},
-    }
-
-
-class OtherRun(RunError):
-    """A run folder that was read, and belongs to other settings or other data than those at hand."""
-
-
-def check_same(folder: RunFolder, settings: Settings, stream: EventStream) -> None:
-    """OtherRun where a run was begun with other settings or other data; RunError where that cannot be told."""
-    begun, data = folder.read_config()
-    if begun != settings:
-        differing = _differences(begun, settings)
-        raise OtherRun(f"{folder.path} was begun with other settings: {differing}. Use the same, or another --out.")
-    if not is_same_data(stream, data):
-        raise OtherRun(f"{folder.path} was begun on other data. Use the same file, or another --out.")
-
-
-def _as_begun(
-    folder: RunFolder, start: dict[str, torch.Tensor] | None, refit: bool
-) -> tuple[dict[str, torch.Tensor] | None, bool]:
-    """The weights an interrupted run started from, and whether it refits; RunError where others are asked for now."""
-    begun = folder.begun()
-    kept = folder.read_tensors("init.safetensors")[0] if begun.get("init") else None
-    if start is not None and (kept is None or not _equal_weights(start, kept)):
-        raise RunError(f"{folder.path} was begun {'without' if kept is None else 'with another'} --init. Use the same.")
-    return kept, refit or bool(begun.get("refit"))
-
-
-def _equal_weights(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def _check_weights(start: dict[str, torch.Tensor] | None, settings: Settings, stream: EventStream) -> None:
-    """SettingError where a model of these settings cannot start from the weights."""
-    if start is None:
-        return
-    with torch.random.fork_rng(devices=[]):
-        model = network_for(settings, stream)
-    load_weights(model, start, "the run given to --init")
-
-
-def _differences(a: Settings, b: Settings) -> str:
-    if a.model != b.model:
-        return f"model {a.model}, now {b.model}"
-    flat = [_flat(s) for s in (a, b)]
-    return "; ".join(
-        f"{k}={json.dumps(v)}, now {json.dumps(flat[1][k])}" for k, v in flat[0].items() if flat[1][k] != v
-    )
-
-
-def _flat(settings: Settings) -> dict[str, Any]:
-    """Every setting by its key, and the seed."""
-    return {"seed": settings.seed} | every_setting(settings)
-
-
-def default_folder(data: str, model: str, seed: int) -> Path:
-    """``runs/NAME-MODEL-seedN``."""
-    return Path("runs") / f"{data or 'events'}-{model}-seed{seed}"
-
-
-def _free(path: Path) -> Path:
-    """``path``, or the first of ``path-2``, ``path-3``, … that does not exist."""
-    n, found = 1, path
-    while found.exists():
-        n += 1
-        found = path.with_name(f"{path.name}-{n}")
-    return found
-
-
-def _check_free(path: Path) -> None:
-    """A new run never mixes with what lies in a folder already."""
-    if path.is_file():
-        raise RunError(f"{path} is a file; --out names a folder.")
-    left = [p.name for p in path.iterdir() if not _may_be_left(p.name)] if path.exists() else []
-    if left:
-        raise RunError(f"{path} is not empty (it holds {left[0]}). Choose another folder with --out.")
-
-
-def _may_be_left(name: str) -> bool:
-    """Whether a training that was cut off before it began may have left this file."""
-    return name in BEFORE_CONFIG or (name.startswith(".") and name.endswith(".part"))
 
 
 def _initial_weights(init: str | Path | Run, settings: Settings) -> dict[str, torch.Tensor]:

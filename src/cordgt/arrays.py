@@ -17,6 +17,11 @@ Floats = npt.NDArray[np.float64]
 Features = npt.NDArray[np.float32]
 
 
+def evenly(n: int, most: int) -> Ints:
+    """At most so many of n places, evenly spread, ascending; of two or more, the first and the last are among them."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.empty(0, np.int64)
+
+
 # -------------------- columns
 
 

@@ -27,7 +27,7 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class Bar:
-    """A live progress bar on a terminal, a line an epoch elsewhere. Watches a training (`cordgt.training.Watcher`)."""
+    """A live progress bar on a terminal, a line an epoch elsewhere. Watches a training (`cordgt.watching.Watcher`)."""
 
     def __init__(self) -> None:
         self.title = ""

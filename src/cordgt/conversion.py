@@ -11,11 +11,12 @@ from typing import Any, get_args
 import pyarrow.parquet as pq
 
 from cordgt import datasets
-from cordgt.chunks import EventFiles, OneStream, Source, files_in, opened
+from cordgt.chunks import EventFiles, OneStream, Source
 from cordgt.columns import OPTIONS, are_positions
 from cordgt.errors import DataError, MissingColumn, check_choice, nearest
 from cordgt.events import EventStream
 from cordgt.files import PARQUET_ERRORS
+from cordgt.pieces import files_in, opened
 from cordgt.readers import name_of
 from cordgt.roles import ColumnOptions
 from cordgt.store import EVENTS, NAMES, Store, is_store, open_store

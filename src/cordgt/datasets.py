@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from cordgt.columns import OPTIONS
 from cordgt.errors import DataError, nearest
 from cordgt.events import EventStream
 from cordgt.files import names_beside
+from cordgt.folders import told_of
 from cordgt.readers import read_events
-from cordgt.store import is_part, unfinished
+from cordgt.roles import ColumnOptions
+from cordgt.store import is_part, is_store, unfinished
 from cordgt.synthetic import synthetic_stream
 from cordgt.twins import ENDING, TWINS, is_twin, twin_stream
 
@@ -199,7 +202,10 @@ def load(data: str | os.PathLike[str], **options: Any) -> EventStream:
     """
     if os.fspath(data) in GENERATED:
         return _generate(os.fspath(data), options)
-    stream = read_events(resolve(data), **options)
+    path = resolve(data)
+    if path.is_dir() and not is_store(path):
+        raise DataError(told_of(path, ColumnOptions(**{k: v for k, v in options.items() if k in OPTIONS})))
+    stream = read_events(path, **options)
     differs = difference(os.fspath(data), stream)
     return stream.with_notes(differs) if differs else stream
 

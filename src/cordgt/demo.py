@@ -11,9 +11,10 @@ import torch
 from rich.table import Table
 
 from cordgt import console
-from cordgt.api import Run, _free, train_run
+from cordgt.api import Run, train_run
 from cordgt.metrics import link_metrics
 from cordgt.models import find
+from cordgt.out_folder import first_free
 from cordgt.settings import make
 from cordgt.synthetic import Synthetic, synthetic_stream
 from cordgt.tasks.link import SETTINGS as TEST
@@ -34,7 +35,7 @@ def run_demo(out: Path | None, seed: int, device: str, *, quiet: bool = False) -
     console.note(f"{stream.n_events:,} events of {stream.n_nodes:,} nodes. Training CorDGT on the first 70 %.")
     began = time.perf_counter()
     with console.Bar() as bar:
-        folder = out or _free(Path("runs") / "demo")
+        folder = out or first_free(Path("runs") / "demo")
         run = train_run(stream, make("cordgt", SETTINGS, seed=seed), folder, device=device, watcher=bar)
     found = {
         "run": str(run.path),

@@ -372,6 +372,12 @@ def ids_fingerprint(stream: EventStream) -> str:
     return ids_fingerprint_of(stream.ids.names, stream.time.kind)
 
 
+def is_same_data(stream: EventStream, data: Mapping[str, Any]) -> bool:
+    """Whether a stream is the one that a ``[data]`` table tells of."""
+    same = fingerprint(stream) == data.get("fingerprint")
+    return same and data.get("ids") in (None, ids_fingerprint(stream))
+
+
 def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
     """A hash of names, types, shapes and bytes, and of what is told about them."""
     digest = hashlib.sha256(about.encode())

@@ -15,16 +15,19 @@ from typing import Any
 import torch
 
 from cordgt import draws
-from cordgt.api import check_same
+from cordgt.devices import choose_device, use_precision
 from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream
+from cordgt.out_folder import check_same
+from cordgt.out_of_memory import memory_explained
 from cordgt.protocol import Protocol
 from cordgt.run import STATES, RunFolder, every_setting
 from cordgt.settings import Settings, make
 from cordgt.stopping import listening
 from cordgt.tasks.link import LinkTask
 from cordgt.threads import keep_threads
-from cordgt.training import Fit, Silent, Watcher, choose_device, memory_explained, use_precision
+from cordgt.training import Fit
+from cordgt.watching import Silent, Watcher
 
 Grid = Mapping[str, Sequence[Any]]
 

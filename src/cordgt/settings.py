@@ -178,8 +178,8 @@ def convert(key: str, value: Any, kind: Any) -> Any:
             return _to_int(value)
         if kind is float and not isinstance(value, bool):
             return float(value)
-        if kind is str and isinstance(value, str):
-            return value
+        if kind is str and isinstance(value, str | int) and not isinstance(value, bool):
+            return str(value)  # ranking=100 as well as ranking="all"
         if typing.get_origin(kind) is tuple:
             items = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
             if isinstance(items, list | tuple):
@@ -190,6 +190,11 @@ def convert(key: str, value: Any, kind: Any) -> Any:
         kind, "whole numbers, as in 32,1"
     )
     raise SettingError(f"{key}={_shown(value)}: expected {expected}.")
+
+
+def written(value: Any) -> str:
+    """A setting's value as --set takes it: ``20,1`` for several numbers."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _shown(value: Any) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cordgt.training import Watcher
+from cordgt.watching import Watcher
 
 FOLDER = "tensorboard"  # within the run folder
 

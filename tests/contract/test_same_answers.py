@@ -16,10 +16,10 @@ from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.metrics import link_metrics
 from cordgt.models.base import tensors
+from cordgt.network import make_network
 from cordgt.protocol import VISIBILITIES, Protocol
 from cordgt.step import Step
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate, score_queries
-from cordgt.training import make_network
 
 from .worlds import (
     CPU,

@@ -22,10 +22,10 @@ from cordgt.events import EventStream, TimeAxis
 from cordgt.history import History, Queries
 from cordgt.models import MODELS
 from cordgt.models.base import LinkModel
+from cordgt.network import make_network
 from cordgt.protocol import cuts
 from cordgt.settings import Settings, known_keys, make
 from cordgt.tasks.link import history_of
-from cordgt.training import make_network
 
 CPU = torch.device("cpu")
 EDGE_DIM, NODE_DIM = 3, 2

@@ -28,6 +28,12 @@ class Trained:
     data: Path
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of events, in a folder of its own."""
+    return write_events(tmp_path_factory.mktemp("data") / "data.csv")
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A run on 160 events of integer ids. Read only."""

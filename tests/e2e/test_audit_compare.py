@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cordgt import audit
+from cordgt.audit import model as audit
 
 from .conftest import Trained
 from .helpers import TINY, call, fails, settings, unchanged, works, write_events, write_rows

@@ -14,16 +14,11 @@ import pytest
 from cordgt.cli.node import check_task
 from cordgt.errors import SettingError
 
-from .helpers import fails, process, settings, works, write_events
+from .helpers import fails, process, settings, works
 from .test_survival import ending, hears_ctrl_c, wait_for
 
 # Dropout and all, for a batch in pieces is the same whoever does them.
 LONG = settings(epochs=20, patience=20, tolerance=0, batch_size=20, dropout=0.2, pieces=2)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_events(tmp_path_factory.mktemp("data") / "data.csv")
 
 
 @pytest.fixture(scope="module")

@@ -213,6 +213,24 @@ def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
     fails("recommend", "node", "--source", "1", saying="holds a classifier of nodes")
 
 
+def test_labels_are_asked_for_only_where_they_are_needed() -> None:
+    rows = [(u, v, t, k % 2) for k, (u, v, t) in enumerate(events())]
+    write_rows(Path("log.csv"), rows, header=("buyer", "thing", "day", "left"))
+    columns = ("--src", "buyer", "--dst", "thing", "--time", "day")
+    works("train", "log.csv", *columns, "--label", "left", *settings(), "--out", "encoder", "--no-report")
+    node = ("--task", "node", "--encoder", "encoder", "--set", "epochs=1", "--out", "node")
+    write_rows(Path("bare.csv"), [row[:3] for row in rows], header=("buyer", "thing", "day"))
+    told = fails("train", "bare.csv", *node, saying="bare.csv has no column 'left' for --label").err
+    assert "encoder was trained with that one; name another with --label" in told
+    write_rows(Path("called.csv"), rows, header=("buyer", "thing", "day", "gone"))
+    assert "trained with" not in fails("train", "called.csv", *node, "--label", "lost", saying="no column 'lost'").err
+    works("train", "called.csv", *node, "--label", "gone")
+    later = [(u, v, t + 10**6) for u, v, t, _ in rows[:5]]  # to answer, no labels are needed
+    write_rows(Path("later.csv"), later, header=("buyer", "thing", "day"))
+    said = works("recommend", "encoder", "--source", str(rows[0][0]), "--events", "later.csv")
+    assert "5 events appended" in said.err
+
+
 NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
 NAMES += ["beyond", "plus-ablation", "ranking"]
 

@@ -29,11 +29,6 @@ def ending(run: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_events(tmp_path_factory.mktemp("data") / "data.csv")
-
-
-@pytest.fixture(scope="module")
 def whole(data: Path) -> dict[str, Any]:
     """The ending of a training that nobody disturbed, in this process: another one on one thread has the same."""
     works("train", data, *LONG, "--out", data.parent / "run")

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordgt.events import EventStream
+from cordgt.network import make_network
 from cordgt.run import RunFolder
 from cordgt.settings import make
-from cordgt.training import make_network
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
 

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 from cordgt import attention as on_cpu
 from cordgt.models.cordgt import Cordgt
+from cordgt.network import make_network
 from cordgt.settings import make
 from cordgt.step import Step
 from cordgt.synthetic import synthetic_stream
 from cordgt.tasks.link import LinkTask, score_queries
 from cordgt.threads import keep_threads
-from cordgt.training import make_network
 
 SHAPE = (4, 7, 3, 2, 8)  # S, C, 3, H, D
 

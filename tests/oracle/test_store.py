@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt import chunks
+from cordgt import chunks, pieces
 from cordgt.chunks import EventFiles
 from cordgt.conversion import append_to, convert_to_store
 from cordgt.events import EventStream
@@ -80,7 +80,8 @@ def logs(draw: st.DrawFn, *, features: bool = True, least: int = 1) -> Log:
 def small_and_quick() -> Iterator[None]:
     """Text is read in small pieces from the start; nobody waits for the disk."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "HEAD", 150)
+        for module in (chunks, pieces):
+            patch.setattr(module, "HEAD", 150)
         patch.setattr(os, "fsync", lambda _: None)
         yield
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cordgt import training as loop
+from cordgt import out_of_memory
 from cordgt.bench import growth, report, stages, suite
 from cordgt.bench.machine import Limits
 from cordgt.bench.place import Place
@@ -101,7 +101,7 @@ def test_memory_that_runs_out_is_said_as_in_training(monkeypatch: pytest.MonkeyP
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setitem(stages.STAGES, "evaluate", fails)
-    monkeypatch.setattr(loop, "free_memory", lambda _: 2**17)
+    monkeypatch.setattr(out_of_memory, "free_memory", lambda _: 2**17)
     with pytest.raises(RunError, match=r"By a step of 8 events, batch_size=[1-9] would fit the 0.0 GB that are free"):
         suite.run(place(), ["evaluate"])
     monkeypatch.setattr(growth, "whole_step", fails)

@@ -24,7 +24,7 @@ from cordgt.experiments.work import work
 from cordgt.floors import FLOORS
 from cordgt.protocol import Protocol
 from cordgt.tasks.link import MEASURED_BY
-from cordgt.training import Silent
+from cordgt.watching import Silent
 
 
 def few() -> EventStream:

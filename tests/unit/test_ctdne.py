@@ -13,16 +13,17 @@ import torch
 
 from cordgt import draws, training
 from cordgt.api import Run, train
-from cordgt.audit import DESIGN, audit_model, failed
+from cordgt.audit.checks import DESIGN, failed
+from cordgt.audit.model import audit_model
 from cordgt.compare import compare_runs
 from cordgt.console import undefined_figures
 from cordgt.errors import DataError, SettingError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.index import TemporalIndex
 from cordgt.models.ctdne import Ctdne, CtdneSettings, Walks, _skip_gram, learn_vectors, negatives_table
+from cordgt.network import network_for
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask, evaluate
-from cordgt.training import network_for
 
 SMALL: dict[str, Any] = {"dim": 6, "walks": 3, "walk_length": 5, "window": 2}
 ENDS = np.random.default_rng(4).integers(0, 9, (2, 60))

@@ -50,6 +50,38 @@ def test_without_the_variable_only_the_cache_is_searched(elsewhere: Path, monkey
     assert datasets.cache_folder() == elsewhere / ".cache" / "cordgt"
 
 
+EVENTS, NODES, OTHERS = "src,dst,time\na,b,1\nb,c,2\n", "id,age\na,3\n", "buyer,thing,day\na,b,1\nb,c,2\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "message"),
+    [
+        ({"log.csv": EVENTS, "nodes.csv": NODES}, {}, r"log.csv in it looks like events: `.* describe some/log.csv`.$"),
+        (
+            {"b.csv": EVENTS, "a.tsv": EVENTS},
+            {},
+            r"a.tsv, b.csv look .* some/a.tsv`.*convert some some.store`.$",
+        ),
+        ({"a.csv": EVENTS, "b.csv": EVENTS, "c.csv": NODES}, {}, r"a.csv, b.csv look .* describe some/a.csv`.$"),
+        ({f"{k}.csv": EVENTS for k in "abcde"}, {}, "a.csv, b.csv, c.csv and 2 more look"),
+        (
+            {"log.csv": OTHERS},
+            {"src": "buyer", "dst": "thing", "time": "day"},
+            "log.csv --src buyer --dst thing --time",
+        ),
+        ({"nodes.csv": NODES}, {}, r"None of its files looks like events: some/nodes.csv has 2 columns; .* with --src"),
+        ({"read.me": "words"}, {}, "is a folder; a file was expected. some holds no table"),
+        ({}, {}, "some holds no table"),
+    ],
+)
+def test_a_folder_of_files_says_which_to_name(files: dict[str, str], options: dict[str, str], message: str) -> None:
+    Path("some").mkdir()
+    for name, text in files.items():
+        (Path("some") / name).write_text(text.replace(",", "\t") if name.endswith("tsv") else text)
+    with pytest.raises(DataError, match=message):
+        datasets.load("some", **options)
+
+
 def test_a_name_or_a_path(elsewhere: Path) -> None:
     known = put(elsewhere / "data", "uci")
     other = put(elsewhere / "data", "my_calls")

@@ -15,8 +15,8 @@ ORDER = """
     errors
     files arrays vocabulary ids times events growing fingerprints store
     usual_names tables opening roles node_features published convert readers
-    chunks ordering index_files staging store_build store_append
-    columns describe synthetic twins datasets conversion
+    pieces chunks ordering index_files staging store_build store_append
+    columns describe folders synthetic twins datasets conversion
     download archives gowalla sources fetch
     kernels kernels.draws kernels.dropout kernels.past kernels.proximity kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder attention
@@ -25,9 +25,9 @@ ORDER = """
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     threads processes protocol settings metrics tasks tasks.link tasks.node floors
-    stopping run counting step training predict tensorboard
+    stopping watching run counting step devices network out_of_memory figures checkpoint training predict tensorboard
     report report.page report.charts report.asked report.drivers report.look report.why report.one
-    api search audit compare report.several classify
+    out_folder api seeds search audit audit.checks audit.changes audit.model audit.data compare report.several classify
     launch bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
     bench.suite bench.growth bench.shared bench.report
     experiments experiments.paper experiments.others experiments.cells experiments.provenance experiments.heat

@@ -25,6 +25,7 @@ from cordgt.models.jodie import Jodie, gaps
 from cordgt.models.memory import MemoryModel
 from cordgt.models.parts import TimeEncoding
 from cordgt.models.tcl import Tcl
+from cordgt.network import make_network
 from cordgt.predict import NEWCOMER, UNHEARD, Oracle
 from cordgt.protocol import Protocol
 from cordgt.run import RunFolder
@@ -32,7 +33,7 @@ from cordgt.settings import make
 from cordgt.step import Step
 from cordgt.stopping import Stopped
 from cordgt.tasks.link import LinkTask, history_of, score_queries
-from cordgt.training import Silent, make_network
+from cordgt.watching import Silent
 
 CPU = torch.device("cpu")
 KINDS = ("tgn", "dyrep", "jodie")

@@ -27,11 +27,12 @@ from cordgt.bench.place import Place
 from cordgt.errors import RunError, SettingError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.models.base import LinkModel
+from cordgt.network import make_network
 from cordgt.processes import Group
 from cordgt.settings import Settings, make
 from cordgt.step import Step
 from cordgt.tasks.link import LinkTask, rank, score_queries
-from cordgt.training import check_may_share, make_network
+from cordgt.training import check_may_share
 
 DEVICE = torch.device("cpu")
 SMALL = {"hidden": 8, "heads": 2, "fanout": (3,), "td_dim": 8, "sd_dim": 8, "layers": 1}

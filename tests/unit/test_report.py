@@ -28,6 +28,7 @@ from cordgt.report.asked import (
     precision_recall,
     staircase,
     surprises,
+    surprises_by_lead,
     wilson,
 )
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, nice_ticks, reach
@@ -210,6 +211,36 @@ def test_surprises_are_the_extremes(asked: Asked) -> None:
     assert all(shifted.met[k] == 0 and shifted.positive[k] > 0 for k in found["hits"])
     nothing_wrong = replace(asked, positive=np.full(len(asked), 5.0), negative=np.full(len(asked), -5.0))
     assert all(len(surprises(nothing_wrong, 4)[k]) == 0 for k in ("misses", "alarms"))
+
+
+def test_surprises_where_no_threshold_means_anything(asked: Asked) -> None:
+    lead = np.linspace(-2, 3, len(asked))
+    shifted = replace(asked, positive=lead + 7, negative=np.full(len(asked), 7.0))  # all above one half
+    found = surprises_by_lead(shifted, 4)
+    assert found["misses"].tolist() == [0, 1, 2, 3]
+    first = np.flatnonzero(asked.met == 0)
+    assert found["hits"].tolist() == first[lead[first] > 0][::-1][:4].tolist()
+    behind = replace(asked, positive=np.zeros(len(asked)), negative=np.zeros(len(asked)))
+    assert all(len(which) == 0 for which in surprises_by_lead(behind, 4).values())
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ("cordgt_plus", TINY | {"loss": "ranking", "drawn": 3, "judge": "mrr", "ranking": 5}),
+        ("tcl", {"loss": "contrastive", "hidden": 8, "time_dim": 8, "neighbours": 4, "epochs": 1}),
+    ],
+)
+def test_a_model_that_ranks_is_shown_by_leads(tmp_path: Path, model: str, settings: dict[str, Any]) -> None:
+    run = train(stream_of(ids=True), model, out=tmp_path / "run", device="cpu", **settings)
+    made = (run.path / "report.html").read_text()
+    words = check(made).words
+    assert "learnt to rank the partners of one source" in words
+    assert ("Test MRR" in words) == ("validation MRR" in words) == (model == "cordgt_plus")
+    assert ("--set ranking=100" in words) == (model == "tcl")
+    lists = words.partition("The most surprising")[2].partition("What was trained")[0]
+    assert "furthest behind" in lists and "lead" in lists
+    assert "False alarms" not in lists and "score\n" not in lists
 
 
 # --- why ---
@@ -397,6 +428,15 @@ def test_no_line_of_a_dot_plot_runs_through_its_words() -> None:
     lines = [(float(y), float(y) + float(h)) for y, h in re.findall(r"M[\d.]+ ([\d.]+)v([\d.]+)", made)]
     assert len(lines) == 8 and "<line" not in made  # three ticks and the level, beside two rows
     assert not [1 for y in words for top, bottom in lines if top < y + 3 and bottom > y - 9]
+
+
+@pytest.mark.parametrize(("y", "high"), [([0.9, 0.5, 0.1], True), ([0.1, 0.5, 0.9], False), ([], False)])
+def test_words_at_a_mark_stand_where_the_line_does_not(y: list[float], high: bool) -> None:
+    drawn = line_chart(
+        [Line("loss", [1.0, 2.0, 3.0][: len(y)], y)], Axis("", 1, 3), Axis("", 0, 1), mark=(3.0, "kept"), says=""
+    )
+    found = re.search(r'y="([0-9.]+)"[^>]*>kept<', drawn)
+    assert found is not None and (float(found[1]) < 60) == high
 
 
 def test_seeds_have_a_mean(run: Run, tmp_path: Path) -> None:

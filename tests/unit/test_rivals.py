@@ -17,17 +17,19 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cordgt.api import Run, train
-from cordgt.audit import FAIL, audit_model
+from cordgt.audit.checks import FAIL
+from cordgt.audit.model import audit_model
 from cordgt.errors import SettingError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.cawn import WalkEncoder
 from cordgt.models.parts import TemporalAttention, TimeEncoding, TransformerLayer
+from cordgt.network import make_network
 from cordgt.protocol import Protocol
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
-from cordgt.training import Silent, make_network
+from cordgt.watching import Silent
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {

@@ -196,7 +196,7 @@ def test_words_for_false(word: Any) -> None:
         ("lr", None, "a number"),
         ("lr", [1], "a number"),
         pytest.param("lr", 10**400, "a number", id="lr-huge"),
-        ("visibility", 3, "a word"),
+        ("visibility", 0.5, "a word"),
         ("visibility", None, "a word"),
         ("fanout", "wide", "whole numbers, as in 32,1"),
     ],

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cordgt import chunks, files, growing, hidden_index, index_files, store_append, store_build
+from cordgt import chunks, files, growing, hidden_index, index_files, pieces, store_append, store_build
 from cordgt.api import Run, train
 from cordgt.conversion import append_to, convert_to_store, kept_columns
 from cordgt.errors import DataError, RunError
@@ -331,8 +331,9 @@ def test_packed_text_is_never_read_backwards(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "log.csv"
     path.write_bytes(text)
     whole = read_events(path)
-    monkeypatch.setattr(chunks, "HEAD", 150)
-    monkeypatch.setattr(chunks, "_text_file", lambda _: Forwards(text))
+    for module in (chunks, pieces):
+        monkeypatch.setattr(module, "HEAD", 150)
+        monkeypatch.setattr(module, "text_file", lambda _: Forwards(text))
     source = chunks.EventFiles([path], bytes_at_once=40)
     found = [rows for _, rows in source.chunks(chunks.Mark())]
     assert len(found) > 10
@@ -341,7 +342,7 @@ def test_packed_text_is_never_read_backwards(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_endless_line_is_told_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "HEAD", 20)
+    monkeypatch.setattr(pieces, "HEAD", 20)
     (tmp_path / "log.csv").write_text("x" * 1000)
     with pytest.raises(DataError, match=r"log\.csv: a line is longer"):
         chunks.EventFiles([tmp_path / "log.csv"])

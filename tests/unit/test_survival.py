@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from cordgt import out_of_memory
 from cordgt import training as loop
 from cordgt.api import Run, train
 from cordgt.errors import RunError
@@ -23,7 +24,7 @@ from cordgt.events import EventStream, TimeAxis
 from cordgt.models.cordgt import Cordgt
 from cordgt.run import RunFolder
 from cordgt.stopping import Stop, Stopped, listening
-from cordgt.training import Silent
+from cordgt.watching import Silent
 
 TINY: dict[str, Any] = {
     "hidden": 8, "heads": 2, "fanout": (3,), "td_dim": 8, "sd_dim": 8, "dropout": 0.3,
@@ -370,7 +371,7 @@ def test_memory_that_runs_out_says_which_batch_fits(
         raise MemoryError
 
     monkeypatch.setattr(loop, "dropout_generator", fails)
-    monkeypatch.setattr(loop, "free_memory", lambda _: free)
+    monkeypatch.setattr(out_of_memory, "free_memory", lambda _: free)
     with pytest.raises(RunError, match=f"now 20.*By a step of 8 events, {said}"):
         fit(tmp_path / "run")
 
@@ -393,7 +394,7 @@ def test_where_a_batch_is_worked_off_in_parts_a_part_has_to_fit(
 
     monkeypatch.setattr(Cordgt, "queries_at_once", 5)
     monkeypatch.setattr(loop, "dropout_generator", fails)
-    monkeypatch.setattr(loop, "free_memory", lambda _: free)
+    monkeypatch.setattr(out_of_memory, "free_memory", lambda _: free)
     with pytest.raises(RunError, match=f"now 20.*{said}"):
         fit(tmp_path / "run")
 

@@ -16,17 +16,20 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt.api import Run, train, train_run, train_seeds
+from cordgt.api import Run, train, train_run
+from cordgt.devices import choose_device
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events import EventStream, TimeAxis
 from cordgt.models import cordgt as models_cordgt
+from cordgt.network import make_network
 from cordgt.protocol import Protocol
 from cordgt.run import RunFolder
+from cordgt.seeds import train_seeds
 from cordgt.settings import make
 from cordgt.step import Average
 from cordgt.tasks import link as tasks_link
 from cordgt.tasks.link import LinkTask
-from cordgt.training import Silent, choose_device, make_network
+from cordgt.watching import Silent
 
 TINY: dict[str, Any] = {
     "hidden": 8,

@@ -23,11 +23,11 @@ from cordgt.counting import Counts, counts_of
 from cordgt.events import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt
+from cordgt.network import make_network
 from cordgt.settings import make
 from cordgt.step import Step
 from cordgt.synthetic import synthetic_stream
 from cordgt.tasks.link import LinkTask, score_queries
-from cordgt.training import make_network
 
 PINS = Path(__file__).with_name("work.json")
 BATCH = 24

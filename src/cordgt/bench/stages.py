@@ -20,9 +20,9 @@ from cordgt.counting import batch_that_fits, counts_of, free_memory, peak_bytes,
 from cordgt.errors import SettingError
 from cordgt.history import Queries
 from cordgt.index import TemporalIndex
+from cordgt.out_of_memory import events_at_once, peak_at_once
 from cordgt.step import CapturedStep, Step
 from cordgt.tasks.link import score_queries
-from cordgt.training import events_at_once, peak_at_once
 
 NEIGHBOURS = 20  # of the sampling figure that can be compared: one hop of so many
 

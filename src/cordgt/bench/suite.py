@@ -17,9 +17,9 @@ from cordgt.bench.stages import STAGES
 from cordgt.errors import SettingError
 from cordgt.events import EventStream
 from cordgt.files import write_atomically
+from cordgt.out_of_memory import memory_explained
 from cordgt.settings import Settings
 from cordgt.threads import keep_threads
-from cordgt.training import memory_explained
 
 ALL = ("machine", *STAGES)
 

@@ -144,7 +144,9 @@ def audit(
     Column options are for DATA. A run is checked as it was measured, or with what --set changes of that.
     """
     from cordgt import answers
-    from cordgt.audit import audit_data, audit_model, failed
+    from cordgt.audit.checks import failed
+    from cordgt.audit.data import audit_data
+    from cordgt.audit.model import audit_model
     from cordgt.settings import make, parse_assignments
 
     answers.check_json(json_)

@@ -12,7 +12,7 @@ from rich.table import Table
 from cordgt import console
 from cordgt.cli.parts import BEGUN
 from cordgt.cli.processes import started_as_one_of_several
-from cordgt.errors import SettingError, check_choice
+from cordgt.errors import DataError, MissingColumn, SettingError, check_choice
 
 TASKS = ("link", "node")
 
@@ -57,7 +57,12 @@ def train_classifier(
     check_encoder(run)
     asked = {k: v for k, v in columns.items() if k != "ids" or v != "auto"}
     known = data in datasets.KNOWN or datasets.find(data) is not None
-    stream = datasets.load(data, **(asked if known else run.columns_for(data, asked)))
+    try:
+        stream = datasets.load(data, **(asked if known else run.columns_for(data, asked, labels_needed=True)))
+    except MissingColumn as error:
+        if error.role != "label" or "label" in asked:
+            raise
+        raise DataError(f"{error} {encoder} was trained with that one; name another with --label.") from None
     label = labels_of(run, stream, data)
     folder = out or Path("runs") / f"{stream.name or 'events'}-{run.settings.model}-node-seed{run.settings.seed}"
     console.note(f"classifier of nodes on {encoder} ({run.settings.model}), frozen; it goes to {folder}")

@@ -103,8 +103,8 @@ def bench(
     """
     from cordgt import answers
     from cordgt.bench import growth, report, suite
+    from cordgt.devices import choose_device
     from cordgt.errors import check_choice
-    from cordgt.training import choose_device
 
     check_choice("STAGE", stage, (*suite.ALL, "all", "growth", "processes"))
     if started_as_one_of_several() and stage != "processes":

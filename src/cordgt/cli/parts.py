@@ -158,4 +158,6 @@ def answering(questions: int) -> Iterator[Any]:
 
 def as_assignments(values: dict[str, Any]) -> str:
     """``fanout=20,1 hidden=64``: settings as --set takes them."""
-    return " ".join(f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in values.items())
+    from cordgt.settings import written
+
+    return " ".join(f"{k}={written(v)}" for k, v in values.items())

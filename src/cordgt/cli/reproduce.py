@@ -68,11 +68,11 @@ def reproduce(
     folders of several machines are merged by copying these.
     """
     from cordgt import answers
+    from cordgt.devices import choose_device
     from cordgt.experiments import catalogue, outlook
     from cordgt.experiments.cells import Store, choose_datasets, parse_models, parse_seeds, parse_shard
     from cordgt.experiments.tables import Asked
     from cordgt.settings import parse_assignments
-    from cordgt.training import choose_device
 
     answers.check_json(json_)
     if name is None and not list_:

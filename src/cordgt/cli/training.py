@@ -100,8 +100,11 @@ def train(
     others |= {"--seeds": seeds, "--mask-draws": mask_draws, "--processes": processes, "--no-report": no_report}
     node.check_task(task, encoder, others)
     share(processes, data)
-    from cordgt import answers, api
-    from cordgt.training import choose_device
+    from cordgt import answers
+    from cordgt.api import train_run
+    from cordgt.devices import choose_device
+    from cordgt.out_folder import default_folder
+    from cordgt.seeds import spread, train_seeds
 
     answers.check_json(json_)
     columns = given_columns(src, dst, time, label, features, ids, node_features)
@@ -110,7 +113,7 @@ def train(
     settings = settings_for(data, model, config, set_, seed, init)
     choose_device(device)  # before the data is read
     stream = load_data(data, columns)
-    folder = out or api.default_folder(stream.name, settings.model, settings.seed)
+    folder = out or default_folder(stream.name, settings.model, settings.seed)
     several = seeds is not None or mask_draws is not None
     options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit, "columns": columns}
     options["report"] = not no_report
@@ -120,9 +123,9 @@ def train(
         console.note(f"{data} is a store: the run answers from it. The index for training is made once and kept in it.")
     with resumable(), console.Bar() as bar:
         if not several:
-            metrics = api.train_run(stream, settings, folder, watcher=bar, **options).metrics
+            metrics = train_run(stream, settings, folder, watcher=bar, **options).metrics
         else:
-            metrics = api.train_seeds(
+            metrics = train_seeds(
                 stream,
                 settings,
                 folder,
@@ -136,7 +139,7 @@ def train(
     if resume and not bar.trained:
         console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
     show_figures(f"{settings.model} on {stream.name}", metrics, json_)
-    first = folder / next(iter(api.spread(settings, seeds, mask_draws)))
+    first = folder / next(iter(spread(settings, seeds, mask_draws)))
     if (first / "report.html").exists():
         console.note(f"See {first / 'report.html'}" + (f", or compare: cordgt report {folder}" if several else ""))
     suggest(first, stream)
@@ -176,10 +179,10 @@ def search(
 ) -> None:
     """Try combinations of settings on DATA, judged on validation data alone; the test period stays unseen."""
     from cordgt import answers, models
+    from cordgt.devices import choose_device
     from cordgt.search import check_grid, combinations
     from cordgt.search import search as search_all
     from cordgt.settings import parse_assignments
-    from cordgt.training import choose_device
 
     answers.check_json(json_)
     settings = settings_for(data, model, config, set_, seed, None)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from cordgt import datasets
-from cordgt.api import OtherRun, Run, check_same, train_run
+from cordgt.api import Run, train_run
 from cordgt.bench.growth import first_events
 from cordgt.classify import classify
+from cordgt.devices import choose_device
 from cordgt.errors import DataError, RunError
 from cordgt.events import EventStream
 from cordgt.experiments import provenance
@@ -22,10 +23,11 @@ from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, finite, flat
 from cordgt.experiments.grow import grow
 from cordgt.experiments.hard import hard, ranked
 from cordgt.experiments.heat import heat
+from cordgt.out_folder import OtherRun, check_same
 from cordgt.run import RunFolder
 from cordgt.tasks.link import split_of
 from cordgt.tasks.node import positive_labels
-from cordgt.training import Silent, Watcher, choose_device
+from cordgt.watching import Silent, Watcher
 
 # Hears of cells: {"what": "begins" | "ends" | "fails" | "stops" | "epoch" | "discards", "cell": its label, …}
 Tell = Callable[[dict[str, Any]], None]

@@ -39,6 +39,7 @@ class LinkModel(nn.Module):
     embeds = True  # False where the model has no embedding of a single node
     remembers = False  # True: in training a state goes from batch to batch, in one process; see `carried`
     by_number = False  # True: it learns something of each node by itself, so a new one is not like a known one
+    ranks = False  # True: it learns to rank a source's partners, so that scores of different sources do not compare
     transductive = False  # True: moreover it is made with n_nodes=, and has no figures for new nodes
 
     @property

@@ -78,6 +78,7 @@ class CordgtPlus(Cordgt):
         self.of_all = two_layers((2 + settings.pairs) * dim, dim, 1) if settings.head == "mlp" else None
         self.of_pair_alone = nn.Linear(dim, 1, bias=False) if settings.head == "linear" and settings.pairs else None
         self.head_mlp = None  # `of_all` stands in its place
+        self.ranks = settings.loss == "ranking"
 
     def _scores(self, batch: Trees, pooled: Tensor) -> Tensor:
         """Logits (B, M). With the linear head the pair has its own share, beside those of the context nodes."""

@@ -99,6 +99,7 @@ class Tcl(LinkModel):
         super().__init__()
         dim = settings.hidden
         self.loss = settings.loss
+        self.ranks = settings.loss == "contrastive"
         self.reader = StreamReader(settings.neighbours)
         self.time = TimeEncoding(settings.time_dim)
         self.project = nn.Linear(node_dim + edge_dim + settings.time_dim, dim)  # the sum of one map for each

@@ -85,6 +85,7 @@ class Tgsrec(LinkModel):
 
     reader: KnownTreeReader
     by_number = True
+    ranks = True
     pairs_at_once = 300
 
     def __init__(self, settings: TgsrecSettings, *, edge_dim: int, node_dim: int) -> None:

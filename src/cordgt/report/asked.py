@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from cordgt.arrays import evenly
 from cordgt.history import Queries
 from cordgt.metrics import ap_and_auc
 from cordgt.models.base import LinkModel
@@ -42,6 +43,11 @@ class Asked:
         return len(self.position)
 
     @property
+    def lead(self) -> np.ndarray:
+        """(n,) by how much each event's logit is above that of its negative."""
+        return self.positive - self.negative
+
+    @property
     def is_sample(self) -> bool:
         return len(self) < self.total
 
@@ -59,9 +65,7 @@ def ask(
     if task.protocol.negatives.endswith("-pairs"):
         drawn, _ = whole_pairs(task, positions, queries)
     n = len(positions)
-    kept = np.arange(n)
-    if at_most is not None and n > at_most:
-        kept = np.linspace(0, n - 1, at_most).round().astype(np.int64)
+    kept = evenly(n, n if at_most is None else at_most)
     true, drawn = replace(queries, dst=queries.dst[:, :1]).take(kept), drawn.take(kept)
     positive, negative = _scores(model, task, true, drawn, progress)
     index, new = task.whole.index, task.split.new_node
@@ -184,14 +188,26 @@ def surprises(asked: Asked, rows: int) -> dict[str, np.ndarray]:
     Each the ``rows`` most extreme, fewer where there are fewer; of a tie, the earliest. A hit is above its negative and
     above a logit of 0, a miss below that, a false alarm above: where nothing is wrong, nothing is listed.
     """
-
-    def best(of: np.ndarray, keep: np.ndarray) -> np.ndarray:
-        there = np.flatnonzero(keep)
-        return there[np.argsort(-of[there], kind="stable")[:rows]]
-
     hit = (asked.met == 0) & (asked.positive > 0) & (asked.positive > asked.negative)
     return {
-        "hits": best(asked.positive, hit),
-        "misses": best(-asked.positive, asked.positive < 0),
-        "alarms": best(asked.negative, asked.negative > 0),
+        "hits": _most(asked.positive, hit, rows),
+        "misses": _most(-asked.positive, asked.positive < 0, rows),
+        "alarms": _most(asked.negative, asked.negative > 0, rows),
     }
+
+
+def surprises_by_lead(asked: Asked, rows: int) -> dict[str, np.ndarray]:
+    """`surprises` of a model that ranks: first meetings furthest ahead of their negative, true events furthest behind.
+
+    Only scores of one question compare then, so that there is no threshold; what a miss lost to is the false alarm.
+    """
+    return {
+        "hits": _most(asked.lead, (asked.met == 0) & (asked.lead > 0), rows),
+        "misses": _most(-asked.lead, asked.lead < 0, rows),
+    }
+
+
+def _most(of: np.ndarray, keep: np.ndarray, rows: int) -> np.ndarray:
+    """The largest ``rows`` where ``keep`` is True, largest first; of a tie, the earliest."""
+    there = np.flatnonzero(keep)
+    return there[np.argsort(-of[there], kind="stable")[:rows]]

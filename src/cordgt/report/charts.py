@@ -116,7 +116,8 @@ def line_chart(
         at = x.place(mark[0], left, right)
         side, shift = ("end", -4) if at > (left + right) / 2 else ("start", 4)
         parts.append(Html(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}"/>'))
-        parts.append(_words(at + shift, bottom - 6, mark[1], side))
+        low = _is_low(lines, mark[0], y)  # the words stand where the lines do not
+        parts.append(_words(at + shift, top + 11 if low else bottom - 6, mark[1], side))
     for i, line in enumerate(lines):
         parts.append(_drawn(i, _thinned(line), x, y, (left, right, top, bottom)))
     height = bottom + 36
@@ -124,6 +125,13 @@ def line_chart(
         legend, height = _legend([line.name for line in lines], height + 4)
         parts.append(legend)
     return _svg(height, says, parts)
+
+
+def _is_low(lines: Sequence[Line], at: float, y: Axis) -> bool:
+    """Whether the lines run through the lower half of a chart near ``at``."""
+    near = [min(zip(line.x, line.y, strict=True), key=lambda p: abs(p[0] - at))[1] for line in lines if line.x]
+    sound = [v for v in near if math.isfinite(v)]
+    return bool(sound) and sum(sound) / len(sound) < (y.low + y.high) / 2
 
 
 def dot_plot(dots: Sequence[Dot], axis: Axis, *, says: str, level: float | None = None) -> Html:

@@ -43,7 +43,7 @@ from cordgt.report.page import (
 )
 from cordgt.report.why import by_distance, most_surprising
 from cordgt.run import RunFolder
-from cordgt.settings import Settings, make
+from cordgt.settings import Settings, make, written
 from cordgt.tasks.link import PARTS, SETTINGS
 
 FILE = "report.html"
@@ -85,7 +85,11 @@ def _head(look: Look) -> list[Html]:
         (f"Test AP, {setting}", percent(test[setting]["ap"]), _against(test[setting]["ap"], best[setting]))
         for setting in SETTINGS
     ]
-    rows.append(("Test AUC, transductive", percent(test["transductive"]["auc"]), "50 is guessing"))
+    if look.model.ranks and "mrr" in test["transductive"]:
+        against = f"rank among {metrics['protocol']['ranking']} candidates"
+        rows.append(("Test MRR, transductive", percent(test["transductive"]["mrr"]), against))
+    else:
+        rows.append(("Test AUC, transductive", percent(test["transductive"]["auc"]), "50 is guessing"))
     rows.append(
         ("Test events", f"{test['transductive']['events']:,}", f"{test['inductive']['events']:,} with a new node")
     )
@@ -137,6 +141,13 @@ def _cautions(look: Look) -> list[str]:
     """What a reader should know before trusting the numbers."""
     said = datasets.differences_in(look.task.stream.notes)
     asked = look.asked
+    if look.model.ranks:
+        ranked = "" if "mrr" in look.metrics["test"]["transductive"] else " (`--set ranking=100`)"
+        said.append(
+            "This model learnt to rank the partners of one source. How scores of different sources compare it leaves "
+            "open: they are no probabilities, AP and AUC over all events say less of it than its ranks do"
+            f"{ranked}, and events are listed below by their lead over the destination they are told from."
+        )
     if asked.is_sample:
         said.append(
             f"The plots and lists below look at {len(asked):,} of the {asked.total:,} test events, evenly spread; "
@@ -217,7 +228,9 @@ def _curves(look: Look) -> Html:
         )
     at = [float(r["epoch"]) for r in epochs]
     loss = [float(r["loss"]) for r in epochs]
-    ap = [float(r["validation"]["ap"]) if "validation" in r else np.nan for r in epochs]
+    judge = look.settings.training.judge
+    name = f"validation {judge.upper()}"
+    judged = [float(r["validation"][judge]) if judge in r.get("validation", {}) else np.nan for r in epochs]
     best = look.metrics["best_epoch"]
     x = epoch_axis(at)
     mark = (float(best), f"kept: epoch {best}")
@@ -234,20 +247,20 @@ def _curves(look: Look) -> Html:
         ),
         figure(
             line_chart(
-                [Line("validation AP", at, ap)],
+                [Line(name, at, judged)],
                 x,
-                share_axis(ap, "validation AP", least=0.01),
+                share_axis(judged, name, least=0.01),
                 mark=mark,
-                says=f"Validation AP over {len(at)} epochs; epoch {best} was kept",
+                says=f"V{name[1:]} over {len(at)} epochs; epoch {best} was kept",
             ),
-            "AP on the validation period. The epoch that is marked was kept: it was the best one there.",
+            f"{judge.upper()} on the validation period. The epoch that is marked was kept: it was the best one there.",
         ),
     ]
     rows = [
         [str(r["epoch"]), f"{r['loss']:.4f}", percent(a), f"{r['train_seconds']:.1f}"]
-        for r, a in zip(epochs, ap, strict=True)
+        for r, a in zip(epochs, judged, strict=True)
     ]
-    numbers = details("The numbers", table(["epoch", "loss", "validation AP", "seconds"], rows))
+    numbers = details("The numbers", table(["epoch", "loss", name, "seconds"], rows))
     return section("Curves", side_by_side(*plots), numbers, name="curves")
 
 
@@ -280,11 +293,33 @@ def _precision_recall(look: Look) -> Html:
         "Lower the threshold from left to right: recall is the share of true events let through, precision the "
         f"share of what is let through that is true. The area is the AP, here {percent(ap)} %; guessing stays at 50 %."
     )
-    return section("Precision and recall", side_by_side(figure(drawn, said), _score_plot(look)), name="precision")
+    return section("Precision and recall", side_by_side(figure(drawn, said), _spread(look)), name="precision")
 
 
 def recall_axis() -> Axis:
     return Axis("recall, %", 0, 1, [(k / 4, str(25 * k)) for k in range(5)])
+
+
+def _spread(look: Look) -> Html:
+    """How the scores of true events and of the others spread; of a model that ranks, the leads of the true ones."""
+    return _lead_plot(look.asked) if look.model.ranks else _score_plot(look)
+
+
+def _lead_plot(asked: Asked) -> Html:
+    low, high = reach([0.0, *asked.lead.tolist()])
+    share, edges = np.histogram(asked.lead, np.linspace(low, high, 21))
+    shares = (share / max(len(asked), 1)).tolist()
+    drawn = line_chart(
+        [Line("true events", ((edges[:-1] + edges[1:]) / 2).tolist(), shares, marks=False)],
+        Axis("lead, in logits", low, high),
+        share_axis([0.0, *shares], "of the events"),
+        mark=(0.0, "no lead"),
+        says="How the leads of true events spread",
+    )
+    return figure(
+        drawn,
+        "Lead of true events over the destination they are told from: the less left of 0, the better.",
+    )
 
 
 def _score_plot(look: Look) -> Html:
@@ -448,8 +483,8 @@ def _settings(settings: Settings) -> list[tuple[Any, Any]]:
     usual = _of_model(make(settings.model, {}))
     found = []
     for key, value in _of_model(settings).items():
-        written = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        found.append((key, Html(f"<strong>{text(written)}</strong>") if usual[key] != value else written))
+        told = written(value)
+        found.append((key, Html(f"<strong>{text(told)}</strong>") if usual[key] != value else told))
     return found
 
 

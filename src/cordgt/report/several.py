@@ -26,7 +26,7 @@ from cordgt.report.page import (
     warning,
 )
 from cordgt.run import every_setting, fingerprint, ids_fingerprint
-from cordgt.settings import Settings
+from cordgt.settings import Settings, written
 from cordgt.tasks.link import SETTINGS
 
 RESAMPLES = 1000
@@ -296,4 +296,4 @@ def _values(flat: Sequence[Mapping[str, str]], key: str) -> list[str]:
 
 def _flat(settings: Settings) -> dict[str, str]:
     tables = {"model": settings.model, "seed": settings.seed, **every_setting(settings)}
-    return {key: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for key, v in tables.items()}
+    return {key: written(value) for key, value in tables.items()}

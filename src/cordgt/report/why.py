@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from cordgt.arrays import evenly
+from cordgt.history import Queries
 from cordgt.predict import sigmoid
-from cordgt.report.asked import surprises
+from cordgt.report.asked import surprises, surprises_by_lead
 from cordgt.report.charts import heatmap
 from cordgt.report.drivers import Driver, Heat, drivers, heats
 from cordgt.report.look import Look, times_of
@@ -21,8 +24,7 @@ def by_distance(look: Look) -> Html:
     if not hasattr(look.model, "influences"):
         return Html("")
     asked = look.asked
-    rows = np.linspace(0, len(asked) - 1, min(HEATED, len(asked))).round().astype(int)
-    found = heats(look.model, look.task, asked.true.take(np.unique(rows)))
+    found = heats(look.model, look.task, asked.true.take(evenly(len(asked), HEATED)))
     exact = getattr(look.settings.model_settings, "head", "") == "linear"
     how = (
         "exactly, since this model's head is linear"
@@ -62,46 +64,28 @@ def _heat_plot(heat: Heat) -> Html:
     return figure(drawn, f"By {names} ({heat.what}) to both ends.")
 
 
+@dataclass(frozen=True)
+class _List:
+    """Events that are listed: ``which`` rows of what was asked, and the pair of each that is shown and explained."""
+
+    title: str
+    said: str
+    which: np.ndarray
+    queries: Queries
+    met: np.ndarray
+    how: list[Html]  # how it scored, one of each row
+
+
 def most_surprising(look: Look) -> Html:
-    asked, task = look.asked, look.task
-    rows = surprises(asked, ROWS)
     explained = hasattr(look.model, "influences")
     parts = []
-    for kind, title, said, queries, logits, met in (
-        (
-            "hits",
-            "Foreseen, though they had never met",
-            "True first meetings with the highest scores.",
-            asked.true,
-            asked.positive,
-            asked.met,
-        ),
-        (
-            "misses",
-            "Missed",
-            "True events with the lowest scores, below one half.",
-            asked.true,
-            asked.positive,
-            asked.met,
-        ),
-        (
-            "alarms",
-            "False alarms",
-            "Destinations that were not the event's, with the highest scores.",
-            asked.drawn,
-            asked.negative,
-            asked.met_drawn,
-        ),
-    ):
-        which = rows[kind]
-        parts.append(Html(f"<h3>{text(title)}</h3>"))
-        if not len(which):
+    for listed in _by_lead(look) if look.model.ranks else _by_score(look):
+        parts.append(Html(f"<h3>{text(listed.title)}</h3>"))
+        if not len(listed.which):
             parts.append(paragraph("None among the events looked at.", kind="how"))
             continue
-        chosen = queries.take(which)
-        found = drivers(look.model, task, chosen) if explained else [[] for _ in which]
-        parts.append(paragraph(said, kind="how"))
-        parts.append(_surprise_table(look, which, chosen, logits[which], met[which], found, explained))
+        parts.append(paragraph(listed.said, kind="how"))
+        parts.append(_table_of(look, listed, explained))
     if explained:
         parts.append(
             paragraph(
@@ -113,26 +97,68 @@ def most_surprising(look: Look) -> Html:
     return section("The most surprising", *parts, name="surprises")
 
 
-def _surprise_table(
-    look: Look,
-    which: np.ndarray,
-    queries: Any,
-    logits: np.ndarray,
-    met: np.ndarray,
-    found: list[list[Driver]],
-    explained: bool,
-) -> Html:
-    stream = look.task.stream
-    times = times_of(stream, look.asked.position[which])
+def _by_score(look: Look) -> list[_List]:
+    """The surest and the most mistaken, where a score of one half parts what is foreseen from what is not."""
+    asked, rows = look.asked, surprises(look.asked, ROWS)
+
+    def listed(kind: str, title: str, said: str, *, true: bool = True) -> _List:
+        which = rows[kind]
+        queries, logits, met = (
+            (asked.true, asked.positive, asked.met) if true else (asked.drawn, asked.negative, asked.met_drawn)
+        )
+        how = [Html(f"{_score(x)}&nbsp;<small>(logit&nbsp;{text(_change(x))})</small>") for x in logits[which]]
+        return _List(title, said, which, queries.take(which), met[which], how)
+
+    return [
+        listed("hits", "Foreseen, though they had never met", "True first meetings with the highest scores."),
+        listed("misses", "Missed", "True events with the lowest scores, below one half."),
+        listed(
+            "alarms", "False alarms", "Destinations that were not the event's, with the highest scores.", true=False
+        ),
+    ]
+
+
+def _by_lead(look: Look) -> list[_List]:
+    """The same of a model that ranks: by how far the true one is ahead of, or behind, what it is told from."""
+    asked, rows = look.asked, surprises_by_lead(look.asked, ROWS)
+
+    def listed(kind: str, title: str, said: str) -> _List:
+        which = rows[kind]
+        true, drawn = asked.true.take(which), asked.drawn.take(which)
+        same = (true.src == drawn.src).tolist()
+        ends = [look.task.stream.ids.take(x.cpu().numpy()).to_pylist() for x in (drawn.src, drawn.dst[:, 0])]
+        how = []
+        for lead, u, v, is_same in zip(asked.lead[which], *ends, same, strict=True):
+            rival = user_id(v) if is_same else Html(f"{user_id(u)} → {user_id(v)}")
+            how.append(Html(f"{text(_change(lead))} <small>to {rival}</small>"))
+        return _List(title, said, which, true, asked.met[which], how)
+
+    return [
+        listed(
+            "hits",
+            "Foreseen, though they had never met",
+            "True first meetings that are furthest ahead, in logits, of the destination each is told from.",
+        ),
+        listed(
+            "misses",
+            "Missed",
+            "True events that are furthest behind the destination each is told from, which is named: the false alarm.",
+        ),
+    ]
+
+
+def _table_of(look: Look, listed: _List, explained: bool) -> Html:
+    stream, queries, met = look.task.stream, listed.queries, listed.met
+    found = drivers(look.model, look.task, queries) if explained else [[] for _ in met]
+    times = times_of(stream, look.asked.position[listed.which])
     ends = [stream.ids.take(x.cpu().numpy()).to_pylist() for x in (queries.src, queries.dst[:, 0])]
     rows = []
     for i, (a, b) in enumerate(zip(*ends, strict=True)):
         pair = Html(f"{user_id(a)} → {user_id(b)}")
-        score = Html(f"{_score(logits[i])} <small>(logit {text(_change(logits[i]))})</small>")
         before = Html("<small>never met</small>") if not met[i] else Html(f"<small>met {met[i]:,}×</small>")
-        row: list[Any] = [pair, join([narrow("at"), times[i]]), score, before]
+        row: list[Any] = [pair, join([narrow("at"), times[i]]), listed.how[i], before]
         rows.append([*row, _named(look, queries, i, found[i])] if explained else row)
-    header = ["source → destination", "time", "score", "before"]
+    header = ["source → destination", "time", "lead" if look.model.ranks else "score", "before"]
     return table([*header, "driven by"] if explained else header, rows, kind="stack")
 
 

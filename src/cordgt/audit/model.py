@@ -1,4 +1,4 @@
-"""Audit: does a model see what it must not, and what is there to know about data before a figure on it is believed?
+"""Does a model see what it must not?
 
 Every check of a model changes something that must not matter and asks the same queries again. The boundary is taken
 from the stream's times, never from the queries alone, so that a task that shows too much is found like a reader that
@@ -7,7 +7,6 @@ takes too much. Whatever answers like a `LinkModel` can be audited.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,35 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cordgt.errors import DataError
-from cordgt.events import EventStream
+from cordgt.arrays import evenly
+from cordgt.audit.changes import Events, history_from, made_anew, other_futures, other_records, renamed, without_events
+from cordgt.audit.checks import DESIGN, FAIL, OK, Check
 from cordgt.history import History, Queries
 from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel, tensors
 from cordgt.models.memory import MemoryModel
-from cordgt.protocol import Protocol, cuts
-from cordgt.tasks.link import LinkTask, score_queries, split_of
+from cordgt.protocol import cuts
+from cordgt.tasks.link import LinkTask, score_queries
 
-OK, FAIL, DESIGN, NOTE, WARNING = "ok", "FAIL", "by design", "note", "warning"
 BATCHES = 8  # of the sample, for what rebuilds the index
 TOLERANCE = {"cpu": 1e-5, "cuda": 1e-4}  # of scores in batches of other shapes, which add up in another order
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the table."""
-
-    check: str
-    compared: str
-    result: str
-    detail: str
-
-
-def failed(checks: Sequence[Check]) -> bool:
-    return any(check.result == FAIL for check in checks)
-
-
-# -------------------- a model
 
 
 def audit_model(model: LinkModel, task: LinkTask, *, queries: int = 200) -> list[Check]:
@@ -83,7 +65,7 @@ class Sample:
     @classmethod
     def draw(cls, task: LinkTask, n: int) -> Sample:
         positions, queries = task.evaluation_queries("test", "transductive")
-        place = _spread(len(positions), n)
+        place = evenly(len(positions), n)
         return cls(place, positions[place], queries.take(place))
 
     def limits(self, task: LinkTask) -> np.ndarray:
@@ -115,14 +97,14 @@ def future(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
         expected = score_queries(model, task.whole, asked)
         for boundary in sorted({int(limit[rows[len(rows) // 2]]), int(limit[rows[-1]])}):
             held = limit[rows] <= boundary  # those that see no further; bits are compared in batches of one shape
-            for change, history in _other_futures(task, asked, boundary, rng):
+            for change, history in other_futures(task, asked, boundary, rng):
                 moved.add(change, score_queries(model, history, asked)[held], expected[held])
         records = np.minimum(limit, sample.queries.pair_cut.cpu().numpy())[rows]
         if (records < limit[rows]).any():  # rule paper: records stop earlier than trees
             boundary = int(np.median(records))
-            got = score_queries(model, _other_records(task, asked, boundary), asked)
+            got = score_queries(model, other_records(task, asked, boundary), asked)
             moved.add("recorded", got[records <= boundary], expected[records <= boundary])
-    without = score_queries(model, _empty(task), sample.queries)
+    without = score_queries(model, without_events(task), sample.queries)
     seen = (without != score_queries(model, task.whole, sample.queries)).any(axis=1).sum()
     told = f"{moved}; with the past deleted instead, {seen:,} of {len(without):,} queries move"
     return Check("future", "later events changed, deleted, inserted", FAIL if moved.any else OK, told)
@@ -134,16 +116,16 @@ def same_moment(model: LinkModel, task: LinkTask) -> Check:
     start, end = task.own_time(positions)
     shared = np.unique(start[end - start > 1])
     moments = shared if len(shared) else np.unique(start)
-    events, moved, asked_in_all = _Events.of(task), _Moved(), 0
-    for first in moments[_spread(len(moments), BATCHES)]:
+    events, moved, asked_in_all = Events.of(task), _Moved(), 0
+    for first in moments[evenly(len(moments), BATCHES)]:
         rows = np.flatnonzero(start == first)[:50]
         tie = np.arange(first, end[rows[0]])
         everything = np.arange(task.stream.n_events)
         asked = queries.take(rows)
         expected = score_queries(model, task.whole, asked)
         removed, doubled = np.delete(everything, tie), np.insert(everything, first, tie)
-        moved.add("removed", score_queries(model, _history(task, events.take(removed)), asked), expected)
-        moved.add("doubled", score_queries(model, _history(task, events.take(doubled)), asked), expected)
+        moved.add("removed", score_queries(model, history_from(task, events.take(removed)), asked), expected)
+        moved.add("doubled", score_queries(model, history_from(task, events.take(doubled)), asked), expected)
         asked_in_all += len(rows)
     tied = f"{asked_in_all} queries at {min(len(moments), BATCHES)} times"
     told = f"{moved}; {tied}{'' if len(shared) else ', no two events of the test share one'}"
@@ -214,7 +196,7 @@ def time_shift(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
         grid = 2.0 ** (np.frexp(np.abs(t).max() + abs(by))[1] - 51)
         t = np.round(t / grid) * grid
     # positions and ids stay as they are; the split, the index, the queries and the scores are made anew
-    here, there = (_again(task, replace(task.stream, t=times, kept=None)) for times in (t, t + by))
+    here, there = (made_anew(task, replace(task.stream, t=times, kept=None)) for times in (t, t + by))
     moved, asked = _Moved(), 0
     if len(here.split.test) == len(there.split.test):
         (_, a), (_, b) = (x.evaluation_queries("test", "transductive") for x in (here, there))
@@ -234,18 +216,18 @@ def other_names(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     expected = score_queries(model, task.whole, sample.queries)
     shuffled = np.random.default_rng(0).permutation(task.stream.n_nodes)
     for kind, names in (("numbers", shuffled), ("words", np.char.add("node ", shuffled.astype(str)))):
-        stream, number = _renamed(task.stream, names)
+        stream, number = renamed(task.stream, names)
         ends = {
             name: torch.from_numpy(number).to(task.device)[getattr(sample.queries, name)] for name in ("src", "dst")
         }
-        again = _again(task, stream)
+        again = made_anew(task, stream)
         moved.add(kind, score_queries(model, again.whole, replace(sample.queries, **ends)), expected)
     return Check("other names", "the same pairs under other ids", FAIL if moved.any else OK, str(moved))
 
 
 def same_seed(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     """Everything made anew with the same seed: the same queries, the same scores."""
-    again = _again(task, task.stream)
+    again = made_anew(task, task.stream)
     queries = again.evaluation_queries("test", "transductive")[1].take(sample.place)
     drawn = sum(int((getattr(queries, name) != value).sum()) for name, value in vars(sample.queries).items())
     moved = _Moved()
@@ -261,7 +243,7 @@ def whole_records(task: LinkTask, sample: Sample) -> Check:
     hidden = np.flatnonzero(new[src] | new[dst])
     hidden = hidden[hidden < sample.position.max()] if len(hidden) else hidden
     events = hidden if len(hidden) else np.arange(sample.position.max())
-    events = events[_spread(len(events), 200)]  # each gives a pair that has met
+    events = events[evenly(len(events), 200)]  # each gives a pair that has met
     cut = np.resize(sample.queries.pair_cut.cpu().numpy(), len(events))
     node, other = src[events], dst[events]
     on_device = [torch.from_numpy(x).to(task.device) for x in (node, other, cut)]
@@ -328,98 +310,7 @@ def _pairs_met(task: LinkTask, cut: int, most: int = 12) -> tuple[np.ndarray, np
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     is_new = task.split.new_node[pairs].any(axis=1)
     known, new = pairs[~is_new], pairs[is_new]
-    return known[_spread(len(known), most)], new[_spread(len(new), most)]
-
-
-# -------------------- what is changed
-
-
-@dataclass(frozen=True)
-class _Events:
-    """The events of a stream as arrays, to be taken apart."""
-
-    src: np.ndarray
-    dst: np.ndarray
-    elapsed: np.ndarray
-    edge_x: np.ndarray | None
-
-    @classmethod
-    def of(cls, task: LinkTask) -> _Events:
-        stream = task.stream
-        return cls(stream.src, stream.dst, stream.elapsed, stream.edge_x)
-
-    def take(self, which: np.ndarray | slice) -> _Events:
-        return _Events(*(None if x is None else x[which] for x in vars(self).values()))  # type: ignore[arg-type]
-
-    def then(self, later: _Events) -> _Events:
-        pairs = zip(vars(self).values(), vars(later).values(), strict=True)
-        return _Events(*(None if a is None else np.concatenate([a, b]) for a, b in pairs))  # type: ignore[arg-type]
-
-
-def _other_futures(
-    task: LinkTask, asked: Queries, boundary: int, rng: np.random.Generator
-) -> Iterator[tuple[str, History]]:
-    """The task's history with something else from ``boundary`` on, each kind of change by its name."""
-    events = _Events.of(task)
-    past, rest = events.take(slice(boundary)), events.take(slice(boundary, None))
-    yield "deleted", _history(task, past)
-    ends = rng.integers(task.stream.n_nodes, size=(2, len(rest.src)))
-    edge_x = None if rest.edge_x is None else rest.edge_x[::-1] + 1
-    yield "changed", _history(task, past.then(_Events(ends[0], ends[1], rest.elapsed, edge_x)))
-    # every pair that is asked about meets right there, the latest queries' negatives first
-    latest = torch.argsort(asked.cut, descending=True, stable=True)
-    candidates = asked.dst[latest].flip(1)
-    ends_asked = (asked.src[latest, None].expand_as(candidates), candidates)
-    src, dst = (x.cpu().numpy().reshape(-1) for x in ends_asked)
-    when = rest.elapsed[:1] if len(rest.elapsed) else past.elapsed[-1:]
-    features = None if events.edge_x is None else np.ones((len(src), events.edge_x.shape[1]), dtype=np.float32)
-    meetings = _Events(src, dst, np.repeat(when, len(src)), features)
-    yield "inserted", _history(task, past.then(meetings).then(rest))
-
-
-def _other_records(task: LinkTask, asked: Queries, boundary: int) -> History:
-    """The task's history, but from ``boundary`` on its pair records tell of the pairs asked about alone."""
-    stream, dst = task.stream, asked.dst.flip(1)
-    later = stream.n_events - boundary
-    src = np.concatenate([stream.src[:boundary], np.resize(asked.src[:, None].expand_as(dst).cpu().numpy(), later)])
-    met = np.concatenate([stream.dst[:boundary], np.resize(dst.cpu().numpy(), later)])
-    other = TemporalIndex.build(src, met, stream.elapsed, stream.n_nodes).to(task.device)
-    records = {k: v for k, v in vars(other).items() if k.startswith("pair_") or k in ("max_pairs", "max_meetings")}
-    return replace(task.whole, index=replace(task.whole.index, **records))
-
-
-def _history(task: LinkTask, events: _Events) -> History:
-    """Other events as a model may read them, nodes and seed as in the task."""
-    index = TemporalIndex.build(events.src, events.dst, events.elapsed, task.stream.n_nodes).to(task.device)
-    edge_x = None if events.edge_x is None else torch.tensor(events.edge_x, dtype=torch.float32, device=task.device)
-    return replace(task.whole, index=index, edge_x=edge_x)
-
-
-def _empty(task: LinkTask) -> History:
-    """The task's history without a single event."""
-    events = _Events.of(task)
-    none = np.zeros(len(events.src), dtype=bool)
-    index = TemporalIndex.build(events.src, events.dst, events.elapsed, task.stream.n_nodes, none)
-    return replace(task.whole, index=index.to(task.device))
-
-
-def _again(task: LinkTask, stream: EventStream) -> LinkTask:
-    """The task made anew, perhaps from another stream."""
-    return type(task).prepare(stream, task.protocol, seed=task.whole.seed, device=task.network_device)
-
-
-def _renamed(stream: EventStream, names: np.ndarray) -> tuple[EventStream, np.ndarray]:
-    """The stream read anew with other ids, and the new number of each node."""
-    made = EventStream.from_columns(
-        names[stream.src], names[stream.dst], stream.t, stream.edge_x, shared_ids=stream.ids.shared, time=stream.time
-    )
-    number = np.empty(stream.n_nodes, dtype=np.int64)
-    number[stream.src], number[stream.dst] = made.src, made.dst
-    if stream.node_x is not None:
-        node_x = np.empty_like(stream.node_x)
-        node_x[number] = stream.node_x
-        made = made.with_node_features(node_x)
-    return made, number
+    return known[evenly(len(known), most)], new[evenly(len(new), most)]
 
 
 # -------------------- what is compared
@@ -456,11 +347,6 @@ class _Moved:
         return f"{self.compared:,} scores {within}"
 
 
-def _spread(n: int, most: int) -> np.ndarray:
-    """At most so many of n places, evenly spread, ascending, the last among them."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.empty(0, np.int64)
-
-
 def _read(model: LinkModel, history: History, queries: Queries) -> Any:
     with torch.inference_mode():
         return model.reader.pairs(history, queries)
@@ -473,94 +359,4 @@ def _misread(got: list[Tensor], whole: list[Tensor], rows: np.ndarray, n: int) -
         len(a) == len(rows) and not torch.equal(a, b[at.to(b.device)])
         for a, b in zip(got, whole, strict=True)
         if b.ndim and a.ndim and len(b) == n
-    )
-
-
-# -------------------- data
-
-
-def audit_data(stream: EventStream, protocol: Protocol) -> list[Check]:
-    """What there is to know about a stream before a figure on it is believed. FAIL where none can be had."""
-    checks = [_ties(stream), _duplicates(stream), _gaps(stream)]
-    try:
-        split = split_of(stream, replace(protocol, mask_nodes=0.0))
-    except DataError as error:
-        return [*checks, Check("split", "training, validation, test", FAIL, str(error)), _destinations(stream, None)]
-    test = split.test
-    sizes = f"{len(split.train):,}, {len(split.validation):,} and {len(test):,} events"
-    few = len(test) < 100
-    checks.append(
-        Check("split", "training, validation, test", WARNING if few else OK, sizes + (": few" if few else ""))
-    )
-    checks += [_repetition(stream, split.validation[0], test), _newness(stream, split.new_node, test)]
-    return [*checks, _destinations(stream, test)]
-
-
-def _ties(stream: EventStream) -> Check:
-    sizes = np.bincount(stream.tie_start)
-    share, largest = sizes[sizes > 1].sum() / stream.n_events, int(sizes.max())
-    told = f"{share:.1%} of the events share their time with another; at most {largest:,} share one"
-    many = largest > 0.05 * stream.n_events and largest > 10
-    if many:
-        told += ": they do not see each other, so much of the past is missing from their queries"
-    return Check("ties", "events at one time", WARNING if many else NOTE, told)
-
-
-def _duplicates(stream: EventStream) -> Check:
-    order = np.lexsort((stream.tie_start, stream.dst, stream.src))
-    columns = [x[order] for x in (stream.src, stream.dst, stream.tie_start)]
-    same = np.logical_and.reduce([x[1:] == x[:-1] for x in columns])
-    if stream.edge_x is not None:
-        at = np.flatnonzero(same)
-        same[at] = (stream.edge_x[order[at]] == stream.edge_x[order[at + 1]]).all(axis=1)
-    n, loops = int(same.sum()), int((stream.src == stream.dst).sum())
-    many = n > 0.01 * stream.n_events
-    told = f"{n:,} events repeat another in pair, time and features ({n / stream.n_events:.1%}); {loops:,} self-loops"
-    return Check("duplicates", "events that are there twice", WARNING if many else NOTE, told)
-
-
-def _gaps(stream: EventStream) -> Check:
-    span = stream.elapsed[-1]
-    if span == 0:
-        return Check("gaps", "time between events", WARNING, "all events share one time")
-    step = np.diff(stream.elapsed)
-    at = int(step.argmax())
-    share = step[at] / span
-    when = stream.time.format_one(stream.t[at])
-    told = f"the longest is {share:.1%} of the span, after {when} (event {at + 1:,} of {stream.n_events:,})"
-    return Check("gaps", "time between events", WARNING if share > 0.1 else NOTE, told)
-
-
-def _repetition(stream: EventStream, trained: int, test: np.ndarray) -> Check:
-    low, high = np.minimum(stream.src, stream.dst), np.maximum(stream.src, stream.dst)
-    order = np.lexsort((np.arange(stream.n_events), high, low))
-    fresh = np.ones(stream.n_events, dtype=bool)
-    fresh[1:] = (low[order][1:] != low[order][:-1]) | (high[order][1:] != high[order][:-1])
-    first = np.empty(stream.n_events, dtype=np.int64)
-    first[order] = order[np.maximum.accumulate(np.where(fresh, np.arange(stream.n_events), 0))]
-    again, long_known = (first[test] < stream.tie_start[test]).mean(), (first[test] < trained).mean()
-    told = f"{again:.1%} of the test events repeat an earlier pair, {long_known:.1%} one of the training period"
-    if again > 0.8:
-        told += ": remembering pairs is nearly enough, see the floors and --negatives historical"
-    return Check("repetition", "test events and earlier pairs", WARNING if again > 0.8 else NOTE, told)
-
-
-def _newness(stream: EventStream, new: np.ndarray, test: np.ndarray) -> Check:
-    src, dst = new[stream.src[test]], new[stream.dst[test]]
-    told = (
-        f"{(src | dst).mean():.1%} of the test events touch a node that is not in the training period, "
-        f"{(src & dst).mean():.1%} two; {new.sum():,} of {stream.n_nodes:,} nodes"
-    )
-    return Check("new nodes", "test events and nodes of the training", NOTE, told)
-
-
-def _destinations(stream: EventStream, test: np.ndarray | None) -> Check:
-    counts = np.bincount(stream.dst if test is None else stream.dst[test])
-    n, most = len(np.unique(stream.dst)), counts.max() / counts.sum()
-    told = f"{n:,} destinations; the most frequent has {most:.1%} of the test events"
-    if n < 2:
-        return Check("destinations", "what negatives are drawn from", FAIL, "one destination: nothing to tell it from")
-    few = n < 20 or most > 0.5
-    return Check(
-        "destinations", "what negatives are drawn from", WARNING if few else NOTE, told + (": few" if few else "")
     )
