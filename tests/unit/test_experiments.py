@@ -375,6 +375,19 @@ def test_ablations_without_the_papers_figures_have_none_for_programs_either(tmp_
     assert {(k["paper"], k["paper_costs"]) for k in report.records} == {(None, None)}
 
 
+def test_what_a_part_is_worth_is_taken_on_the_same_seeds(tmp_path: Path) -> None:
+    asked, store = Asked(["uci"], ["cordgt"], [0, 1]), Store(tmp_path)
+    easy = {0: 0.5, 1: 0.9}  # the second seed's masked nodes are easy ones
+    for cell in ablation_cells(asked):
+        masked = flat(cell.settings)["mask"]
+        if masked or cell.seed == 0:  # the row without the mask is not finished for both
+            store.write(cell, record(cell, easy[cell.seed] + (0.0 if masked else 0.01)))
+    report = ablation_report(asked, store)
+    costs = {k["row"]: k["costs"] for k in report.records if k["metric"] == "ap"}
+    assert costs["full"] == 0.0
+    assert costs["no_mask"] == pytest.approx(1.0), "not 20 below, which the seeds alone would give"
+
+
 def test_an_empty_frame_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 

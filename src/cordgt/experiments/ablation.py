@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,19 @@ from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import METRICS
 from cordgt.experiments.paper import Reported
-from cordgt.experiments.tables import Asked, Compared, Report, Section, beside_paper, data_name, gather, notes, percent
+from cordgt.experiments.tables import (
+    NONE,
+    Asked,
+    Compared,
+    Report,
+    Section,
+    beside_paper,
+    data_name,
+    gains,
+    gather,
+    notes,
+    percent,
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ def ablation_report(asked: Asked, store: Store, ablation: Ablation = OF_CORDGT) 
     panels: dict[tuple[str, str], dict[str, Compared]] = {}
     for data in asked.datasets:
         rows = []
-        full: dict[str, Compared] = {}
+        full = gather(store, _own(asked, ablation, data, next(iter(ablation.rows)), asked.seeds))
         published = ablation.published if beside_paper(asked, data, every) else None
         for row, (label, _) in ablation.rows.items():
             found = gather(store, _own(asked, ablation, data, row, asked.seeds))
@@ -102,39 +114,40 @@ def ablation_report(asked: Asked, store: Store, ablation: Ablation = OF_CORDGT) 
             for heading, keys in ablation.figures.items():
                 theirs = None if published is None else published(keys[-1], row, data)
                 each = Compared(percent(found, *keys), theirs, len(found))
-                full.setdefault(heading, each)
-                words += [*(each.words if ablation.published else [each.ours]), _cost(each.mean, full[heading].mean)]
-                records.append(_record(ablation, data, row, keys, each, full[heading]))
+                costs = _mean(gains(found, full, *keys))
+                words += [
+                    *(each.words if ablation.published else [each.ours]),
+                    NONE if costs is None else f"{costs:+.2f}",
+                ]
+                records.append(_record(ablation, data, row, keys, each, costs))
                 panels.setdefault((heading, data_name(data, every)), {})[label] = each
             rows.append([label, *words, str(len(found))])
         shown = ("the paper", "here", "difference", "to full") if ablation.published else ("here", "to full")
         columns = [f"{heading}: {what}" for heading in ablation.figures for what in shown]
         sections.append(Section(data_name(data, every), ["", *columns, "seeds"], rows))
     said = notes(store, wanted, every, of_pairs=ablation.published is not None)
-    said.append(f"{ablation.remark} *To full* is how much a row gains or loses against the first, here.")
+    said.append(
+        f"{ablation.remark} *To full* is how much a row gains or loses against the first, here, on the same seeds."
+    )
     return Report(ablation.title, sections, records, said, partial(_draw, ablation, panels))
 
 
 def _record(
-    ablation: Ablation, data: str, row: str, keys: tuple[str, str, str], each: Compared, full: Compared
+    ablation: Ablation, data: str, row: str, keys: tuple[str, str, str], each: Compared, costs: float | None
 ) -> dict[str, Any]:
     """A line for programs; without columns of the paper's where it has no such table."""
     part, setting, metric = keys
     about = {"data": data, "row": row, "part": part, "setting": setting, "metric": metric}
-    costs = {"costs": _loss(each.mean, full.mean)}
+    ours = {"costs": None if costs is None else round(costs, 4)}
     if ablation.published is None:
-        return about | {k: v for k, v in each.columns.items() if k in ("ours", "std", "seeds", "values")} | costs
-    means = [None if compared.paper is None else compared.paper.mean for compared in (each, full)]
-    return about | each.columns | costs | {"paper_costs": _loss(*means)}
+        return about | {k: v for k, v in each.columns.items() if k in ("ours", "std", "seeds", "values")} | ours
+    full = ablation.published(metric, next(iter(ablation.rows)), data)
+    theirs = None if each.paper is None or full is None else round(each.paper.mean - full.mean, 4)
+    return about | each.columns | ours | {"paper_costs": theirs}
 
 
-def _loss(mean: float | None, full: float | None) -> float | None:
-    return None if mean is None or full is None else round(mean - full, 4)
-
-
-def _cost(mean: float | None, full: float | None) -> str:
-    loss = _loss(mean, full)
-    return "–" if loss is None else f"{loss:+.2f}"
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _draw(ablation: Ablation, panels: dict[tuple[str, str], dict[str, Compared]], path: Path) -> None:

@@ -22,6 +22,7 @@ from cordgt.experiments.tables import (
     Section,
     beside_paper,
     data_name,
+    gains,
     gather,
     notes,
     percent,
@@ -192,16 +193,11 @@ def _seed_by_seed(asked: Asked, every: Sequence[dict[str, Any]]) -> list[Section
 
 def _gains(cells: Sequence[dict[str, Any]], model: str, asked: Question) -> str:
     """``5 of 5 seeds, +1.20 on average``, of those seeds that both have."""
-
-    def by_seed(name: str) -> dict[int, float]:
-        own = {k["seed"]: percent([k], "test", asked.setting, asked.metric) for k in cells if k["model"] == name}
-        return {seed: values[0] for seed, values in own.items() if values}
-
-    ours, theirs = by_seed(OURS), by_seed(model)
-    gains = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-    if not gains:
+    ours, theirs = ([k for k in cells if k["model"] == name] for name in (OURS, model))
+    by_seed = gains(ours, theirs, "test", asked.setting, asked.metric)
+    if not by_seed:
         return NONE
-    return f"{sum(g > 0 for g in gains)} of {len(gains)} seeds, {sum(gains) / len(gains):+.2f} on average"
+    return f"{sum(g > 0 for g in by_seed)} of {len(by_seed)} seeds, {sum(by_seed) / len(by_seed):+.2f} on average"
 
 
 def _protocol_notes(every: Sequence[dict[str, Any]]) -> list[str]:

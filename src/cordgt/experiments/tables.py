@@ -152,6 +152,19 @@ def percent(cells: Iterable[dict[str, Any]], *keys: str) -> tuple[float, ...]:
     return tuple(found)
 
 
+def gains(cells: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]], *keys: str) -> list[float]:
+    """By how much a figure of some cells is above that of others, seed by seed, of those seeds that both have.
+
+    A seed stands for the same masked nodes and negatives: means over different seeds would differ by the draw alone.
+    """
+
+    def by_seed(own: Iterable[dict[str, Any]]) -> dict[int, float]:
+        return {cell["seed"]: value for cell in own for value in percent([cell], *keys)}
+
+    ours, theirs = by_seed(cells), by_seed(others)
+    return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+
+
 def gather(store: Store, cells: Iterable[Cell]) -> list[dict[str, Any]]:
     """What the finished ones of some cells say."""
     found = (store.read(cell) for cell in cells)
