@@ -105,9 +105,10 @@ def beyond_report(asked: Asked, store: Store) -> Report:
         plain.append(_plain(name, rows, published))
         harder.append(_harder(f"{name}: harder questions", rows))
         records += [_record(data, row, q, published) for row in rows for q in (*PLAIN, *BY_BATCH, *HARD, *ONLY_CSV)]
-        for row in rows[: len(asked.models)]:
-            for q in BY_BATCH:
-                panels.setdefault((q.setting, name), {})[row.name] = _beside(row.of(q), published[q.setting])
+        for q in BY_BATCH:
+            lines = {row.name: row.of(q) for row in rows[: len(asked.models)]}
+            best = published[q.setting]
+            panels[q.setting, name] = lines | {"best published": _beside(Compared(()), best)}
     title = "CorDGT+ and others, in percent"
     draw = partial(_draw, f"AP of link prediction, mean over batches of {BATCH}", panels)
     said = [*_protocol_notes(every), *_stand_ins(every), *notes(store, wanted, every, of_pairs=False)]

@@ -18,6 +18,7 @@ OURS, PAPER, INK, SOFT, GRID = "#0072B2", "#D55E00", "#222222", "#666666", "#DDD
 NOT_AS_PUBLISHED = "* not as published"
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 MARKERS = "osD^vPX*"
+BESIDE = 4  # panels side by side: more would be too small to read in a document
 
 
 @contextmanager
@@ -48,21 +49,28 @@ def dots(
 ) -> None:
     """Ours beside ``theirs`` (None: alone): a panel for each (row, column), a line for each name in it.
 
-    The legend has ``theirs`` only where a figure of theirs is shown.
+    More columns than fit side by side go on in a band below. The legend has ``theirs`` only where a figure
+    of theirs is shown.
     """
     if not any(compared.paper is not None for panel in panels.values() for compared in panel.values()):
         theirs = None
     rows, columns = (list(dict.fromkeys(key[k] for key in panels)) for k in (0, 1))
     lines = max((len(panel) for panel in panels.values()), default=1)
-    size = (1.6 + 3.1 * max(len(columns), 1.6), 1.3 + len(rows) * (0.7 + 0.25 * lines))
-    with figure(path, len(rows), len(columns), size) as (made, axes):
-        for i, row in enumerate(rows):
-            for j, column in enumerate(columns):
-                panel = panels.get((row, column), {})
-                _panel(axes[i][j], panel, show_names=j == 0)
-                axes[i][j].set_title(f"{column}, {row}" if row else column, loc="left")
+    bands = -(-len(columns) // BESIDE) or 1  # of columns, one below the other
+    wide = -(-len(columns) // bands) or 1
+    size = (1.6 + 3.1 * max(wide, 1.6), 1.3 + bands * len(rows) * (0.7 + 0.25 * lines))
+    with figure(path, bands * len(rows), wide, size) as (made, axes):
+        for axis in axes.flat:
+            axis.set_visible(False)  # but for those that get a panel
+        for j, column in enumerate(columns):
+            band, place = divmod(j, wide)
+            for i, row in enumerate(rows):
+                axis = axes[band * len(rows) + i][place]
+                axis.set_visible(True)
+                _panel(axis, panels.get((row, column), {}), show_names=place == 0)
+                axis.set_title(f"{column}, {row}" if row else column, loc="left")
                 if i == len(rows) - 1:
-                    axes[i][j].set_xlabel(unit)
+                    axis.set_xlabel(unit)
         made.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
         starred = any(column.endswith("*") for column in columns)
         _legend(made, theirs, NOT_AS_PUBLISHED if starred else "")
@@ -70,12 +78,15 @@ def dots(
 
 def _panel(axes: Any, panel: Mapping[str, Compared], *, show_names: bool) -> None:
     for y, compared in enumerate(panel.values()):
+        apart = 0.17 if compared.paper is not None and compared.mean is not None else 0.0
         if compared.paper is not None:
             mean, std = compared.paper
-            axes.errorbar(mean, y - 0.17, xerr=std, fmt="D", color=PAPER, mfc="white", ms=5, lw=1.2, capsize=2)
+            axes.errorbar(mean, y - apart, xerr=std, fmt="D", color=PAPER, mfc="white", ms=5, lw=1.2, capsize=2)
         if compared.mean is not None:
-            axes.plot(compared.values, np.full(len(compared.values), y + 0.17), "|", color=OURS, ms=6, alpha=0.6)
-            axes.errorbar(compared.mean, y + 0.17, xerr=compared.std or 0, fmt="o", color=OURS, ms=5, lw=1.2, capsize=2)
+            axes.plot(compared.values, np.full(len(compared.values), y + apart), "|", color=OURS, ms=6, alpha=0.6)
+            axes.errorbar(
+                compared.mean, y + apart, xerr=compared.std or 0, fmt="o", color=OURS, ms=5, lw=1.2, capsize=2
+            )
     if all(compared.mean is None and compared.paper is None for compared in panel.values()):
         _say_blank(axes, any(compared.cells for compared in panel.values()))
     axes.set_yticks(range(len(panel)), list(panel) if show_names else [""] * len(panel))
