@@ -17,23 +17,23 @@ except PackageNotFoundError:  # run from source
 
 if TYPE_CHECKING:
     from cordgt.api import Run, train
-    from cordgt.conversion import append_to, convert_to_store
+    from cordgt.conversion.convert import append_to, convert_to_store
+    from cordgt.datasets.synthetic import synthetic_stream
     from cordgt.errors import CordgtError, DataError, RunError, SettingError
-    from cordgt.events import EventStream
-    from cordgt.readers import read_events
-    from cordgt.synthetic import synthetic_stream
+    from cordgt.events.stream import EventStream
+    from cordgt.reading.readers import read_events
 
 _HOME = {
     "CordgtError": "errors",
     "DataError": "errors",
-    "EventStream": "events",
+    "EventStream": "events.stream",
     "Run": "api",
     "RunError": "errors",
     "SettingError": "errors",
-    "append_to": "conversion",
-    "convert_to_store": "conversion",
-    "read_events": "readers",
-    "synthetic_stream": "synthetic",
+    "append_to": "conversion.convert",
+    "convert_to_store": "conversion.convert",
+    "read_events": "reading.readers",
+    "synthetic_stream": "datasets.synthetic",
     "train": "api",
 }
 

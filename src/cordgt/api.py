@@ -13,15 +13,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from cordgt import __version__, processes
-from cordgt.columns import as_text, can_be_read_twice, fit
-from cordgt.devices import choose_device, use_precision
+from cordgt import __version__
 from cordgt.errors import DataError, RunError, SettingError, check_choice, nearest
-from cordgt.events import EventStream
-from cordgt.figures import all_figures
+from cordgt.events.stream import EventStream
+from cordgt.machine import processes
+from cordgt.machine.processes import Group
+from cordgt.machine.threads import keep_threads
 from cordgt.models.base import LinkModel
-from cordgt.network import load_weights, network_for
-from cordgt.out_folder import (
+from cordgt.predict import Oracle, Recommendation
+from cordgt.reading.columns import as_text, can_be_read_twice, fit
+from cordgt.reading.readers import read_events
+from cordgt.report.asked import AT_MOST
+from cordgt.report.look import Look, look_at
+from cordgt.report.one import FILE, write_report
+from cordgt.run import RunFolder, Unwritten, fingerprint, ids_fingerprint, is_same_data
+from cordgt.settings import Settings, known_keys, make
+from cordgt.store.folder import open_store
+from cordgt.tasks.link import MEASURED_BY, PARTS, LinkTask, history_of, split_of
+from cordgt.tasks.protocol import Protocol
+from cordgt.training.devices import choose_device, use_precision
+from cordgt.training.figures import all_figures
+from cordgt.training.loop import check_may_share, train_in
+from cordgt.training.network import load_weights, network_for
+from cordgt.training.out_folder import (
     as_begun,
     check_free,
     check_same,
@@ -31,22 +45,9 @@ from cordgt.out_folder import (
     taken_error,
     with_seed,
 )
-from cordgt.out_of_memory import memory_explained
-from cordgt.predict import Oracle, Recommendation
-from cordgt.processes import Group
-from cordgt.protocol import Protocol
-from cordgt.readers import read_events
-from cordgt.report.asked import AT_MOST
-from cordgt.report.look import Look, look_at
-from cordgt.report.one import FILE, write_report
-from cordgt.run import RunFolder, Unwritten, fingerprint, ids_fingerprint, is_same_data
-from cordgt.settings import Settings, known_keys, make
-from cordgt.store import open_store
-from cordgt.tasks.link import MEASURED_BY, PARTS, LinkTask, history_of, split_of
-from cordgt.tensorboard import curves
-from cordgt.threads import keep_threads
-from cordgt.training import check_may_share, train_in
-from cordgt.watching import Silent, Watcher
+from cordgt.training.out_of_memory import memory_explained
+from cordgt.training.tensorboard import curves
+from cordgt.training.watching import Silent, Watcher
 
 # What may differ from training when a run is evaluated; anything else would measure it on events it was trained on.
 EVALUATION_KEYS = (*MEASURED_BY, "pool")  # for which the pools are laid out anew

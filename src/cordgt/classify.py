@@ -19,12 +19,12 @@ import numpy as np
 
 from cordgt.api import Run
 from cordgt.errors import DataError, RunError, SettingError, nearest
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.models import MODELS
 from cordgt.run import RunFolder, is_same_data
 from cordgt.settings import convert
 from cordgt.tasks.node import ALL_PARTS, ClassifierSettings, Fitted, NodeTask, embeddings, figures, fit
-from cordgt.watching import Silent, Watcher
+from cordgt.training.watching import Silent, Watcher
 
 
 def classifier_settings(given: Mapping[str, Any]) -> ClassifierSettings:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from cordgt.arrays import distinct
 from cordgt.errors import DataError
-from cordgt.events import EventStream
-from cordgt.history import History, Queries
-from cordgt.ids import Side
+from cordgt.events.ids import Side
+from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel, moved
+from cordgt.past.history import History, Queries
 from cordgt.tasks.link import score_queries
 
 SIDES: tuple[Side, Side] = ("src", "dst")

@@ -34,11 +34,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from cordgt.errors import DataError, RunError, SettingError
-from cordgt.events import EventStream
+from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
+from cordgt.events.stream import EventStream
 from cordgt.files import exclusive, write_bytes
-from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.settings import Settings, from_toml
-from cordgt.store import is_store, open_store
+from cordgt.store.folder import is_store, open_store
 
 FORMAT = 1  # of the folder; raised when an older program could not read a newer one
 STORE_FILE = "events.json"

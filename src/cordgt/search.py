@@ -14,20 +14,20 @@ from typing import Any
 
 import torch
 
-from cordgt import draws
-from cordgt.devices import choose_device, use_precision
 from cordgt.errors import RunError, SettingError
-from cordgt.events import EventStream
-from cordgt.out_folder import check_same
-from cordgt.out_of_memory import memory_explained
-from cordgt.protocol import Protocol
+from cordgt.events.stream import EventStream
+from cordgt.machine.stopping import listening
+from cordgt.machine.threads import keep_threads
+from cordgt.past import draws
 from cordgt.run import STATES, RunFolder, every_setting
 from cordgt.settings import Settings, make
-from cordgt.stopping import listening
 from cordgt.tasks.link import LinkTask
-from cordgt.threads import keep_threads
-from cordgt.training import Fit
-from cordgt.watching import Silent, Watcher
+from cordgt.tasks.protocol import Protocol
+from cordgt.training.devices import choose_device, use_precision
+from cordgt.training.loop import Fit
+from cordgt.training.out_folder import check_same
+from cordgt.training.out_of_memory import memory_explained
+from cordgt.training.watching import Silent, Watcher
 
 Grid = Mapping[str, Sequence[Any]]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from cordgt import processes
 from cordgt.api import train_run
-from cordgt.events import EventStream
-from cordgt.out_folder import check_free_for
+from cordgt.events.stream import EventStream
+from cordgt.machine import processes
 from cordgt.run import RunFolder
 from cordgt.settings import Settings
-from cordgt.watching import Watcher
+from cordgt.training.out_folder import check_free_for
+from cordgt.training.watching import Watcher
 
 
 def train_seeds(

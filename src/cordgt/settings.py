@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from cordgt import models
 from cordgt.errors import SettingError, check_choice, nearest
-from cordgt.protocol import Protocol
+from cordgt.tasks.protocol import Protocol
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.protocol import VISIBILITIES
+from cordgt.tasks.protocol import VISIBILITIES
 
 from .worlds import Case, World, answers, ask, every_model, every_reading_model, other_futures, random_world, worlds
 

@@ -12,14 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex
-from cordgt.metrics import link_metrics
 from cordgt.models.base import tensors
-from cordgt.network import make_network
-from cordgt.protocol import VISIBILITIES, Protocol
-from cordgt.step import Step
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate, score_queries
+from cordgt.tasks.metrics import link_metrics
+from cordgt.tasks.protocol import VISIBILITIES, Protocol
+from cordgt.training.network import make_network
+from cordgt.training.step import Step
 
 from .worlds import (
     CPU,

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cordgt import Run, console
-from cordgt.metrics import link_metrics
+from cordgt import Run
+from cordgt.cli import console
 from cordgt.tasks.link import LinkTask
+from cordgt.tasks.metrics import link_metrics
 
 from .conftest import Trained
 from .helpers import TINY, Said, call, events, process, works, write_events, write_rows
@@ -380,7 +381,8 @@ def test_python_remembers_columns_too(tmp_path: Path, shop: Trained) -> None:
 
 def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """At toy size; the real one is `make demo`."""
-    from cordgt import demo, synthetic
+    from cordgt.cli import demo
+    from cordgt.datasets import synthetic
 
     small: dict[str, Any] = {"fanout": (2, 1), "hidden": 4, "heads": 1, "layers": 1, "epochs": 1}
     make: Callable[..., Any] = synthetic.synthetic_stream

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cordgt import growing, store_build
-from cordgt.conversion import convert_to_store, parse_size
-from cordgt.store import VERSION, locked, open_store
+from cordgt.conversion import build
+from cordgt.conversion.convert import convert_to_store, parse_size
+from cordgt.store import growing
+from cordgt.store.folder import VERSION, locked, open_store
 
 from .helpers import TINY, events, fails, process, settings, works, write_rows
 
@@ -209,11 +210,11 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypat
 
     for owner, name in (
         (growing.Column, "append"), (growing.Writer, "append"), (growing.Writer, "close"), (os, "replace"),
-        (os, "rename"), (store_build.shutil, "rmtree"),
+        (os, "rename"), (build.shutil, "rmtree"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
-    monkeypatch.setattr("cordgt.conversion.ROWS_AT_ONCE", 1)
-    monkeypatch.setattr("cordgt.conversion.LEAST_MEMORY", 0)
+    monkeypatch.setattr("cordgt.conversion.convert.ROWS_AT_ONCE", 1)
+    monkeypatch.setattr("cordgt.conversion.convert.LEAST_MEMORY", 0)
     rng, cuts = random.Random(0), 0
     for k in range(8):
         target, done, reach = tmp_path / f"try-{k}", False, 60

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cordgt import console
+from cordgt.cli import console
 
 from .conftest import Trained
 from .helpers import TINY, call, contents, events, fails, process, settings, unchanged, works, write_events, write_rows
@@ -253,7 +253,7 @@ def test_interrupted_before_anything_was_begun(tmp_path: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cordgt.datasets.load", stop)
+        patch.setattr("cordgt.datasets.by_name.load", stop)
         for command in ("train", "search"):
             said = call(command, data, *TINY, "--out", "run", *(["--grid", "seed=1"] if command == "search" else []))
             told = "Error: interrupted before the training began: nothing was written. Start it again.\n"
@@ -308,7 +308,7 @@ def test_interrupting_a_question(trained: Trained, monkeypatch: pytest.MonkeyPat
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cordgt.answers.recommendations", stop)
+    monkeypatch.setattr("cordgt.cli.answers.recommendations", stop)
     said = call("recommend", trained.run, "--source", "3")
     assert (said.code, said.out, said.err) == (130, "", "Error: interrupted.\n")
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cordgt.events import EventStream
-from cordgt.network import make_network
+from cordgt.events.stream import EventStream
 from cordgt.run import RunFolder
 from cordgt.settings import make
+from cordgt.training.network import make_network
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
 

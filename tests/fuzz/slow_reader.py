@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.events import EventStream
-from cordgt.roles import Roles
-from cordgt.tables import TextTable
+from cordgt.events.stream import EventStream
+from cordgt.reading.roles import Roles
+from cordgt.reading.tables import TextTable
 
 
 def rows_of(data: bytes, delimiter: str) -> list[list[str]]:

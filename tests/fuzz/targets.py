@@ -20,16 +20,16 @@ import numpy as np
 import pyarrow as pa
 
 from cordgt.api import Run
-from cordgt.convert import convert
 from cordgt.errors import CordgtError, DataError, RunError, SettingError
-from cordgt.events import EventStream
-from cordgt.opening import Expected, open_source
-from cordgt.readers import join_node_features, read_events, read_ids, read_pairs
-from cordgt.roles import ColumnOptions, choose, open_table
+from cordgt.events.stream import EventStream
+from cordgt.events.times import TimeAxis
+from cordgt.events.writing import convert
+from cordgt.reading.opening import Expected, open_source
+from cordgt.reading.readers import join_node_features, read_events, read_ids, read_pairs
+from cordgt.reading.roles import ColumnOptions, choose, open_table
+from cordgt.reading.tables import TextTable
 from cordgt.run import RunFolder
 from cordgt.settings import from_toml, make, parse_toml
-from cordgt.tables import TextTable
-from cordgt.times import TimeAxis
 
 from . import seeds
 from .mutations import EXTREMES, NAMES, mutate_binary, mutate_text, typed_table
@@ -255,7 +255,7 @@ def _try_ids(rng: Random, source: Any, data: bytes | None, own: Readers) -> str:
     if not isinstance(table, TextTable) or table.width != 1:
         return "read"
     first = open_source(source, Expected(what="Ids", n_columns=2, is_header=lambda _: True, whitespace=False)).header
-    from cordgt.usual_names import NODE, SRC, named_in
+    from cordgt.reading.usual_names import NODE, SRC, named_in
 
     wrong = "" if named_in(first or (), NODE | SRC) else ids_differ(data, table, {0: ids})
     if wrong:

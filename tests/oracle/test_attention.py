@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cordgt import attention as on_cpu
+from cordgt.datasets.synthetic import synthetic_stream
+from cordgt.machine.threads import keep_threads
+from cordgt.models import attention as on_cpu
 from cordgt.models.cordgt import Cordgt
-from cordgt.network import make_network
 from cordgt.settings import make
-from cordgt.step import Step
-from cordgt.synthetic import synthetic_stream
 from cordgt.tasks.link import LinkTask, score_queries
-from cordgt.threads import keep_threads
+from cordgt.training.network import make_network
+from cordgt.training.step import Step
 
 SHAPE = (4, 7, 3, 2, 8)  # S, C, 3, H, D
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cordgt import draws
+from cordgt.past import draws
 
 from . import slow
 

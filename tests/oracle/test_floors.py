@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.floors import FLOORS, floor_figures
-from cordgt.protocol import NEGATIVES, Protocol
+from cordgt.tasks.floors import FLOORS, floor_figures
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask
+from cordgt.tasks.protocol import NEGATIVES, Protocol
 
 from . import slow
 from .strategies import Stream

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.negatives import draw_candidates, draw_pairs, draw_partners
+from cordgt.tasks.negatives import draw_candidates, draw_pairs, draw_partners
 
 from . import slow
 from .helpers import TEN, build

@@ -15,16 +15,17 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are t
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-from cordgt import draws, kernels, proximity
-from cordgt.context import TreeShape, latest, sample_trees
-from cordgt.distance import Scale, tree_distances
-from cordgt.encoding import AMPLIFY, frequencies, sinusoids
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex
+from cordgt import kernels
 from cordgt.kernels import attention, norm, past, waves
 from cordgt.models.cordgt import Cordgt, CordgtSettings
-from cordgt.negatives import draw_negatives, negatives_key
-from cordgt.protocol import cuts
+from cordgt.models.encoding import AMPLIFY, frequencies, sinusoids
+from cordgt.past import draws, proximity
+from cordgt.past.context import TreeShape, latest, sample_trees
+from cordgt.past.distance import Scale, tree_distances
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex
+from cordgt.tasks.negatives import draw_negatives, negatives_key
+from cordgt.tasks.protocol import cuts
 
 from . import strategies as some
 from .helpers import build

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from cordgt.metrics import link_metrics
+from cordgt.tasks.metrics import link_metrics
 
 from . import slow
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError
-from cordgt.negatives import check_pool, draw_negatives
+from cordgt.tasks.negatives import check_pool, draw_negatives
 
 from . import slow
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt import proximity
-from cordgt.context import TreeShape, sample_trees
-from cordgt.history import Queries
+from cordgt.past import proximity
+from cordgt.past.context import TreeShape, sample_trees
+from cordgt.past.history import Queries
 
 from . import slow
 from . import strategies as some

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata
 
 from cordgt.errors import DataError
-from cordgt.events import EventStream
-from cordgt.metrics import mean_ranks, ranking_metrics
+from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
-from cordgt.protocol import NEGATIVES, VISIBILITIES, Protocol
-from cordgt.readers import read_events
+from cordgt.reading.readers import read_events
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate, rank
+from cordgt.tasks.metrics import mean_ranks, ranking_metrics
+from cordgt.tasks.protocol import NEGATIVES, VISIBILITIES, Protocol
 
 from . import slow
 from .strategies import Stream, streams

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError
-from cordgt.split import Split, split_events
+from cordgt.tasks.split import Split, split_events
 
 from . import slow
 from .helpers import TEN

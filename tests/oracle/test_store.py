@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt import chunks, pieces
-from cordgt.chunks import EventFiles
-from cordgt.conversion import append_to, convert_to_store
-from cordgt.events import EventStream
-from cordgt.index import TemporalIndex
-from cordgt.readers import read_events
+from cordgt.conversion.append import append_to_store
+from cordgt.conversion.build import make_store
+from cordgt.conversion.convert import append_to, convert_to_store
+from cordgt.events.stream import EventStream
+from cordgt.past.index import TemporalIndex
+from cordgt.reading import chunks, pieces
+from cordgt.reading.chunks import EventFiles
+from cordgt.reading.readers import read_events
 from cordgt.run import fingerprint, ids_fingerprint
-from cordgt.store import Store, open_store
-from cordgt.store_append import append_to_store
-from cordgt.store_build import make_store
+from cordgt.store.folder import Store, open_store
 
 LITTLE = 2_000  # bytes of memory: a few rows at a time, many ranges
 

@@ -47,7 +47,8 @@ SETTINGS = {
 
 def child(board: Path, argv: list[str]) -> None:
     """Train as the command line does, and keep writing on ``board`` what is going on."""
-    from cordgt import cli, console, run
+    from cordgt import cli, run
+    from cordgt.cli import console
 
     with open(board, "r+b") as file:
         shown = mmap.mmap(file.fileno(), 0)  # what stands here outlives the process
@@ -232,7 +233,8 @@ def main() -> None:
     import sklearn.metrics  # noqa: F401
     import torch._dynamo  # noqa: F401  # Adam imports it, and it takes longer than the training
 
-    from cordgt import answers, api, cli  # noqa: F401
+    from cordgt import api, cli  # noqa: F401
+    from cordgt.cli import answers  # noqa: F401
 
     aims = [AIMS[number % len(AIMS)] for number in range(1, chosen.kills + 1)]
     rounds = [aims] if chosen.in_a_row else [[aim] for aim in aims]

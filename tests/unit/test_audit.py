@@ -14,15 +14,15 @@ from torch import Tensor
 from cordgt.audit.checks import DESIGN, FAIL, NOTE, OK, WARNING, Check, failed
 from cordgt.audit.data import audit_data
 from cordgt.audit.model import audit_model
-from cordgt.events import EventStream, TimeAxis
-from cordgt.history import History, Queries
+from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.models import MODELS
 from cordgt.models.base import LinkModel, Reader
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
-from cordgt.network import make_network
-from cordgt.protocol import VISIBILITIES, Protocol
+from cordgt.past.history import History, Queries
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
+from cordgt.tasks.protocol import VISIBILITIES, Protocol
+from cordgt.training.network import make_network
 
 CPU = torch.device("cpu")
 SMALL = {

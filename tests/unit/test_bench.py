@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from cordgt import out_of_memory
 from cordgt.bench import growth, report, stages, suite
 from cordgt.bench.machine import Limits
 from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.timing import Timing, timed
+from cordgt.datasets.synthetic import synthetic_stream
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.models.cordgt import Cordgt
 from cordgt.settings import make
-from cordgt.synthetic import synthetic_stream
+from cordgt.training import out_of_memory
 
 CPU = torch.device("cpu")
 SMALL = {"hidden": 8, "heads": 2, "layers": 1, "fanout": (2, 1), "td_dim": 8, "sd_dim": 8, "batch_size": 20}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cordgt import api
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.experiments import measures, others
 from cordgt.experiments.ablation import OF_PLUS, ablation_cells, ablation_report
 from cordgt.experiments.beyond import beyond_cells, beyond_report
@@ -21,10 +21,10 @@ from cordgt.experiments.hard import RANKED
 from cordgt.experiments.ranking import TRAINED, ranking_cells, ranking_report
 from cordgt.experiments.tables import Asked
 from cordgt.experiments.work import work
-from cordgt.floors import FLOORS
-from cordgt.protocol import Protocol
+from cordgt.tasks.floors import FLOORS
 from cordgt.tasks.link import MEASURED_BY
-from cordgt.watching import Silent
+from cordgt.tasks.protocol import Protocol
+from cordgt.training.watching import Silent
 
 
 def few() -> EventStream:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordgt.convert import convert
 from cordgt.errors import DataError
-from cordgt.events import EventStream, TimeAxis
-from cordgt.readers import read_events
+from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.events.writing import convert
+from cordgt.reading.readers import read_events
 
 TEXT_IDS = st.text(
     st.characters(codec="utf-8", exclude_characters="\0\r\n", exclude_categories=["Cs"]), min_size=1, max_size=4

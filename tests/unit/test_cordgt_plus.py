@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from cordgt.api import train
+from cordgt.datasets.synthetic import synthetic_stream
 from cordgt.errors import SettingError
-from cordgt.network import network_for
 from cordgt.settings import make
-from cordgt.synthetic import synthetic_stream
 from cordgt.tasks.link import LinkTask
+from cordgt.training.network import network_for
 
 CPU = torch.device("cpu")
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (4, 1), "epochs": 1, "batch_size": 50}

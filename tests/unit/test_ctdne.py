@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt import draws, training
 from cordgt.api import Run, train
 from cordgt.audit.checks import DESIGN, failed
 from cordgt.audit.model import audit_model
+from cordgt.cli.console import undefined_figures
 from cordgt.compare import compare_runs
-from cordgt.console import undefined_figures
 from cordgt.errors import DataError, SettingError
-from cordgt.events import EventStream, TimeAxis
-from cordgt.index import TemporalIndex
+from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.models.ctdne import Ctdne, CtdneSettings, Walks, _skip_gram, learn_vectors, negatives_table
-from cordgt.network import network_for
+from cordgt.past import draws
+from cordgt.past.index import TemporalIndex
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.training import loop
+from cordgt.training.network import network_for
 
 SMALL: dict[str, Any] = {"dim": 6, "walks": 3, "walk_length": 5, "window": 2}
 ENDS = np.random.default_rng(4).integers(0, 9, (2, 60))
@@ -255,7 +256,7 @@ def test_resumed_it_ends_the_same(run: Run, tmp_path: Path, monkeypatch: pytest.
         raise PulledPlug
 
     with monkeypatch.context() as patched, pytest.raises(PulledPlug):
-        patched.setattr(training.Fit, "_validate", dies)
+        patched.setattr(loop.Fit, "_validate", dies)
         train(stream(), "ctdne", out=tmp_path / "run", **options)
     with monkeypatch.context() as patched:
         patched.setattr(Ctdne, "prepare", dies)  # its vectors are in the checkpoint

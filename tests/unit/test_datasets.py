@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cordgt import datasets
+from cordgt.datasets import by_name
+from cordgt.datasets.twins import TWINS
 from cordgt.errors import DataError
-from cordgt.twins import TWINS
 
 TINY = ",u,i,ts,label,idx\n0,1,2,0.0,0,1\n1,2,3,1.0,0,2\n"
 
@@ -33,21 +33,21 @@ def put(folder: Path, name: str, *, zipped: bool = False) -> Path:
 
 def test_the_data_folder_comes_before_the_cache(elsewhere: Path) -> None:
     cached = put(elsewhere / "cache" / "cordgt", "uci", zipped=True)
-    assert datasets.resolve("uci") == cached
+    assert by_name.resolve("uci") == cached
     zipped = put(elsewhere / "data", "uci", zipped=True)
-    assert datasets.resolve("uci") == zipped
+    assert by_name.resolve("uci") == zipped
     plain = put(elsewhere / "data", "uci")
-    assert datasets.resolve("uci") == plain
+    assert by_name.resolve("uci") == plain
 
 
 def test_without_the_variable_only_the_cache_is_searched(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(elsewhere / "data", "uci")
     monkeypatch.delenv("CORDGT_DATA")
     with pytest.raises(DataError, match=r"uci is not here: looked for .*cache.*CORDGT_DATA is not set"):
-        datasets.resolve("uci")
+        by_name.resolve("uci")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(elsewhere))
-    assert datasets.cache_folder() == elsewhere / ".cache" / "cordgt"
+    assert by_name.cache_folder() == elsewhere / ".cache" / "cordgt"
 
 
 EVENTS, NODES, OTHERS = "src,dst,time\na,b,1\nb,c,2\n", "id,age\na,3\n", "buyer,thing,day\na,b,1\nb,c,2\n"
@@ -79,7 +79,7 @@ def test_a_folder_of_files_says_which_to_name(files: dict[str, str], options: di
     for name, text in files.items():
         (Path("some") / name).write_text(text.replace(",", "\t") if name.endswith("tsv") else text)
     with pytest.raises(DataError, match=message):
-        datasets.load("some", **options)
+        by_name.load("some", **options)
 
 
 def test_a_name_or_a_path(elsewhere: Path) -> None:
@@ -87,14 +87,14 @@ def test_a_name_or_a_path(elsewhere: Path) -> None:
     other = put(elsewhere / "data", "my_calls")
     for name in ("uci", "my_calls", "events", "events.csv", "enron"):
         Path(name).write_text("1 2 3\n")
-    assert datasets.resolve("uci") == known
-    assert datasets.resolve("my_calls") == other
-    assert datasets.resolve("./uci") == Path("uci")
-    assert datasets.resolve("events") == Path("events")
-    assert datasets.resolve("events.csv") == Path("events.csv")
-    assert datasets.resolve(elsewhere / "here" / "events") == elsewhere / "here" / "events"
+    assert by_name.resolve("uci") == known
+    assert by_name.resolve("my_calls") == other
+    assert by_name.resolve("./uci") == Path("uci")
+    assert by_name.resolve("events") == Path("events")
+    assert by_name.resolve("events.csv") == Path("events.csv")
+    assert by_name.resolve(elsewhere / "here" / "events") == elsewhere / "here" / "events"
     with pytest.raises(DataError, match=r"enron is not here.*write \./enron"):
-        datasets.resolve("enron")
+        by_name.resolve("enron")
 
 
 @pytest.mark.parametrize(
@@ -112,55 +112,55 @@ def test_what_is_not_there(elsewhere: Path, data: str, message: str) -> None:
     put(elsewhere / "data", "my_calls")
     Path("events.csv").write_text("1 2 3\n")
     with pytest.raises(DataError, match=message):
-        datasets.resolve(data)
+        by_name.resolve(data)
 
 
 def test_settings_of_the_paper() -> None:
-    assert datasets.paper_settings("uci") == {"fanout": (32, 1), "alpha": 0.1, "beta": 1.0}
-    assert datasets.paper_settings("lastfm") == {"fanout": (32, 1), "alpha": 1.0, "beta": 0.1}
-    assert datasets.paper_settings("enron") == {"fanout": (20, 1), "alpha": 1.0, "beta": 10.0}
-    assert datasets.paper_settings("mooc") == {}
-    assert datasets.paper_settings("uci", "tgn") == {"memory_dim": 32}
-    assert datasets.paper_settings("wikipedia", "jodie") == {"memory_dim": 172}
-    assert datasets.paper_settings("uci", "edgebank") == {}
-    assert datasets.paper_settings("enron", "tgsrec") == {"rows": 184}
-    assert datasets.paper_settings("mooc", "tgsrec") == {}
-    assert datasets.paper_settings("mooc", "dygformer") == {"length": 256, "patch": 8}
-    assert datasets.paper_settings("uci", "dygformer") == {"length": 32, "patch": 1}
-    assert datasets.paper_settings("uci", "graphmixer") == {}  # as everywhere: its defaults
-    assert datasets.paper_settings("gowalla_subset") == {}
+    assert by_name.paper_settings("uci") == {"fanout": (32, 1), "alpha": 0.1, "beta": 1.0}
+    assert by_name.paper_settings("lastfm") == {"fanout": (32, 1), "alpha": 1.0, "beta": 0.1}
+    assert by_name.paper_settings("enron") == {"fanout": (20, 1), "alpha": 1.0, "beta": 10.0}
+    assert by_name.paper_settings("mooc") == {}
+    assert by_name.paper_settings("uci", "tgn") == {"memory_dim": 32}
+    assert by_name.paper_settings("wikipedia", "jodie") == {"memory_dim": 172}
+    assert by_name.paper_settings("uci", "edgebank") == {}
+    assert by_name.paper_settings("enron", "tgsrec") == {"rows": 184}
+    assert by_name.paper_settings("mooc", "tgsrec") == {}
+    assert by_name.paper_settings("mooc", "dygformer") == {"length": 256, "patch": 8}
+    assert by_name.paper_settings("uci", "dygformer") == {"length": 32, "patch": 1}
+    assert by_name.paper_settings("uci", "graphmixer") == {}  # as everywhere: its defaults
+    assert by_name.paper_settings("gowalla_subset") == {}
 
 
 def test_the_list(elsewhere: Path) -> None:
     path = put(elsewhere / "data", "my_calls")
     (elsewhere / "data" / "notes").mkdir()
-    rows = {row.name: row for row in datasets.list_known()}
+    rows = {row.name: row for row in by_name.list_known()}
     assert len(rows) == 11 + len(TWINS)
-    assert rows["food-twin"] == datasets.Listed("food-twin", 673858, 2708688, None, generated=True)
-    assert rows["reddit"] == datasets.Listed("reddit", 10984, 672447, None)
-    assert rows["mooc"] == datasets.Listed("mooc", 7144, 411749, None)
-    assert rows["my_calls"] == datasets.Listed("my_calls", None, None, path)
+    assert rows["food-twin"] == by_name.Listed("food-twin", 673858, 2708688, None, generated=True)
+    assert rows["reddit"] == by_name.Listed("reddit", 10984, 672447, None)
+    assert rows["mooc"] == by_name.Listed("mooc", 7144, 411749, None)
+    assert rows["my_calls"] == by_name.Listed("my_calls", None, None, path)
 
 
 def test_a_file_that_is_not_as_published_says_so(elsewhere: Path) -> None:
     put(elsewhere / "data", "uci")
     put(elsewhere / "data", "my_calls")
-    notes = datasets.load("uci").notes
+    notes = by_name.load("uci").notes
     assert any("not uci as published: 3 nodes (published: 1899), 2 links (published: 59835)" in k for k in notes)
-    assert not any("published" in note for note in datasets.load("my_calls", features="none").notes)
+    assert not any("published" in note for note in by_name.load("my_calls", features="none").notes)
 
 
 @pytest.mark.parametrize("name", ["uci", "enron", "mooc"])
 def test_real_data_is_as_published(data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("CORDGT_DATA", str(data_folder))
-    if datasets.find(name) is None:
+    if by_name.find(name) is None:
         pytest.skip(f"{data_folder} has no {name}")
-    stream = datasets.load(name)
+    stream = by_name.load(name)
     assert stream.name == name
-    assert datasets.difference(name, stream) == ""
+    assert by_name.difference(name, stream) == ""
 
 
 def test_the_synthetic_stream_by_name(elsewhere: Path) -> None:
     Path("synthetic").write_text("1 2 3\n")
-    assert datasets.load("synthetic").n_events == 12_000
-    assert datasets.load("./synthetic", features="none").n_events == 1
+    assert by_name.load("synthetic").n_events == 12_000
+    assert by_name.load("./synthetic", features="none").n_events == 1

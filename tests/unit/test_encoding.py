@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.encoding import DistanceEncoding, frequencies, sinusoids
+from cordgt.models.encoding import DistanceEncoding, frequencies, sinusoids
 
 
 def slow_sinusoids(x: float, dim: int) -> list[float]:

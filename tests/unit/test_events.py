@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError, RunError
-from cordgt.events import EventStream, TimeAxis
+from cordgt.events.stream import EventStream, TimeAxis
 
 EVENTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(-2, 6)), min_size=1, max_size=30)
 

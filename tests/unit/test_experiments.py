@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordgt import api, stopping
+from cordgt import api
 from cordgt.errors import DataError, RunError, SettingError
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.experiments import catalogue, measures, paper, plots
 from cordgt.experiments.ablation import ABLATIONS, ablation_cells, ablation_report
 from cordgt.experiments.cells import Cell, Store, flat, make_cell, parse_models, parse_seeds, parse_shard
@@ -30,10 +30,11 @@ from cordgt.experiments.outlook import guess_seconds
 from cordgt.experiments.provenance import command
 from cordgt.experiments.tables import Asked, Compared, write
 from cordgt.experiments.work import Limits, expected_seconds
+from cordgt.machine import stopping
+from cordgt.machine.stopping import Stopped
 from cordgt.models import MODELS
 from cordgt.run import RunFolder
 from cordgt.settings import parse_assignments
-from cordgt.stopping import Stopped
 
 
 def record(cell: Cell, ap: float, *, nodes: int = 1899, events: int = 59835, **changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordgt.ids import NodeIds
+from cordgt.events.ids import NodeIds
 
 IDS = st.one_of(st.integers(-3, 5), st.sampled_from(["a", "b", "007", "7", "é"]))
 

@@ -15,10 +15,10 @@ PACKAGE = Path(kernels.__file__).parents[1]
 KERNELS = PACKAGE / "kernels"
 # The module of kernels that serves, by the module that asks for it: one that is gone is a fast path lost.
 ASKED = {
-    "encoding": {"waves"},
-    "index": {"past"},
+    "models/encoding": {"waves"},
     "models/cordgt": {"encoder", "tokens"},
-    "proximity": {"proximity"},
+    "past/index": {"past"},
+    "past/proximity": {"proximity"},
 }
 # What is called of each; the same question is asked of `TemporalIndex.fused` in other modules.
 CALLED = {
@@ -56,7 +56,7 @@ def test_a_name_leads_to_its_functions(name: str) -> None:
 
 def past_called() -> Iterator[str]:
     """Attributes of ``past``, as `TemporalIndex.fused` is called wherever it is asked."""
-    for path in (PACKAGE / f"{name}.py" for name in ("index", "context", "distance")):
+    for path in (PACKAGE / "past" / f"{name}.py" for name in ("index", "context", "distance")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "past":
                 yield node.attr

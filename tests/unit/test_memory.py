@@ -16,24 +16,24 @@ from torch import Tensor, nn
 from cordgt import models
 from cordgt.api import Run, train
 from cordgt.errors import RunError, SettingError
-from cordgt.events import EventStream, TimeAxis
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex
+from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.machine.stopping import Stopped
 from cordgt.models.cosines import cosines
 from cordgt.models.graph_attention import hear, hear_plain
 from cordgt.models.jodie import Jodie, gaps
 from cordgt.models.memory import MemoryModel
 from cordgt.models.parts import TimeEncoding
 from cordgt.models.tcl import Tcl
-from cordgt.network import make_network
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex
 from cordgt.predict import NEWCOMER, UNHEARD, Oracle
-from cordgt.protocol import Protocol
 from cordgt.run import RunFolder
 from cordgt.settings import make
-from cordgt.step import Step
-from cordgt.stopping import Stopped
 from cordgt.tasks.link import LinkTask, history_of, score_queries
-from cordgt.watching import Silent
+from cordgt.tasks.protocol import Protocol
+from cordgt.training.network import make_network
+from cordgt.training.step import Step
+from cordgt.training.watching import Silent
 
 CPU = torch.device("cpu")
 KINDS = ("tgn", "dyrep", "jodie")

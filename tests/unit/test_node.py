@@ -14,7 +14,7 @@ from cordgt import train
 from cordgt.api import Run
 from cordgt.classify import classifier_settings, classify, classify_in, labels_of
 from cordgt.errors import DataError, RunError, SettingError
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.node import ClassifierSettings, NodeTask, embeddings, figures, fit
 

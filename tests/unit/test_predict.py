@@ -13,10 +13,10 @@ import torch
 
 from cordgt.api import Run, train
 from cordgt.errors import DataError, SettingError
-from cordgt.events import EventStream, TimeAxis
-from cordgt.metrics import link_metrics
+from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.predict import KNOWN, NEWCOMER, UNTRAINED
 from cordgt.tasks.link import LinkTask, history_of, score_queries
+from cordgt.tasks.metrics import link_metrics
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1, "lr": 0.01}
 NUMBERS = TimeAxis("number")

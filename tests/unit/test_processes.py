@@ -20,19 +20,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordgt import launch, processes
 from cordgt.bench import shared as shared_bench
 from cordgt.bench.machine import Limits
 from cordgt.bench.place import Place
 from cordgt.errors import RunError, SettingError
-from cordgt.events import EventStream, TimeAxis
+from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.machine import launch, processes
+from cordgt.machine.processes import Group
 from cordgt.models.base import LinkModel
-from cordgt.network import make_network
-from cordgt.processes import Group
 from cordgt.settings import Settings, make
-from cordgt.step import Step
 from cordgt.tasks.link import LinkTask, rank, score_queries
-from cordgt.training import check_may_share
+from cordgt.training.loop import check_may_share
+from cordgt.training.network import make_network
+from cordgt.training.step import Step
 
 DEVICE = torch.device("cpu")
 SMALL = {"hidden": 8, "heads": 2, "fanout": (3,), "td_dim": 8, "sd_dim": 8, "layers": 1}

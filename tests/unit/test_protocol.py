@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import SettingError
-from cordgt.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol, cuts
+from cordgt.tasks.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol, cuts
 
 
 def test_defaults_are_the_decided_ones() -> None:

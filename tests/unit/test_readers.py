@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cordgt import readers
 from cordgt.errors import DataError
-from cordgt.events import EventStream, TimeAxis
-from cordgt.readers import read_events, read_ids, read_pairs
+from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.reading import readers
+from cordgt.reading.readers import read_events, read_ids, read_pairs
 
 ROWS = [("7", "x", "1.5"), ("x", "7", "2"), ("é", "x", "2"), ("7", "7", "9")]
 
@@ -400,14 +400,14 @@ class Blocked:
         if name.split(".")[0] == "pandas":
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Blocked())
-from cordgt.readers import read_events
+from cordgt.reading.readers import read_events
 assert read_events(sys.argv[1]).n_events == 4
 """
 
 
 def test_files_read_where_pandas_is_not_installed(tmp_path: Path) -> None:
     path = write(tmp_path / "e.csv", TEXTS["csv"])
-    source = Path(readers.__file__).parents[1]
+    source = Path(readers.__file__).parents[2]
     subprocess.run([sys.executable, "-c", NO_PANDAS, str(path)], check=True, env={"PYTHONPATH": str(source)})
 
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt import datasets
 from cordgt.api import Run, train
-from cordgt.events import EventStream, TimeAxis
-from cordgt.metrics import ap_and_auc
+from cordgt.datasets import by_name
+from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.models import MODELS
 from cordgt.models.cordgt import Cordgt, CordgtSettings
 from cordgt.report.asked import (
@@ -38,6 +37,7 @@ from cordgt.report.one import report
 from cordgt.report.page import Html, page, table, text, user_id
 from cordgt.report.several import comparison, differences
 from cordgt.tasks.link import split_scores
+from cordgt.tasks.metrics import ap_and_auc
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
 EVIL = "<script>alert('x')</script>&\"\u202e\x00"
@@ -356,7 +356,7 @@ def test_what_is_not_as_published_is_a_caution(run: Run) -> None:
         told = replace(look.task.stream, name="uci", notes=notes)
         return report(replace(look, task=replace(look.task, stream=told))).split('id="figures"')[0]
 
-    differs = datasets.difference("uci", look.task.stream)
+    differs = by_name.difference("uci", look.task.stream)
     assert "published: 1899" in lead(differs)
     assert "not read" not in lead("not read: a column")
     assert "published" not in lead()  # somebody's own file of that name

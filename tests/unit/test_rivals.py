@@ -20,16 +20,16 @@ from cordgt.api import Run, train
 from cordgt.audit.checks import FAIL
 from cordgt.audit.model import audit_model
 from cordgt.errors import SettingError
-from cordgt.events import EventStream, TimeAxis
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex
+from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.models.cawn import WalkEncoder
 from cordgt.models.parts import TemporalAttention, TimeEncoding, TransformerLayer
-from cordgt.network import make_network
-from cordgt.protocol import Protocol
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
-from cordgt.watching import Silent
+from cordgt.tasks.protocol import Protocol
+from cordgt.training.network import make_network
+from cordgt.training.watching import Silent
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {

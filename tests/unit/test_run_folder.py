@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from cordgt.api import Run, train
 from cordgt.errors import CordgtError, RunError
-from cordgt.events import EventStream, TimeAxis
+from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.run import RunFolder, fingerprint
 from cordgt.settings import Settings, make
 

@@ -11,11 +11,11 @@ import pytest
 from cordgt import models, search
 from cordgt.api import train_run
 from cordgt.errors import RunError, SettingError
-from cordgt.events import EventStream, TimeAxis
+from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.run import RunFolder
 from cordgt.settings import make
 from cordgt.tasks import link
-from cordgt.watching import Silent
+from cordgt.training.watching import Silent
 
 SMALL: dict[str, Any] = {"hidden": 4, "time_dim": 4, "layers": 1, "epochs": 1, "batch_size": 50}
 TRIED = search.combinations({"neighbours": (1, 2), "lr": (0.01, 0.001)})

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.context import SAMPLINGS
 from cordgt.errors import SettingError
 from cordgt.models import MODELS
 from cordgt.models.cordgt import CordgtSettings
-from cordgt.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol
+from cordgt.past.context import SAMPLINGS
 from cordgt.settings import (
     Settings,
     Training,
@@ -27,7 +26,8 @@ from cordgt.settings import (
     parse_toml,
     read_config,
 )
-from cordgt.split import SPLITS
+from cordgt.tasks.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol
+from cordgt.tasks.split import SPLITS
 
 # --- round trip ---
 

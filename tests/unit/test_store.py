@@ -20,18 +20,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cordgt import chunks, files, growing, hidden_index, index_files, pieces, store_append, store_build
+from cordgt import files
 from cordgt.api import Run, train
-from cordgt.conversion import append_to, convert_to_store, kept_columns
+from cordgt.conversion import append, build
+from cordgt.conversion.append import REWRITTEN
+from cordgt.conversion.convert import append_to, convert_to_store, kept_columns
 from cordgt.errors import DataError, RunError
-from cordgt.events import EventStream, TimeAxis
+from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
+from cordgt.events.ids import NodeIds
+from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.files import exclusive, is_held
-from cordgt.fingerprints import fingerprint_of, ids_fingerprint_of
-from cordgt.ids import NodeIds
-from cordgt.index import TemporalIndex
-from cordgt.readers import read_events
-from cordgt.store import ABOUT, EVENTS, INDEX, LOOKUP, MASKED_LOCK, NAMES, locked, open_store, unfinished
-from cordgt.store_append import REWRITTEN
+from cordgt.past.index import TemporalIndex
+from cordgt.reading import chunks, pieces
+from cordgt.reading.readers import read_events
+from cordgt.store import growing, hidden_index, index_files
+from cordgt.store.folder import ABOUT, EVENTS, INDEX, LOOKUP, MASKED_LOCK, NAMES, locked, open_store, unfinished
 
 
 class Cut(BaseException):
@@ -72,7 +75,7 @@ def cut_before_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monke
         replace(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_build.os, "replace", cut)
+        patch.setattr(build.os, "replace", cut)
         yield patch
 
 
@@ -111,7 +114,7 @@ def test_a_replacement_cut_off_at_the_end_goes_on(
 
 def test_a_replacement_cut_off_after_the_end_begins_anew(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(Cut):
-        patch.setattr("cordgt.store.Store.sweep", cut_off)
+        patch.setattr("cordgt.store.folder.Store.sweep", cut_off)
         convert_to_store(stream(40, seed=2), made, replace=True)
     assert convert_to_store(stream(40, seed=2), made, replace=True).n_events == 40
 
@@ -298,7 +301,7 @@ def test_another_stream_of_the_same_times_is_not_taken_for_it(tmp_path: Path, mo
         replace(one, ids=NodeIds(pa.array([f"n{k}" for k in range(one.n_nodes)]))),
     ):
         with monkeypatch.context() as patch, pytest.raises(Cut):
-            patch.setattr(store_build, "write_events", cut_off)  # all is read
+            patch.setattr(build, "write_events", cut_off)  # all is read
             convert_to_store(one, tmp_path / "log.store", replace=True)
         found = convert_to_store(changed, tmp_path / "log.store", replace=True)
         expected = convert_to_store(changed, tmp_path / "other.store", replace=True)
@@ -310,7 +313,7 @@ def test_node_features_that_changed_are_read_again(tmp_path: Path, monkeypatch: 
     log.write_text("src,dst,time\n1,2,3\n2,1,4\n")
     nodes.write_text("id,x\n1,5\n2,6\n")
     with monkeypatch.context() as patch, pytest.raises(Cut):
-        patch.setattr(store_build, "_put_in_place", cut_off)
+        patch.setattr(build, "_put_in_place", cut_off)
         convert_to_store(log, tmp_path / "log.store", node_features=nodes)
     assert (part / ABOUT).exists()
     nodes.write_text("id,x\n1,50\n2,60\n")
@@ -464,7 +467,7 @@ def test_a_failed_merge_leaves_nothing(made: Path, monkeypatch: pytest.MonkeyPat
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(DataError, match=r"No space left.*the same command goes on"):
-        patch.setattr(store_build, "write_events", write_events)
+        patch.setattr(build, "write_events", write_events)
         append_to(made, stream(5), late="merge")
     assert during == [before]
     assert (sizes(made), list(made.glob("index-*"))) == (before, [])
@@ -474,8 +477,8 @@ def test_a_failed_merge_leaves_nothing(made: Path, monkeypatch: pytest.MonkeyPat
 def test_what_a_killed_append_left_is_cut_off(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sizes(made)
     with monkeypatch.context() as patch, pytest.raises(Cut):
-        patch.setattr(store_append, "write_index", cut_off)
-        patch.setattr(store_append, "_undo", lambda _: None)  # as after a kill
+        patch.setattr(append, "write_index", cut_off)
+        patch.setattr(append, "_undo", lambda _: None)  # as after a kill
         append_to(made, stream(500, seed=1, start=1000))
     assert sizes(made) != before
     with pytest.raises(DataError, match="before the last event"):
@@ -485,13 +488,13 @@ def test_what_a_killed_append_left_is_cut_off(made: Path, monkeypatch: pytest.Mo
 
 def test_an_append_stopped_after_its_end_is_whole(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C just after ``store.json`` was replaced: its new files stay."""
-    write = store_append.Store.write
+    write = append.Store.write
 
     def write_then_stop(self: Any, folder: Path | None = None) -> None:
         write(self, folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store_append.Store, "write", write_then_stop)
+    monkeypatch.setattr(append.Store, "write", write_then_stop)
     with pytest.raises(KeyboardInterrupt):
         append_to(made, stream(5, start=1000))
     open_store(made).check()

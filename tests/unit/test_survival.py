@@ -16,15 +16,14 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt import out_of_memory
-from cordgt import training as loop
 from cordgt.api import Run, train
 from cordgt.errors import RunError
-from cordgt.events import EventStream, TimeAxis
+from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.machine.stopping import Stop, Stopped, listening
 from cordgt.models.cordgt import Cordgt
 from cordgt.run import RunFolder
-from cordgt.stopping import Stop, Stopped, listening
-from cordgt.watching import Silent
+from cordgt.training import loop, out_of_memory
+from cordgt.training.watching import Silent
 
 TINY: dict[str, Any] = {
     "hidden": 8, "heads": 2, "fanout": (3,), "td_dim": 8, "sd_dim": 8, "dropout": 0.3,
@@ -209,7 +208,7 @@ print(torch.get_num_threads())
 @pytest.mark.parametrize("n", [1, 2])
 def test_compiled_loops_leave_torch_its_threads(tmp_path: Path, n: int) -> None:
     """numba sets the number for both, the first time it runs in a process; the last bits depend on it."""
-    paths = os.pathsep.join([str(Path(loop.__file__).parents[1]), str(Path(__file__).parent)])
+    paths = os.pathsep.join([str(Path(loop.__file__).parents[2]), str(Path(__file__).parent)])
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_NUM_THREADS"} | {"PYTHONPATH": paths}
     command = [sys.executable, "-c", THREADS, str(n), str(tmp_path / "run")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)

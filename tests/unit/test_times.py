@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError, RowError
-from cordgt.times import TimeAxis, looks_like_time
+from cordgt.events.times import TimeAxis, looks_like_time
 
 SECOND = 1_000_000
 NEW_YEAR = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * SECOND

@@ -17,19 +17,19 @@ import pytest
 import torch
 
 from cordgt.api import Run, train, train_run
-from cordgt.devices import choose_device
 from cordgt.errors import DataError, RunError, SettingError
-from cordgt.events import EventStream, TimeAxis
+from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.models import cordgt as models_cordgt
-from cordgt.network import make_network
-from cordgt.protocol import Protocol
 from cordgt.run import RunFolder
 from cordgt.seeds import train_seeds
 from cordgt.settings import make
-from cordgt.step import Average
 from cordgt.tasks import link as tasks_link
 from cordgt.tasks.link import LinkTask
-from cordgt.watching import Silent
+from cordgt.tasks.protocol import Protocol
+from cordgt.training.devices import choose_device
+from cordgt.training.network import make_network
+from cordgt.training.step import Average
+from cordgt.training.watching import Silent
 
 TINY: dict[str, Any] = {
     "hidden": 8,
@@ -208,13 +208,13 @@ def test_which_epoch_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return {"ap": next(told, 0.1), "auc": 0.5, "ap_batch": 0.5, "auc_batch": 0.5, "events": 1}
 
     with monkeypatch.context() as patched:
-        patched.setattr("cordgt.training.evaluate", scripted)
+        patched.setattr("cordgt.training.loop.evaluate", scripted)
         run = fit(tmp_path / "run", epochs=9, patience=3)
     assert (run.metrics["epochs"], run.metrics["best_epoch"]) == (5, 2)
     assert [r["best_epoch"] for r in history(run.path)] == [1, 2, 2, 2, 2]
     told = iter([0.6, 0.8])
     with monkeypatch.context() as patched:
-        patched.setattr("cordgt.training.evaluate", scripted)
+        patched.setattr("cordgt.training.loop.evaluate", scripted)
         two = fit(tmp_path / "two", epochs=2, patience=3)
     assert_same_weights(weights(run.path), weights(two.path))
 

@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt.counting import Counts, counts_of
-from cordgt.events import EventStream
+from cordgt.datasets.synthetic import synthetic_stream
+from cordgt.events.stream import EventStream
+from cordgt.machine.counting import Counts, counts_of
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt
-from cordgt.network import make_network
 from cordgt.settings import make
-from cordgt.step import Step
-from cordgt.synthetic import synthetic_stream
 from cordgt.tasks.link import LinkTask, score_queries
+from cordgt.training.network import make_network
+from cordgt.training.step import Step
 
 PINS = Path(__file__).with_name("work.json")
 BATCH = 24

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from cordgt.events import EventStream
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex
+from cordgt.events.stream import EventStream
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex
 from cordgt.tasks.link import LinkTask
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from cordgt.audit.checks import FAIL, NOTE, OK, WARNING, Check
 from cordgt.errors import DataError
-from cordgt.events import EventStream
-from cordgt.protocol import Protocol
+from cordgt.events.stream import EventStream
 from cordgt.tasks.link import split_of
+from cordgt.tasks.protocol import Protocol
 
 
 def audit_data(stream: EventStream, protocol: Protocol) -> list[Check]:

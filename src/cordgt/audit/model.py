@@ -17,12 +17,12 @@ from torch import Tensor
 from cordgt.arrays import evenly
 from cordgt.audit.changes import Events, history_from, made_anew, other_futures, other_records, renamed, without_events
 from cordgt.audit.checks import DESIGN, FAIL, OK, Check
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel, tensors
 from cordgt.models.memory import MemoryModel
-from cordgt.protocol import cuts
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex
 from cordgt.tasks.link import LinkTask, score_queries
+from cordgt.tasks.protocol import cuts
 
 BATCHES = 8  # of the sample, for what rebuilds the index
 TOLERANCE = {"cpu": 1e-5, "cuda": 1e-4}  # of scores in batches of other shapes, which add up in another order

@@ -11,11 +11,11 @@ from typing import Any
 from cordgt.bench.place import Place
 from cordgt.bench.stages import evaluate, index, sample, whole_step
 from cordgt.bench.suite import about
+from cordgt.datasets.twins import is_twin, twin_stream
 from cordgt.errors import DataError, SettingError
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.files import write_atomically
 from cordgt.settings import Settings
-from cordgt.twins import is_twin, twin_stream
 
 EVENTS = (1, 4, 16)  # times the events
 CONTEXT = (1, 2, 4)  # times the first hop's fan-out

@@ -11,10 +11,10 @@ from cordgt import kernels
 from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.timing import Stopwatch, Timing, summary, timed
-from cordgt.context import sample_trees
-from cordgt.counting import counts_of
-from cordgt.history import Queries
+from cordgt.machine.counting import counts_of
 from cordgt.models.cordgt import Cordgt
+from cordgt.past.context import sample_trees
+from cordgt.past.history import Queries
 
 
 def queries_of(place: Place) -> Queries:

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from cordgt import models
 from cordgt.bench.machine import Limits
-from cordgt.context import TreeShape
-from cordgt.devices import use_precision
 from cordgt.errors import SettingError
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
-from cordgt.network import make_network
-from cordgt.out_of_memory import fits_told, memory_explained, what_fits
+from cordgt.past.context import TreeShape
 from cordgt.settings import Settings
-from cordgt.step import Average, Step
 from cordgt.tasks.link import LinkTask
+from cordgt.training.devices import use_precision
+from cordgt.training.network import make_network
+from cordgt.training.out_of_memory import fits_told, memory_explained, what_fits
+from cordgt.training.step import Average, Step
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from cordgt import processes
 from cordgt.bench.place import Place
 from cordgt.bench.timing import Stopwatch, summary
 from cordgt.errors import RunError, SettingError
-from cordgt.launch import FIGURES, cores, launch
-from cordgt.step import Step
+from cordgt.machine import processes
+from cordgt.machine.launch import FIGURES, cores, launch
+from cordgt.training.step import Step
 
 
 def counts_of(text: str) -> list[int]:

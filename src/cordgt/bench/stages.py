@@ -15,14 +15,14 @@ from cordgt.bench.parts import ForwardParts, less, queries_of, step_parts, trees
 from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.timing import timed
-from cordgt.context import TreeShape, sample_trees
-from cordgt.counting import batch_that_fits, counts_of, free_memory, peak_bytes, peak_of
 from cordgt.errors import SettingError
-from cordgt.history import Queries
-from cordgt.index import TemporalIndex
-from cordgt.out_of_memory import events_at_once, peak_at_once
-from cordgt.step import CapturedStep, Step
+from cordgt.machine.counting import batch_that_fits, counts_of, free_memory, peak_bytes, peak_of
+from cordgt.past.context import TreeShape, sample_trees
+from cordgt.past.history import Queries
+from cordgt.past.index import TemporalIndex
 from cordgt.tasks.link import score_queries
+from cordgt.training.out_of_memory import events_at_once, peak_at_once
+from cordgt.training.step import CapturedStep, Step
 
 NEIGHBOURS = 20  # of the sampling figure that can be compared: one hop of so many
 

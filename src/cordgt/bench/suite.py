@@ -15,11 +15,11 @@ from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.stages import STAGES
 from cordgt.errors import SettingError
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.files import write_atomically
-from cordgt.out_of_memory import memory_explained
+from cordgt.machine.threads import keep_threads
 from cordgt.settings import Settings
-from cordgt.threads import keep_threads
+from cordgt.training.out_of_memory import memory_explained
 
 ALL = ("machine", *STAGES)
 

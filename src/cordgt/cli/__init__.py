@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt import console
-from cordgt.cli import asking, data, fetch, figures, others, report, reproduce, store, training
+from cordgt.cli import asking, console, data, fetch, figures, others, report, reproduce, store, training
 from cordgt.cli.parts import BEGUN
 from cordgt.cli.processes import among_others
 from cordgt.errors import CordgtError

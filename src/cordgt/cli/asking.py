@@ -46,8 +46,8 @@ def predict(
     A score lies between 0 and 1 and compares with random partners; it is not how often they will meet.
     Column options are for the pairs, and for the events where both are given and have these columns.
     """
-    from cordgt import answers
-    from cordgt.readers import read_pairs
+    from cordgt.cli import answers
+    from cordgt.reading.readers import read_pairs
 
     answers.check_output(output)
     answers.check_json(json_)
@@ -82,8 +82,8 @@ def recommend(
 
     Partners are destinations of the history, never the node itself.
     """
-    from cordgt import answers
-    from cordgt.readers import read_ids
+    from cordgt.cli import answers
+    from cordgt.reading.readers import read_ids
 
     if (source is None) == (sources is None):
         raise SettingError("Give either --source ID or --sources FILE.")
@@ -122,9 +122,9 @@ def embed(
     node_features: NodeFeatures = None,
 ) -> None:
     """A vector for each node at a time."""
-    from cordgt import answers
-    from cordgt.columns import those_named_in
-    from cordgt.readers import read_ids
+    from cordgt.cli import answers
+    from cordgt.reading.columns import those_named_in
+    from cordgt.reading.readers import read_ids
 
     answers.check_output(output)
     loaded = open_run(run, device, events, given_columns(src, dst, time, label, features, None, node_features))

@@ -18,7 +18,8 @@ from cordgt.cli.parts import given_columns
 
 def data_list(json_: Json = None) -> None:
     """Datasets known by name, and where they are."""
-    from cordgt import answers, datasets
+    from cordgt.cli import answers
+    from cordgt.datasets import by_name
 
     answers.check_json(json_)
     rows = [
@@ -28,7 +29,7 @@ def data_list(json_: Json = None) -> None:
             "events": k.links,
             "found": "generated" if k.generated else k.path and str(k.path),
         }
-        for k in datasets.list_known()
+        for k in by_name.list_known()
     ]
     answers.show(rows, json_)
 
@@ -45,9 +46,10 @@ def data_describe(
     json_: Json = None,
 ) -> None:
     """What is in DATA, and what was assumed in reading it."""
-    from cordgt import answers, datasets
-    from cordgt.describe import describe
+    from cordgt.cli import answers
+    from cordgt.datasets import by_name
+    from cordgt.events.describe import describe
 
     answers.check_json(json_)
-    stream = datasets.load(data, **given_columns(src, dst, time, label, features, ids, node_features))
+    stream = by_name.load(data, **given_columns(src, dst, time, label, features, ids, node_features))
     answers.show_facts(describe(stream), json_)  # the notes are among them

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cordgt import console
+from cordgt.cli import console
 from cordgt.cli.options import Json, flag
 
 
@@ -27,8 +27,8 @@ def data_fetch(
 
     What was cut off goes on where it was. Nodes and links must be as published; intensity is shown beside.
     """
-    from cordgt import answers
-    from cordgt.fetch import fetch
+    from cordgt.cli import answers
+    from cordgt.datasets.fetch import fetch
 
     answers.check_json(json_)
     with console.Receiving() as bar:

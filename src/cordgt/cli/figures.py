@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cordgt import console
+from cordgt.cli import console
 from cordgt.cli.options import (
     Device,
     Dst,
@@ -62,7 +62,7 @@ def evaluate(
 ) -> None:
     """Measure a run again: as it was, or with another visibility, batch size, negatives, or as a ranking."""
     share(processes, run)
-    from cordgt import answers
+    from cordgt.cli import answers
     from cordgt.settings import parse_assignments
 
     answers.check_json(json_)
@@ -97,7 +97,7 @@ def compare(
 
     Runs on other data or under another protocol are refused. What an evaluation may change can be set for both.
     """
-    from cordgt import answers
+    from cordgt.cli import answers
     from cordgt.compare import compare_runs, table_rows
     from cordgt.errors import check_choice
     from cordgt.settings import parse_assignments
@@ -143,10 +143,10 @@ def audit(
 
     Column options are for DATA. A run is checked as it was measured, or with what --set changes of that.
     """
-    from cordgt import answers
     from cordgt.audit.checks import failed
     from cordgt.audit.data import audit_data
     from cordgt.audit.model import audit_model
+    from cordgt.cli import answers
     from cordgt.settings import make, parse_assignments
 
     answers.check_json(json_)

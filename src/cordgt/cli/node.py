@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from cordgt import console
+from cordgt.cli import console
 from cordgt.cli.parts import BEGUN
 from cordgt.cli.processes import started_as_one_of_several
 from cordgt.errors import DataError, MissingColumn, SettingError, check_choice
@@ -47,18 +47,19 @@ def train_classifier(
     json_: str | None,
 ) -> None:
     """Train it, keep it in a folder, and show its figures."""
-    from cordgt import answers, datasets
     from cordgt.api import Run
     from cordgt.classify import check_encoder, classifier_settings, classify_in, labels_of
+    from cordgt.cli import answers
+    from cordgt.datasets import by_name
     from cordgt.settings import parse_assignments
 
     settings = classifier_settings(parse_assignments(assignments))
     run = Run.load(encoder, device)
     check_encoder(run)
     asked = {k: v for k, v in columns.items() if k != "ids" or v != "auto"}
-    known = data in datasets.KNOWN or datasets.find(data) is not None
+    known = data in by_name.KNOWN or by_name.find(data) is not None
     try:
-        stream = datasets.load(data, **(asked if known else run.columns_for(data, asked, labels_needed=True)))
+        stream = by_name.load(data, **(asked if known else run.columns_for(data, asked, labels_needed=True)))
     except MissingColumn as error:
         if error.role != "label" or "label" in asked:
             raise

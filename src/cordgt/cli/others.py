@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cordgt import __version__, console
+from cordgt import __version__
+from cordgt.cli import console
 from cordgt.cli.options import (
     Device,
     Json,
@@ -25,10 +26,10 @@ from cordgt.errors import SettingError
 
 def list_models(json_: Json = None) -> None:
     """The models, and the settings each of them takes."""
-    from cordgt import answers
+    from cordgt.cli import answers
     from cordgt.models import MODELS
-    from cordgt.protocol import Protocol
     from cordgt.settings import Training
+    from cordgt.tasks.protocol import Protocol
 
     answers.check_json(json_)
     rows = [
@@ -49,8 +50,8 @@ def demo(
     json_: Json = None,
 ) -> None:
     """Train on a generated stream, compare with an oracle that knows the truth, and ask a few questions."""
-    from cordgt import answers
-    from cordgt.demo import run_demo
+    from cordgt.cli import answers
+    from cordgt.cli.demo import run_demo
 
     answers.check_json(json_)
     found = run_demo(out, seed, device, quiet=json_ == "-")
@@ -101,10 +102,10 @@ def bench(
 
     Times are medians. The columns matrix and memory say which share of the machine's matrix rate and bandwidth that is.
     """
-    from cordgt import answers
     from cordgt.bench import growth, report, suite
-    from cordgt.devices import choose_device
+    from cordgt.cli import answers
     from cordgt.errors import check_choice
+    from cordgt.training.devices import choose_device
 
     check_choice("STAGE", stage, (*suite.ALL, "all", "growth", "processes"))
     if started_as_one_of_several() and stage != "processes":
@@ -153,7 +154,7 @@ def show_version(json_: Json = None) -> None:
     import pyarrow
     import torch
 
-    from cordgt import answers
+    from cordgt.cli import answers
 
     versions = {"cordgt": __version__, "python": platform.python_version(), "torch": torch.__version__}
     versions |= {"numba": numba.__version__, "pyarrow": pyarrow.__version__}

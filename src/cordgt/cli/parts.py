@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cordgt import console
+from cordgt.cli import console
 from cordgt.cli.processes import (
     started_as_one_of_several,
 )
@@ -32,9 +32,9 @@ def given_columns(*values: Any) -> dict[str, Any]:
 
 
 def load_data(data: str, columns: dict[str, Any]) -> Any:
-    from cordgt import datasets
+    from cordgt.datasets import by_name
 
-    stream = datasets.load(data, **columns)
+    stream = by_name.load(data, **columns)
     for text in stream.notes:
         console.note(f"{stream.name}: {text}")
     return stream
@@ -58,7 +58,7 @@ def settings_for(
     data: str, model: str | None, config: Path | None, assignments: list[str], seed: int | None, init: Path | None
 ) -> Settings:
     """Defaults, then the paper's settings for a known dataset, then those of --init, then the file, then --set."""
-    from cordgt import datasets
+    from cordgt.datasets import by_name
     from cordgt.run import RunFolder
     from cordgt.settings import Given, make, parse_assignments, read_config
 
@@ -67,8 +67,8 @@ def settings_for(
     model = model or of_file.model or ("cordgt" if of_init is None else of_init.model)
     seed = seed if seed is not None else of_file.seed or 0
     chosen = of_file.keys | parse_assignments(assignments)
-    before: dict[str, Any] = datasets.paper_settings(data, model)
-    whose = "its authors'" if model in datasets.NOT_IN_PAPER else "the paper's"
+    before: dict[str, Any] = by_name.paper_settings(data, model)
+    whose = "its authors'" if model in by_name.NOT_IN_PAPER else "the paper's"
     told = f"{data} is known; {whose} settings for it"
     if of_init is not None and of_init.model == model:
         before, told = vars(of_init.model_settings), f"settings of {init}, where the training starts from"
@@ -102,7 +102,7 @@ def columns_of_questions(run: Run, path: Path, asked: dict[str, Any], *, beside_
 
     Beside --events the options may be meant for the events alone, and count here only where they fit.
     """
-    from cordgt.columns import can_be_read_twice, fit, those_named_in
+    from cordgt.reading.columns import can_be_read_twice, fit, those_named_in
 
     if not can_be_read_twice(path):
         return asked
@@ -116,7 +116,7 @@ def columns_of_questions(run: Run, path: Path, asked: dict[str, Any], *, beside_
 @contextmanager
 def resumable() -> Iterator[None]:
     """Says how an interrupted training goes on: 130 after Ctrl-C, 143 after SIGTERM."""
-    from cordgt.stopping import Stopped
+    from cordgt.machine.stopping import Stopped
 
     BEGUN.set(True)
     try:
@@ -138,7 +138,7 @@ def suggest(folder: Path, stream: Any) -> None:
 
 
 def show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> None:
-    from cordgt import answers
+    from cordgt.cli import answers
 
     if json_ is not None:
         answers.write_json(metrics, json_)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cordgt import console
+from cordgt.cli import console
 from cordgt.errors import CordgtError, SettingError
-from cordgt.launch import FIGURES, MEETING, launch
+from cordgt.machine.launch import FIGURES, MEETING, launch
 
 if TYPE_CHECKING:
     from cordgt.bench.place import Place
@@ -37,7 +37,7 @@ def started_as_one_of_several() -> bool:
     """By torchrun or by `launch`; told without loading torch where it is clear."""
     if "WORLD_SIZE" not in os.environ:
         return False
-    from cordgt import processes
+    from cordgt.machine import processes
 
     return processes.asked()
 
@@ -75,7 +75,7 @@ def leads() -> bool:
     """False in all processes but the first, which alone answers."""
     if "WORLD_SIZE" not in os.environ:
         return True
-    from cordgt import processes
+    from cordgt.machine import processes
 
     return processes.current().leads
 
@@ -92,7 +92,7 @@ def among_others(command: str) -> Iterator[None]:
             console.err.quiet = False
             raise
         return
-    from cordgt import processes
+    from cordgt.machine import processes
 
     console.out.quiet = console.err.quiet = quiet
     if command not in SHARED:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cordgt import console
+from cordgt.cli import console
 from cordgt.cli.options import Device
 from cordgt.errors import RunError, SettingError
 
@@ -37,8 +37,8 @@ def report(
 
     It needs no network and can be passed on: figures, curves, where the model is right and wrong, and why.
     """
-    from cordgt import answers
     from cordgt.api import Run
+    from cordgt.cli import answers
     from cordgt.files import write_text
     from cordgt.report.one import FILE
     from cordgt.report.one import report as of_one

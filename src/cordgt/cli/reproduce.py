@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cordgt import console
+from cordgt.cli import console
 from cordgt.cli.options import Device, Json, Set, flag
 from cordgt.errors import SettingError
 
@@ -67,12 +67,12 @@ def reproduce(
     What is finished is skipped, what was interrupted goes on. A finished cell is a small JSON file below OUT/cells:
     folders of several machines are merged by copying these.
     """
-    from cordgt import answers
-    from cordgt.devices import choose_device
+    from cordgt.cli import answers
     from cordgt.experiments import catalogue, outlook
     from cordgt.experiments.cells import Store, choose_datasets, parse_models, parse_seeds, parse_shard
     from cordgt.experiments.tables import Asked
     from cordgt.settings import parse_assignments
+    from cordgt.training.devices import choose_device
 
     answers.check_json(json_)
     if name is None and not list_:
@@ -113,7 +113,7 @@ def reproduce(
 
 
 def _show_list(rows: list[dict[str, Any]], device: str, json_: str | None) -> None:
-    from cordgt import answers
+    from cordgt.cli import answers
 
     if json_ is not None:
         answers.write_json(rows, json_)
@@ -193,7 +193,7 @@ class _Told:
 
 def _write(experiment: Experiment, name: str, asked: Asked, store: Store, json_: str | None) -> None:
     """The table, if any of its cells is finished: an empty one would only look like a result."""
-    from cordgt import answers
+    from cordgt.cli import answers
     from cordgt.experiments import tables
 
     if experiment.cells is not None and all(store.read(cell) is None for cell in experiment.cells(asked)):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from cordgt import console
+from cordgt.cli import console
 from cordgt.cli.options import Dst, Features, Ids, Label, NodeFeatures, Src, Time, flag
 from cordgt.cli.parts import load_data
 from cordgt.errors import DataError, check_choice
@@ -89,8 +89,8 @@ def data_convert(
         raise DataError(f"{out}: names that end in .part are for stores that are being made. Choose another one.")
     if out.suffix.lower() not in ("", ".store") and not out.is_dir():
         raise DataError(f"{out} ends in '{out.suffix}'; .csv, .parquet, .store (or nothing, for a store) was expected.")
-    from cordgt.conversion import convert_to_store, parse_size
-    from cordgt.store import part_folder
+    from cordgt.conversion.convert import convert_to_store, parse_size
+    from cordgt.store.folder import part_folder
 
     size = parse_size(memory)
     with Progressing() as watcher:
@@ -105,9 +105,9 @@ def data_convert(
 
 
 def _convert_to_file(data: str, out: Path, columns: dict[str, Any]) -> None:
-    from cordgt import answers
-    from cordgt.conversion import check_store
-    from cordgt.readers import convert
+    from cordgt.cli import answers
+    from cordgt.conversion.convert import check_store
+    from cordgt.reading.readers import convert
 
     answers.check_output(out, (".csv", ".parquet"))
     with Progressing() as watcher:
@@ -139,9 +139,9 @@ def data_append(
     ids: Ids = "auto",
 ) -> None:
     """Add later events to a store. Until it is done, and where it fails, the store is what it was."""
-    from cordgt.conversion import append_to, kept_columns, parse_size
-    from cordgt.store import open_store
-    from cordgt.store_append import Late
+    from cordgt.conversion.append import Late
+    from cordgt.conversion.convert import append_to, kept_columns, parse_size
+    from cordgt.store.folder import open_store
 
     options = {"src": src, "dst": dst, "time": time, "label": label, "features": features, "ids": ids}
     before, size = open_store(store), parse_size(memory)
@@ -167,8 +167,8 @@ def data_append(
 
 def data_check(store: StoreDir) -> None:
     """Read every byte of a store, and of the indexes for training in it, and compare it with its checksums."""
-    from cordgt.hidden_index import check_indexes
-    from cordgt.store import open_store
+    from cordgt.store.folder import open_store
+    from cordgt.store.hidden_index import check_indexes
 
     found = open_store(store)
     with Progressing() as watcher:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cordgt import console
-from cordgt.cli import node
+from cordgt.cli import console, node
 from cordgt.cli.options import (
     Data,
     Device,
@@ -100,11 +99,11 @@ def train(
     others |= {"--seeds": seeds, "--mask-draws": mask_draws, "--processes": processes, "--no-report": no_report}
     node.check_task(task, encoder, others)
     share(processes, data)
-    from cordgt import answers
     from cordgt.api import train_run
-    from cordgt.devices import choose_device
-    from cordgt.out_folder import default_folder
+    from cordgt.cli import answers
     from cordgt.seeds import spread, train_seeds
+    from cordgt.training.devices import choose_device
+    from cordgt.training.out_folder import default_folder
 
     answers.check_json(json_)
     columns = given_columns(src, dst, time, label, features, ids, node_features)
@@ -178,11 +177,12 @@ def search(
     json_: Json = None,
 ) -> None:
     """Try combinations of settings on DATA, judged on validation data alone; the test period stays unseen."""
-    from cordgt import answers, models
-    from cordgt.devices import choose_device
+    from cordgt import models
+    from cordgt.cli import answers
     from cordgt.search import check_grid, combinations
     from cordgt.search import search as search_all
     from cordgt.settings import parse_assignments
+    from cordgt.training.devices import choose_device
 
     answers.check_json(json_)
     settings = settings_for(data, model, config, set_, seed, None)

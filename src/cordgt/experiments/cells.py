@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cordgt import datasets
+from cordgt.datasets import by_name
+from cordgt.datasets.twins import ENDING, TWINS
 from cordgt.errors import DataError, SettingError, nearest
 from cordgt.files import write_text
 from cordgt.models import MODELS
 from cordgt.run import every_setting
 from cordgt.settings import Settings, make
-from cordgt.twins import ENDING, TWINS
 
 FORMAT = 1
 NOT_COMPARED = ("checkpoint_minutes",)  # settings that change no figure
@@ -85,7 +85,7 @@ def make_cell(
     Each seed has its own draw of masked nodes. The variant names what the changes make different, in the words of the
     settings, so that the same training has one name, however it was asked for.
     """
-    base: dict[str, Any] = datasets.paper_settings(data, model) | {"mask_seed": seed} | (QUICK if quick else {})
+    base: dict[str, Any] = by_name.paper_settings(data, model) | {"mask_seed": seed} | (QUICK if quick else {})
     usual = make(model, base, seed=seed)
     settings = make(model, base | dict(changes or {}), seed=seed, where="--set")
     before = flat(usual)
@@ -297,14 +297,14 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 def at_hand(data: str) -> bool:
     """Whether a dataset's name can be loaded on this machine."""
-    return data in datasets.GENERATED or datasets.find(data) is not None
+    return data in by_name.GENERATED or by_name.find(data) is not None
 
 
 def none_at_hand(names: Sequence[str]) -> str:
     """What to say where a table has no data to be made of."""
     return (
         f"None of the datasets of this table is at hand: {', '.join(names)}. Fetch one (`cordgt data fetch NAME`), put "
-        f"NAME/ml_NAME.csv into one of {', '.join(map(str, datasets.data_folders()))}, or name others with --datasets: "
+        f"NAME/ml_NAME.csv into one of {', '.join(map(str, by_name.data_folders()))}, or name others with --datasets: "
         "`cordgt data list`."
     )
 
@@ -328,7 +328,7 @@ def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = 
         if any(sign in name for sign in ("/", os.sep, ".")):
             raise SettingError(f"--datasets {name}: datasets are named here, not paths (see `cordgt data list`).")
         if trained and not at_hand(name):
-            datasets.resolve(name)  # says what is missing, and where it was looked for
+            by_name.resolve(name)  # says what is missing, and where it was looked for
             raise DataError(f"--datasets {name}: that is a file here, not a dataset by name (see `cordgt data list`).")
     return chosen
 

@@ -13,12 +13,12 @@ from cordgt.bench.growth import first_events
 from cordgt.bench.machine import Limits
 from cordgt.bench.place import Place
 from cordgt.bench.timing import timed
-from cordgt.counting import peak_bytes
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.experiments.cells import Cell
+from cordgt.machine.counting import peak_bytes
+from cordgt.machine.threads import keep_threads
 from cordgt.settings import Settings
-from cordgt.step import CapturedStep
-from cordgt.threads import keep_threads
+from cordgt.training.step import CapturedStep
 
 BATCHES = (50, 100, 200, 400)
 CONTEXTS = (0.5, 1, 2)  # times the nodes drawn at a hop

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from cordgt.api import Run
-from cordgt.figures import all_figures
-from cordgt.stopping import listening
+from cordgt.machine.stopping import listening
 from cordgt.tasks.link import evaluate
-from cordgt.watching import Heeding, Watcher
+from cordgt.training.figures import all_figures
+from cordgt.training.watching import Heeding, Watcher
 
 BATCH = 200  # events, of the means over batches: as others report them
 RANKED = "20"  # candidates: few, for every event of the test period is ranked by every model and seed

@@ -11,23 +11,23 @@ from typing import Any
 
 import torch
 
-from cordgt import datasets
 from cordgt.api import Run, train_run
 from cordgt.bench.growth import first_events
 from cordgt.classify import classify
-from cordgt.devices import choose_device
+from cordgt.datasets import by_name
 from cordgt.errors import DataError, RunError
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.experiments import provenance
 from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, finite, flat
 from cordgt.experiments.grow import grow
 from cordgt.experiments.hard import hard, ranked
 from cordgt.experiments.heat import heat
-from cordgt.out_folder import OtherRun, check_same
 from cordgt.run import RunFolder
 from cordgt.tasks.link import split_of
 from cordgt.tasks.node import positive_labels
-from cordgt.watching import Silent, Watcher
+from cordgt.training.devices import choose_device
+from cordgt.training.out_folder import OtherRun, check_same
+from cordgt.training.watching import Silent, Watcher
 
 # Hears of cells: {"what": "begins" | "ends" | "fails" | "stops" | "epoch" | "discards", "cell": its label, …}
 Tell = Callable[[dict[str, Any]], None]
@@ -55,14 +55,14 @@ UNTRAINED: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]
 
 def load_stream(data: str, quick: bool) -> EventStream:
     """A dataset by name; with ``quick`` its first events. Read again where its file has changed."""
-    path = datasets.find(data)
-    about = None if path is None or data in datasets.GENERATED else path.stat()
+    path = by_name.find(data)
+    about = None if path is None or data in by_name.GENERATED else path.stat()
     return _load(data, quick, None if about is None else (str(path), about.st_mtime_ns, about.st_size))
 
 
 @lru_cache(maxsize=1)  # cells of one dataset mostly follow each other
 def _load(data: str, quick: bool, _version: tuple[str, int, int] | None) -> EventStream:
-    stream = datasets.load(data)
+    stream = by_name.load(data)
     return first_events(stream, QUICK_EVENTS) if quick else stream
 
 

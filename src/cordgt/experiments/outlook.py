@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cordgt import datasets
+from cordgt.datasets import by_name
+from cordgt.datasets.twins import ENDING, TWINS
 from cordgt.experiments.catalogue import EXPERIMENTS, Experiment
 from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, at_hand, choose_datasets
 from cordgt.experiments.measures import MEASURES, UNTRAINED
@@ -13,7 +14,6 @@ from cordgt.experiments.statistics import all_datasets
 from cordgt.experiments.tables import Asked
 from cordgt.experiments.work import expected_seconds
 from cordgt.models import MODELS
-from cordgt.twins import ENDING, TWINS
 
 # Seconds of a training batch of 100 events on two CPU cores, about; docs/models.md says how some were measured.
 BATCH_SECONDS = {
@@ -38,7 +38,7 @@ GPU_USUALLY = 300
 
 def guess_seconds(cell: Cell, device: str) -> float | None:
     """A rough guess where nothing like it was trained yet; None for data of unknown size."""
-    known = datasets.KNOWN.get(cell.data)
+    known = by_name.KNOWN.get(cell.data)
     twin = TWINS.get(cell.data)
     events = known.links if known is not None else twin.events if twin is not None else None
     if events is None:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from cordgt.datasets import KNOWN
+from cordgt.datasets.by_name import KNOWN
 
 
 class Reported(NamedTuple):

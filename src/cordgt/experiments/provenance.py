@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 import cordgt
-from cordgt import datasets
-from cordgt.events import EventStream
+from cordgt.datasets import by_name
+from cordgt.events.stream import EventStream
 from cordgt.experiments.cells import Cell, flat, make_cell
 from cordgt.run import fingerprint
 from cordgt.settings import make
@@ -69,7 +69,7 @@ def about_stream(name: str, stream: EventStream) -> dict[str, Any]:
         "edge_features": stream.edge_dim,
         "node_features": stream.node_dim,
         "fingerprint": fingerprint(stream),
-        "differs": datasets.difference(name, stream),
+        "differs": by_name.difference(name, stream),
     }
 
 
@@ -80,7 +80,7 @@ def command(cell: Cell) -> str:
     where it is not finished.
     """
     if cell.kind == "link" and not cell.quick:
-        usual = make(cell.model, datasets.paper_settings(cell.data, cell.model))
+        usual = make(cell.model, by_name.paper_settings(cell.data, cell.model))
         words = ["cordgt", "train", cell.data, "--model", cell.model, "--seed", str(cell.seed)]
     else:
         usual = make_cell(cell.data, cell.model, cell.seed, quick=cell.quick).settings

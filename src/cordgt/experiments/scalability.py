@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from cordgt.datasets.twins import ENDING, is_twin
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import model_name
@@ -21,7 +22,6 @@ from cordgt.experiments.tables import (
     percent,
 )
 from cordgt.models import MODELS
-from cordgt.twins import ENDING, is_twin
 
 DATASETS = ("food", "outdoors")
 TRAINED = tuple(name for name, kind in MODELS.items() if kind.network.trains)

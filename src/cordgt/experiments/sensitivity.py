@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cordgt import datasets
+from cordgt.datasets import by_name
 from cordgt.experiments import plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.tables import Asked, Compared, Report, Section, data_name, gather, notes, percent
@@ -29,7 +29,7 @@ def _weights() -> dict[tuple[float, float], dict[str, Any]]:
 
 
 def _neighbours(data: str) -> dict[int, dict[str, Any]]:
-    rest = tuple(datasets.paper_settings(data).get("fanout", (20, 1)))[1:]
+    rest = tuple(by_name.paper_settings(data).get("fanout", (20, 1)))[1:]
     return {n: {"fanout": (n, *rest)} for n in NEIGHBOURS}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cordgt import datasets
-from cordgt.describe import describe
+from cordgt.datasets import by_name
 from cordgt.errors import DataError
+from cordgt.events.describe import describe
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Store, at_hand, none_at_hand
 from cordgt.experiments.measures import load_stream
@@ -18,7 +18,7 @@ COMPARED = {"nodes": "nodes", "events": "links", "edge_features": "link_attribut
 
 def all_datasets() -> tuple[str, ...]:
     """The paper's, whether at hand or not, then the others that are found by name."""
-    others = [k.name for k in datasets.list_known() if k.path is not None]
+    others = [k.name for k in by_name.list_known() if k.path is not None]
     return tuple(dict.fromkeys([*paper.figures()["datasets"], *others]))
 
 

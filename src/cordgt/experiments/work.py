@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
-from cordgt.devices import choose_device
 from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.measures import Tell, run_cell
-from cordgt.stopping import Interrupted, Stopped, interruptible, listening, time_limit
+from cordgt.machine.stopping import Interrupted, Stopped, interruptible, listening, time_limit
 from cordgt.tasks.link import SETTINGS
-from cordgt.watching import Silent, Watcher
+from cordgt.training.devices import choose_device
+from cordgt.training.watching import Silent, Watcher
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""`cordgt.draws` inside kernels: the same hashes, bit for bit, over uint64."""
+"""`cordgt.past.draws` inside kernels: the same hashes, bit for bit, over uint64."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Questions about the past on CUDA: trees, pair history and distances, one launch each.
 
-Twins: `cordgt.context._sample_plain`, `TemporalIndex._meetings_plain`, `cordgt.distance`.
+Twins: `cordgt.past.context._sample_plain`, `TemporalIndex._meetings_plain`, `cordgt.past.distance`.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def _distances(
     query, relation = tl.program_id(0).to(tl.int64) // n_relations, tl.program_id(0) % n_relations
     of = relation
     to = relation
-    if CORRELATED:  # the order of `cordgt.distance.relations`
+    if CORRELATED:  # the order of `cordgt.past.distance.relations`
         kind = (relation + n_others - 1) // n_others
         other_end = (relation + n_others - 1) % n_others + 1
         of = tl.where(kind <= 1, 0, other_end)

@@ -1,6 +1,6 @@
 """What history knows of context nodes and of pairs, on CUDA: one launch each.
 
-Twins: `cordgt.proximity._slots_plain` and `_pairs_plain`, whose columns these have, in their order.
+Twins: `cordgt.past.proximity._slots_plain` and `_pairs_plain`, whose columns these have, in their order.
 """
 
 from __future__ import annotations

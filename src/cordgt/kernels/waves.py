@@ -1,4 +1,4 @@
-"""Sinusoids of distances. Twin: the other half of `cordgt.encoding.sinusoids`."""
+"""Sinusoids of distances. Twin: the other half of `cordgt.models.encoding.sinusoids`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import SettingError
-from cordgt.history import History, Queries
+from cordgt.past.history import History, Queries
 
 
 class Reader(Protocol):
@@ -53,7 +53,8 @@ class LinkModel(nn.Module):
     def works_apart(self) -> bool:
         """Whether threads of a CPU may each work off a part of a batch, or of an evaluation, at the same time.
 
-        True where ``forward`` keeps nothing, draws only through `cordgt.attention`, and runs no parallel compiled loop.
+        True where ``forward`` keeps nothing, draws only through `cordgt.models.attention`, and runs no parallel
+        compiled loop.
         """
         return False
 

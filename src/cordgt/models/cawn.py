@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.cooccurrence import appearances
 from cordgt.errors import SettingError
-from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.parts import MergeHead, TimeEncoding, TransformerLayer, check_dropout, check_sizes, features
-from cordgt.walks import sample_walks
+from cordgt.past.cooccurrence import appearances
+from cordgt.past.history import History, Queries
+from cordgt.past.walks import sample_walks
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt import attention as on_cpu
 from cordgt import kernels
-from cordgt.context import SAMPLINGS, Context, TreeShape, in_pairs, sample_trees
-from cordgt.distance import Scale, tree_distances
-from cordgt.encoding import DistanceEncoding, sinusoids
 from cordgt.errors import SettingError, check_choice
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex
+from cordgt.models import attention as on_cpu
 from cordgt.models.base import LinkModel
+from cordgt.models.encoding import DistanceEncoding, sinusoids
 from cordgt.models.parts import MergeHead
+from cordgt.past.context import SAMPLINGS, Context, TreeShape, in_pairs, sample_trees
+from cordgt.past.distance import Scale, tree_distances
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class Cordgt(LinkModel):
         return -(-IN_CACHE // (4 * self.shape.size * self.settings.hidden))
 
     def works_apart(self) -> bool:
-        """Plain dropout draws from torch's generator, that of `cordgt.attention` does not."""
+        """Plain dropout draws from torch's generator, that of `cordgt.models.attention` does not."""
         return not kernels.plain_asked()
 
     def forward(self, batch: Trees) -> Tensor:

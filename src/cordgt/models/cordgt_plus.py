@@ -1,7 +1,7 @@
 """CorDGT+: CorDGT, told more of the past than its two distances. Each part is a setting, and can be left out.
 
 ``sampling=mixed`` shows a node's latest events beside drawn ones; ``slots`` tells every context node what history knows
-of it, ``pairs`` every pair (`cordgt.proximity`). All of it is counted from the first ``cut``
+of it, ``pairs`` every pair (`cordgt.past.proximity`). All of it is counted from the first ``cut``
 events, without parameters.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from cordgt import proximity
-from cordgt.context import Context
 from cordgt.errors import check_choice
-from cordgt.history import History, Queries
 from cordgt.models.cordgt import Cordgt, CordgtSettings, TreeReader, Trees, in_full
+from cordgt.past import proximity
+from cordgt.past.context import Context
+from cordgt.past.history import History, Queries
 
 
 @dataclass(frozen=True)

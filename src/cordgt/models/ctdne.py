@@ -18,13 +18,13 @@ import torch
 from numba import njit, prange
 from torch import Tensor, nn
 
-from cordgt import draws
-from cordgt.draws import below_u64, child_u64, mix_u64
 from cordgt.errors import SettingError, check_choice
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex, lower_bound_scalar
 from cordgt.models.base import LinkModel
 from cordgt.models.parts import check_sizes
+from cordgt.past import draws
+from cordgt.past.draws import below_u64, child_u64, mix_u64
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex, lower_bound_scalar
 
 STARTS = ("uniform", "linear")
 OPERATORS = ("hadamard", "mean", "l1", "l2")

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.cooccurrence import appearances
 from cordgt.errors import SettingError
-from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.parts import (
     MergeHead,
@@ -27,7 +25,9 @@ from cordgt.models.parts import (
     check_sizes,
     features,
 )
-from cordgt.recent import recent_events
+from cordgt.past.cooccurrence import appearances
+from cordgt.past.history import History, Queries
+from cordgt.past.recent import recent_events
 
 CHANNELS = 4  # node, event, time, co-occurrence
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_sizes, features
-from cordgt.recent import recent_events, recent_mean
+from cordgt.past.history import History, Queries
+from cordgt.past.recent import recent_events, recent_mean
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.context import Context, TreeShape, sample_trees
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex
 from cordgt.models.base import LinkModel
 from cordgt.models.cosines import cosines
 from cordgt.models.graph_attention import GraphAttention
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
+from cordgt.past.context import Context, TreeShape, sample_trees
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex
 
 KEPT_BYTES = 2**28  # of states kept on the way of a replay, so that going back is not going back to the start
 

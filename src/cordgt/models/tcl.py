@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import check_choice
-from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.parts import (
     MergeHead,
@@ -27,7 +26,8 @@ from cordgt.models.parts import (
     check_sizes,
     features,
 )
-from cordgt.recent import recent_events
+from cordgt.past.history import History, Queries
+from cordgt.past.recent import recent_events
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.context import SAMPLINGS, Context, TreeShape, sample_trees
 from cordgt.errors import check_choice
-from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.parts import (
     MergeHead,
@@ -27,6 +25,8 @@ from cordgt.models.parts import (
     check_sizes,
     features,
 )
+from cordgt.past.context import SAMPLINGS, Context, TreeShape, sample_trees
+from cordgt.past.history import History, Queries
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.context import SAMPLINGS, TreeShape
 from cordgt.errors import SettingError, check_choice
-from cordgt.history import History, Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
 from cordgt.models.tgat import AgedTreeReader, TgatLayer, children
+from cordgt.past.context import SAMPLINGS, TreeShape
+from cordgt.past.history import History, Queries
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from cordgt.arrays import evenly
-from cordgt.history import Queries
-from cordgt.metrics import ap_and_auc
 from cordgt.models.base import LinkModel
+from cordgt.past.history import Queries
 from cordgt.tasks.link import LinkTask, score_queries, whole_pairs
+from cordgt.tasks.metrics import ap_and_auc
 
 AT_MOST = 2000  # test events, unless asked otherwise
 

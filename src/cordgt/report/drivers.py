@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cordgt.context import Context
-from cordgt.distance import to_both_ends, tree_distances
-from cordgt.history import Queries
 from cordgt.models.base import LinkModel, moved
 from cordgt.models.cordgt import Cordgt, Trees
+from cordgt.past.context import Context
+from cordgt.past.distance import to_both_ends, tree_distances
+from cordgt.past.history import Queries
 from cordgt.tasks.link import LinkTask
 
 TRIED = 16  # nodes taken out of a pair's trees, those of largest influence

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.events import EventStream
+from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.report.asked import AT_MOST, Asked, Group, ask
 from cordgt.report.charts import Axis, number, reach

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from cordgt import datasets, models
-from cordgt.events import EventStream
+from cordgt import models
+from cordgt.datasets import by_name
+from cordgt.events.stream import EventStream
 from cordgt.predict import sigmoid
 from cordgt.report.asked import (
     Asked,
@@ -139,7 +140,7 @@ def _against(ap: float | None, floor: tuple[str, float] | None) -> str:
 
 def _cautions(look: Look) -> list[str]:
     """What a reader should know before trusting the numbers."""
-    said = datasets.differences_in(look.task.stream.notes)
+    said = by_name.differences_in(look.task.stream.notes)
     asked = look.asked
     if look.model.ranks:
         ranked = "" if "mrr" in look.metrics["test"]["transductive"] else " (`--set ranking=100`)"

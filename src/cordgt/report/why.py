@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cordgt.arrays import evenly
-from cordgt.history import Queries
+from cordgt.past.history import Queries
 from cordgt.predict import sigmoid
 from cordgt.report.asked import surprises, surprises_by_lead
 from cordgt.report.charts import heatmap

@@ -14,17 +14,17 @@ from torch import Tensor
 
 from cordgt.arrays import distinct
 from cordgt.errors import RunError, check_choice
-from cordgt.events import EventStream
-from cordgt.hidden_index import hidden_index
-from cordgt.history import History, Queries
-from cordgt.index import TemporalIndex, as_tensor
-from cordgt.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
+from cordgt.events.stream import EventStream
+from cordgt.machine.processes import ALONE, Group
+from cordgt.machine.threads import side_by_side
 from cordgt.models.base import LinkModel
-from cordgt.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners, negatives_key
-from cordgt.processes import ALONE, Group
-from cordgt.protocol import Protocol, cuts
-from cordgt.split import Split, split_events
-from cordgt.threads import side_by_side
+from cordgt.past.history import History, Queries
+from cordgt.past.index import TemporalIndex, as_tensor
+from cordgt.store.hidden_index import hidden_index
+from cordgt.tasks.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
+from cordgt.tasks.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners, negatives_key
+from cordgt.tasks.protocol import Protocol, cuts
+from cordgt.tasks.split import Split, split_events
 
 PARTS = ("validation", "test")
 SETTINGS = ("transductive", "inductive")

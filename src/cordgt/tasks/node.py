@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt import draws
 from cordgt.errors import DataError, SettingError, check_choice
-from cordgt.metrics import ap_and_auc
 from cordgt.models.base import LinkModel
-from cordgt.split import Split
+from cordgt.past import draws
 from cordgt.tasks.link import LinkTask
+from cordgt.tasks.metrics import ap_and_auc
+from cordgt.tasks.split import Split
 
 ALL_PARTS = ("train", "validation", "test")
 BALANCES = ("weights", "none")

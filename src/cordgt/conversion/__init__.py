@@ -1,0 +1,1 @@
+"""Data of any kind to a store, within bounded memory: made anew, or added to one."""

@@ -1,0 +1,1 @@
+"""Data by name: found, generated, or fetched from where it is published."""

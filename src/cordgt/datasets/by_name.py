@@ -1,0 +1,283 @@
+"""Known datasets by name: where they are found, what the paper says of them, and the paper's settings for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cordgt.datasets.synthetic import synthetic_stream
+from cordgt.datasets.twins import ENDING, TWINS, is_twin, twin_stream
+from cordgt.errors import DataError, nearest
+from cordgt.events.stream import EventStream
+from cordgt.files import names_beside
+from cordgt.reading.columns import OPTIONS
+from cordgt.reading.folders import told_of
+from cordgt.reading.readers import read_events
+from cordgt.reading.roles import ColumnOptions
+from cordgt.store.folder import is_part, is_store, unfinished
+
+AS_PUBLISHED = " as published: "  # what tells the notes that `difference` makes from others
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """What is published about a dataset; intensity is 2 links / (nodes * span in seconds), None where not given."""
+
+    nodes: int
+    links: int
+    node_attributes: int = 0
+    link_attributes: int = 0
+    intensity: float | None = None
+    bipartite: bool = False
+    labelled: bool = False  # True: published with two kinds of labels; False: with none, or with zeros
+    in_paper: bool = True
+    fanout: tuple[int, ...] = (20, 1)
+    alpha: float = 1.0
+    beta: float = 10.0
+    memory_dim: int = 172
+    length: int = 32  # of DyGFormer's sequences,
+    patch: int = 1  # and of their patches
+
+    @property
+    def rows(self) -> int:
+        """An embedding for each node."""
+        return self.nodes
+
+
+# Which of these settings a model takes.
+PAPER_SETTINGS: dict[str, tuple[str, ...]] = {
+    "cordgt": ("fanout", "alpha", "beta"),
+    "tgn": ("memory_dim",),
+    "dyrep": ("memory_dim",),
+    "jodie": ("memory_dim",),
+    "tgsrec": ("rows",),
+    "dygformer": ("length", "patch"),
+}
+
+NOT_IN_PAPER = ("dygformer",)  # models whose settings are those that were published with them
+
+KNOWN: dict[str, Dataset] = {
+    "reddit": Dataset(
+        nodes=10984,
+        links=672447,
+        node_attributes=172,
+        link_attributes=172,
+        intensity=4.57e-5,
+        bipartite=True,
+        labelled=True,
+        length=64,
+        patch=2,
+    ),
+    "wikipedia": Dataset(
+        nodes=9227,
+        links=157474,
+        node_attributes=172,
+        link_attributes=172,
+        intensity=1.27e-5,
+        bipartite=True,
+        labelled=True,
+    ),
+    "lastfm": Dataset(
+        nodes=1980,
+        links=1293103,
+        intensity=5.04e-4,
+        bipartite=True,
+        fanout=(32, 1),
+        alpha=1.0,
+        beta=0.1,
+        length=512,
+        patch=16,
+    ),
+    "uci": Dataset(nodes=1899, links=59835, intensity=3.79e-6, fanout=(32, 1), alpha=0.1, beta=1.0, memory_dim=32),
+    "enron": Dataset(nodes=184, links=125235, intensity=1.2e-5, length=256, patch=8),
+    "social_evolution": Dataset(nodes=74, links=2099519, link_attributes=2, intensity=2.73e-3),
+    "flights": Dataset(nodes=13169, links=1927145, link_attributes=1, intensity=1.41e-5, length=256, patch=8),
+    "outdoors": Dataset(nodes=223777, links=1192397, intensity=1.71e-7, bipartite=True),
+    "food": Dataset(nodes=673858, links=2708688, intensity=2.58e-7, bipartite=True),
+    "mooc": Dataset(
+        nodes=7144,
+        links=411749,
+        link_attributes=4,
+        bipartite=True,
+        labelled=True,
+        in_paper=False,
+        length=256,
+        patch=8,
+    ),
+}
+
+
+SYNTHETIC = "synthetic"  # the stream of the demo, by that name
+GENERATED = (SYNTHETIC, *TWINS)  # made on demand, in seconds, the same every time
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A row of ``list_known``: numbers are None for a folder that is not a known dataset, path if it is not here."""
+
+    name: str
+    nodes: int | None
+    links: int | None
+    path: Path | None
+    generated: bool = False  # True: made on demand
+
+
+def data_folders() -> tuple[Path, ...]:
+    """Where datasets are looked for by name: $CORDGT_DATA if set, then the user's cache."""
+    own = os.environ.get("CORDGT_DATA")
+    return (*([Path(own).expanduser()] if own else []), cache_folder())
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/cordgt, or ~/.cache/cordgt. It need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "cordgt"
+
+
+def find(name: str) -> Path | None:
+    """The file of a dataset by name, NAME/ml_NAME.csv or .csv.gz in the folders searched; None if it is in none."""
+    if not _is_plain(name):
+        return None
+    for folder in data_folders():
+        for ending in (".csv", ".csv.gz"):
+            path = folder / name / f"ml_{name}{ending}"
+            if os.path.isfile(path):  # which, unlike a Path, is not upset by a name too long
+                return path
+    return None
+
+
+def resolve(data: str | os.PathLike[str]) -> Path:
+    """The file DATA stands for: a dataset's name, or a path.
+
+    A path wins if it is written as one (with a separator or a dot) or if no such name is known. DataError, with the
+    nearest name and the places searched, where there is neither.
+    """
+    text = os.fspath(data)
+    if not text:
+        raise DataError("No data is named: give a dataset's name or a path.")
+    path = _expanded(text)
+    if not _is_plain(text):
+        if os.path.exists(path):
+            return _whole(path)
+        raise DataError(f"There is no file {path}.{unfinished(path) or nearest(path.name, names_beside(path))}")
+    found = find(text)
+    if found is not None:
+        return found
+    if text not in KNOWN and os.path.exists(path):
+        return path
+    raise DataError(_not_found(text, path))
+
+
+def _whole(path: Path) -> Path:
+    """The path itself; DataError where it is the folder that a store is being made in."""
+    if is_part(path):
+        raise DataError(f"{path} is a store that is not finished.{unfinished(path)}")
+    return path
+
+
+def paper_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
+    """The published settings of a model for a dataset by its name, or for its twin; empty where there are none."""
+    known = KNOWN.get(name.removesuffix(ENDING))
+    if known is None or not (known.in_paper or model in NOT_IN_PAPER):
+        return {}
+    return {key: getattr(known, key) for key in PAPER_SETTINGS.get(model, ())}
+
+
+def list_known() -> list[Listed]:
+    """Every known dataset, every other one that is found by name, with where it is, and those made on demand."""
+    rows = [Listed(name, known.nodes, known.links, find(name)) for name, known in KNOWN.items()]
+    rows += [Listed(name, None, None, find(name)) for name in _found_names() if name not in KNOWN]
+    return rows + [Listed(name, twin.nodes, twin.events, None, generated=True) for name, twin in TWINS.items()]
+
+
+def load(data: str | os.PathLike[str], **options: Any) -> EventStream:
+    """``read_events`` of what DATA stands for; a known dataset that is not as published is said to differ.
+
+    A twin's name, or ``synthetic``, generates the stream; a file of that name is read when it is written as a path.
+    """
+    if os.fspath(data) in GENERATED:
+        return _generate(os.fspath(data), options)
+    path = resolve(data)
+    if path.is_dir() and not is_store(path):
+        raise DataError(told_of(path, ColumnOptions(**{k: v for k, v in options.items() if k in OPTIONS})))
+    stream = read_events(path, **options)
+    differs = difference(os.fspath(data), stream)
+    return stream.with_notes(differs) if differs else stream
+
+
+def _generate(name: str, options: dict[str, Any]) -> EventStream:
+    given = [key for key, value in options.items() if value is not None and (key, value) != ("ids", "auto")]
+    if given:
+        raise DataError(f"{name} is generated: there is no file to read, so leave out --{given[0].replace('_', '-')}.")
+    return twin_stream(name) if is_twin(name) else synthetic_stream().stream
+
+
+def difference(name: str, stream: EventStream) -> str:
+    """How a stream differs from the published dataset of that name, in a sentence; empty if it does not.
+
+    Node attributes are not compared: those that are published with these datasets are zeros, and read as none.
+    """
+    known = KNOWN.get(name)
+    if known is None:
+        return ""
+    compared = (
+        ("nodes", stream.n_nodes, known.nodes),
+        ("links", stream.n_events, known.links),
+        ("link attributes", stream.edge_dim, known.link_attributes),
+    )
+    parts = [f"{here} {what} (published: {there})" for what, here, there in compared if here != there]
+    missing = missing_labels(name, stream)
+    parts += [missing] if missing else []
+    return f"not {name}{AS_PUBLISHED}{', '.join(parts)}" if parts else ""
+
+
+def missing_labels(name: str, stream: EventStream) -> str:
+    """What is wrong with the labels of a dataset that is published with two kinds of them; empty if nothing is."""
+    known = KNOWN.get(name)
+    if known is None or not known.labelled:
+        return ""
+    sound = np.empty(0) if stream.label is None else stream.label[np.isfinite(stream.label)]
+    if len(sound) == 0:
+        return "no labels (published: 0 and 1)"
+    return f"every label is {sound[0]:g} (published: 0 and 1)" if sound.min() == sound.max() else ""
+
+
+def differences_in(notes: Iterable[str]) -> list[str]:
+    """Those of a stream's notes that are of `difference`'s making."""
+    return [note for note in notes if note.startswith("not ") and AS_PUBLISHED in note]
+
+
+def _expanded(text: str) -> Path:
+    """A path with ``~`` as the home of the user; as it is written where there is no such user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether this can be a name: no separator, no dot."""
+    separators = {os.sep, os.altsep or os.sep, "/", "."}
+    return bool(text) and not any(k in text for k in separators)
+
+
+def _found_names() -> list[str]:
+    names = {k.name for folder in data_folders() if folder.is_dir() for k in folder.iterdir() if k.is_dir()}
+    return sorted(k for k in names if find(k) is not None)
+
+
+def _not_found(name: str, path: Path) -> str:
+    """What was looked for and where."""
+    places = " and ".join(str(folder / name / f"ml_{name}.csv[.gz]") for folder in data_folders())
+    unset = "" if os.environ.get("CORDGT_DATA") else "; CORDGT_DATA is not set"
+    if name in KNOWN:
+        instead = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
+        fetch = f" Fetch it: cordgt data fetch {name}."
+        return f"The dataset {name} is not here: looked for {places}{unset}.{instead}{fetch}"
+    hint = unfinished(path) or nearest(name, [*KNOWN, *GENERATED, *_found_names(), *names_beside(path)])
+    return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}{unset}."

@@ -1,0 +1,61 @@
+"""What a stream looks like, in numbers: the summary that ``cordgt data describe`` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cordgt.arrays import distinct
+from cordgt.events.stream import EventStream
+
+
+def describe(stream: EventStream) -> dict[str, Any]:
+    """A summary in plain Python values, ready for JSON.
+
+    ``span`` and ``intensity`` are in the user's unit of time, in seconds where times are dates. ``intensity`` is
+    2 events / (nodes * span), the paper's measure; None where all events share one time. Pairs are unordered, as in
+    the model's records. ``labels_positive`` is None without labels.
+    """
+    span = _span(stream)
+    repeated = stream.n_events - _n_pairs(stream)
+    tie_sizes = np.bincount(stream.tie_start, minlength=1)
+    n_sources, n_destinations = (len(distinct(ends, stream.n_nodes)) for ends in (stream.src, stream.dst))
+    return {
+        "name": stream.name,
+        "events": stream.n_events,
+        "nodes": stream.n_nodes,
+        "sources": n_sources,
+        "destinations": n_destinations,
+        "bipartite": n_sources + n_destinations == stream.n_nodes,
+        "id_spaces": 1 if stream.ids.shared else 2,
+        "times": stream.time.kind,
+        "first_time": stream.time.format(stream.t[:1])[0].as_py(),
+        "last_time": stream.time.format(stream.t[-1:])[0].as_py(),
+        "span": span,
+        "span_unit": "seconds" if stream.time.kind == "date" else "as in the file",
+        "intensity": 2 * stream.n_events / (stream.n_nodes * span) if span > 0 else None,
+        "repeated_pair_share": repeated / stream.n_events,
+        "tied_time_share": int(tie_sizes[tie_sizes > 1].sum()) / stream.n_events,
+        "largest_tie": int(tie_sizes.max()),
+        "self_loops": int((stream.src == stream.dst).sum()),
+        "edge_features": stream.edge_dim,
+        "node_features": stream.node_dim,
+        "labels_positive": None if stream.label is None else int((stream.label > 0).sum()),
+        "notes": list(stream.notes),
+    }
+
+
+def _span(stream: EventStream) -> float:
+    return float(stream.elapsed[-1])
+
+
+def _n_pairs(stream: EventStream) -> int:
+    """How many unordered pairs of nodes have met."""
+    if stream.kept is not None and stream.kept.covers(stream):  # its index has each pair twice, a node with itself once
+        alone = len(distinct(stream.src[stream.src == stream.dst], stream.n_nodes))
+        return (len(stream.kept.index["pair_nbr"]) + alone) // 2
+    low, high = np.minimum(stream.src, stream.dst), np.maximum(stream.src, stream.dst)
+    order = np.lexsort((high, low))
+    low, high = low[order], high[order]
+    return 1 + int(((low[1:] != low[:-1]) | (high[1:] != high[:-1])).sum())

@@ -1,0 +1,112 @@
+"""Train, validation and test by time; new-node draws."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from cordgt.arrays import distinct
+from cordgt.errors import DataError
+from cordgt.past import draws
+
+SPLITS = ("quantile", "time")
+AT_ONCE = 1 << 22  # events that are looked at together: a stream may be larger than memory
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which events are trained on, chosen by, and measured on. Events with the same time are never parted."""
+
+    train: np.ndarray  # positions, without the events of masked nodes
+    validation: np.ndarray  # positions
+    test: np.ndarray  # positions
+    masked: np.ndarray  # (N,) bool, True: its training events were taken out, so that it is new at evaluation
+    new_node: np.ndarray  # (N,) bool, True: in no training event
+    touches_new: np.ndarray  # (E,) bool, True: an end of the event is a new node
+
+    def inductive(self, positions: np.ndarray) -> np.ndarray:
+        """Those of ``positions`` whose event touches a new node."""
+        return positions[self.touches_new[positions]]
+
+
+def split_events(
+    src: np.ndarray,
+    dst: np.ndarray,
+    t: np.ndarray,
+    n_nodes: int,
+    *,
+    how: str = "quantile",
+    mask_nodes: float = 0.1,
+    mask_seed: int = 0,
+    train_part: float = 0.70,
+    validation_part: float = 0.15,
+) -> Split:
+    """Part a sorted stream at two moments and mask a share of the nodes.
+
+    ``quantile`` parts at quantiles of the event times, ``time`` at shares of the time range. Masked nodes are drawn
+    among those that occur after the training period: ``mask_nodes`` of all nodes, or fewer where there are not as many.
+
+    Raises:
+        DataError: a part would be empty.
+    """
+    end_train, end_validation = _boundaries(t, how, train_part, validation_part)
+    validation, test = np.arange(end_train, end_validation), np.arange(end_validation, len(t))
+    masked = _draw_masked(src[end_train:], dst[end_train:], n_nodes, mask_nodes, mask_seed)
+    train = np.flatnonzero(~_touches(masked, src[:end_train], dst[:end_train]))
+    for name, part in (("training", train), ("validation", validation), ("test", test)):
+        if len(part) == 0:
+            raise DataError(
+                f"Too few events to split: {len(t)} events at {len(np.unique(t))} times leave none for {name}. "
+                "Give more events, or other parts (--set train_part=…, --set validation_part=…, --set mask_nodes=0)."
+            )
+    new_node = np.ones(n_nodes, dtype=bool)
+    for start in range(0, len(train), AT_ONCE):
+        part = train[start : start + AT_ONCE]
+        new_node[src[part]] = False
+        new_node[dst[part]] = False
+    return Split(train, validation, test, masked, new_node, _touches(new_node, src, dst))
+
+
+def _touches(marked: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+    """(E,) bool: an end of the event is marked."""
+    found = np.empty(len(src), dtype=bool)
+    for start in range(0, len(src), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        found[part] = marked[src[part]] | marked[dst[part]]
+    return found
+
+
+def _boundaries(t: np.ndarray, how: str, train_part: float, validation_part: float) -> tuple[int, int]:
+    """Number of events in training, and in training and validation together."""
+    if len(t) == 0:
+        return 0, 0
+
+    def since(position: int) -> Any:  # so that shifting all times parts them alike
+        return np.float64(t[position] - t[0])
+
+    def moment(part: float) -> Any:
+        if how == "time":
+            return part * since(len(t) - 1)
+        place = (len(t) - 1) * part  # the times are sorted: a quantile lies between two neighbours
+        low = int(place)
+        return np.quantile([since(low), since(min(low + 1, len(t) - 1))], place - low)
+
+    parts = (train_part, min(train_part + validation_part, 1.0))
+    first, second = (bisect_right(range(len(t)), moment(part), key=since) for part in parts)
+    return first, second
+
+
+def _draw_masked(src: np.ndarray, dst: np.ndarray, n_nodes: int, share: float, seed: int) -> np.ndarray:
+    """(N,) bool: the nodes with the smallest hashes among those that occur in the given events."""
+    occurs = np.zeros(n_nodes, dtype=bool)
+    for ends in (src, dst):
+        occurs[distinct(ends, n_nodes)] = True
+    candidates = np.flatnonzero(occurs)
+    key = draws.child(draws.mix_int(seed), torch.from_numpy(candidates.astype(np.int64))).numpy().view(np.uint64)
+    masked = np.zeros(n_nodes, dtype=bool)
+    masked[candidates[np.argsort(key, kind="stable")[: int(share * n_nodes)]]] = True
+    return masked

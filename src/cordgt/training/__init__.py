@@ -1,0 +1,1 @@
+"""Training: one loop, its step, what it saves, and whoever watches it."""
