@@ -63,6 +63,16 @@ def test_without_a_time_everything_is_seen(tmp_path: Path, trained: Trained) -> 
     assert int(later["time"]) == LAST + 1
 
 
+def test_scores_of_a_model_that_ranks_come_with_a_word(tmp_path: Path, trained: Trained) -> None:
+    data = write_events(tmp_path / "events.csv")
+    works(
+        "train", data, "--model", "tgsrec", "--out", tmp_path / "run", *TINY, "--set", "hidden=8", "--set", "time_dim=8"
+    )
+    pairs = pairs_file(tmp_path / "pairs.csv", (3, 4, LAST))
+    assert "compare scores of one source's pairs" in works("predict", tmp_path / "run", "--pairs", pairs).err
+    assert "compare scores" not in works("predict", trained.run, "--pairs", pairs).err
+
+
 def test_pairs_come_back_in_their_order_with_their_ids(tmp_path: Path, trained: Trained) -> None:
     rows = [(3, 4, LAST), (3, 3, LAST - 50), (99, 4, LAST + 10**6), (3, 98, LAST), (99, 98, LAST)]
     found = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", *rows)).rows

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cordgt import console
 from cordgt.cli.options import (
     FILE_ENDINGS,
     At,
@@ -55,6 +56,8 @@ def predict(
     loaded = open_run(run, device, events, asked)
     columns = columns_of_questions(loaded, pairs, given_columns(src, dst, time), beside_events=events is not None)
     sources, destinations, times = read_pairs(pairs, **columns, axis=loaded.stream.time)
+    if loaded.oracle.model.ranks:
+        console.note("This model learnt to rank: compare scores of one source's pairs, not those of different sources.")
     with answering(len(sources)) as progress:
         table = answers.scores(loaded, sources, destinations, times, progress)
     answers.write(table, output, json_)
