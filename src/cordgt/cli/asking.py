@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cordgt import console
+from cordgt.cli import console
 from cordgt.cli.options import (
     FILE_ENDINGS,
     At,
