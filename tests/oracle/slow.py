@@ -538,7 +538,7 @@ class Evaluation:
 
 def pace(elapsed: float, t: float, cut: int) -> float:
     """How many events the stream usually has in such a time."""
-    return elapsed * cut / t if t > 0 else 0.0
+    return elapsed / t * cut if t > 0 else 0.0
 
 
 def told(values: Sequence[float]) -> list[float]:

@@ -1,6 +1,7 @@
 """What history knows of context nodes and of pairs, on CUDA: one launch each.
 
-Twins: `cordgt.past.proximity._slots_plain` and `_pairs_plain`, whose columns these have, in their order.
+Twins: `cordgt.past.proximity._slots_plain` and `_pairs_plain`, whose columns these have, in the order of `OF_SLOT` and
+`OF_PAIR` there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _log(x, SCALE: tl.constexpr):
 @triton.jit
 def _pace(elapsed, t, cut):
     """An elapsed time as the number of events that the stream usually has in it; 0 at the stream's start."""
-    paced = tl.maximum(elapsed, 0.0) * cut.to(tl.float64) / tl.maximum(t, 1e-300)
+    paced = tl.maximum(elapsed, 0.0) / tl.maximum(t, 1e-300) * cut.to(tl.float64)
     return tl.where(t > 0.0, paced, 0.0)
 
 

@@ -1,7 +1,7 @@
 """Proximity: what history says of a context node and of a pair, counted exactly and without parameters.
 
 Everything is a pure function of ``cut``. Counts and ages enter as ``log(1 + x)``; ages are measured in the stream's own
-pace, ``elapsed * cut / t``: how many events the stream usually has in that time. So no unit of time matters.
+pace, ``elapsed / t * cut``: how many events the stream usually has in that time. So no unit of time matters.
 
 Axes: B queries, M candidates of a query, T = 1 + M ends, S = 2 M sequences (as in `cordgt.models.cordgt`), C context
 slots, W windows.
@@ -22,8 +22,23 @@ from cordgt.past.index import TemporalIndex
 
 SCALE = 0.25  # brings logarithms of counts, which reach 15, near 1
 WINDOWS = 4  # the latest 64, 512, 4096 and 32768 events of the stream
-PER_SLOT = 10  # F, columns of `slots`
-PER_PAIR = 9 + 3 * WINDOWS  # P, columns of `pairs`
+
+# The columns in their order, which the kernels have by number.
+OF_SLOT = (
+    "age of its event", "events of the stream since", "events of its node",
+    "times in its own tree", "meetings with its own root", "how long ago the last of them",
+    "sent (1) or received (-1)",
+    "times in the other tree", "meetings with the other root", "how long ago the last of them",
+)  # fmt: skip
+OF_PAIR = (
+    "meetings", "how long ago the last of them", "events of the source since", "events of the candidate since",
+    "events of the source", "events of the candidate", "how long the source was quiet",
+    "how long the candidate was quiet",
+    *(f"{what} in window {k}" for what in ("source", "candidate", "meetings") for k in range(WINDOWS)),
+    "the source sent the last (1) or received it (-1)",
+)  # fmt: skip
+PER_SLOT = len(OF_SLOT)  # F, columns of `slots`
+PER_PAIR = len(OF_PAIR)  # P, columns of `pairs`
 
 
 def slots(index: TemporalIndex, trees: Context, t: Tensor, cut: Tensor, pair_cut: Tensor) -> Tensor:
@@ -104,5 +119,8 @@ def _pairs_plain(index: TemporalIndex, queries: Queries) -> Tensor:
 
 
 def _pace(elapsed: Tensor, t: Tensor, cut: Tensor) -> Tensor:
-    """An elapsed time as the number of events that the stream usually has in it; 0 at the stream's start."""
-    return torch.where(t > 0, elapsed.clamp_min(0.0) * cut / t.clamp_min(1e-300), 0.0)
+    """An elapsed time as the number of events that the stream usually has in it; 0 at the stream's start.
+
+    Divided first: a part of the time is at most 1, where ``elapsed * cut`` could be too large for a number.
+    """
+    return torch.where(t > 0, elapsed.clamp_min(0.0) / t.clamp_min(1e-300) * cut, 0.0)
