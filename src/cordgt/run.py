@@ -42,13 +42,8 @@ from cordgt.store.folder import is_store, open_store
 
 FORMAT = 1  # of the folder; raised when an older program could not read a newer one
 STORE_FILE = "events.json"
-BEFORE_CONFIG = (
-    "events.parquet",
-    "nodes.parquet",
-    STORE_FILE,
-    "init.safetensors",
-    "history.jsonl",
-)  # what `create` writes first
+# What `create` writes before config.toml.
+BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
 STATES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
 FIGURES = ("model", "data", "seed", "epochs", "validation", "test")  # what metrics.json has at least
 

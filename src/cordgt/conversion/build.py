@@ -44,10 +44,9 @@ from cordgt.store.folder import (
 from cordgt.store.growing import Writer, Written, abandoned_on_error, mapped, pieces
 from cordgt.store.index_files import IndexFiles, narrow, write_index
 
-MEMORY = 4 << 30
-SHARE = (
-    4  # a piece of work may take one part in so many of the memory: the rest is for ids, counters and files in flight
-)
+MEMORY = 4 << 30  # bytes, unless told otherwise
+# A piece of work may take one part in so many of the memory: the rest is for ids, counters and files in flight.
+SHARE = 4
 
 
 class Watcher(Protocol):

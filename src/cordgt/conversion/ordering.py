@@ -98,4 +98,5 @@ def _bounds(t: npt.NDArray[Any], n_ranges: int) -> npt.NDArray[Any]:
     found = found[found > low]
     if len(found):
         return found
-    return np.array([min((k for part in pieces(len(t)) if len(k := t[part][t[part] > low])), key=np.min).min()])
+    later = (t[part][t[part] > low] for part in pieces(len(t)))
+    return np.array([min(some.min() for some in later if len(some))])

@@ -15,9 +15,8 @@ from typing import IO, Any
 
 from cordgt.errors import DataError
 
-LARGEST = (
-    8 << 30
-)  # bytes of one file unpacked: nothing published comes near, and features of zeros shrink a thousandfold
+# Bytes of one file unpacked, which nothing published comes near. No ratio: features of zeros shrink a thousandfold.
+LARGEST = 8 << 30
 CHUNK = 1 << 20
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
 

@@ -85,12 +85,9 @@ def spots_of(path: Path, wanted: set[int]) -> np.ndarray:
     """Ids of the spots with one of the categories, ascending: the column ``spot_categories`` names them by address."""
     found = []
     for batch in _batches(path, {"id": pa.int64(), "spot_categories": pa.string()}):
-        text = batch.column("spot_categories")
-        numbers = pc.fill_null(text, "")
-        kept = np.zeros(len(batch), dtype=bool)
-        for k, written in enumerate(numbers.to_pylist()):
-            kept[k] = any(int(m) in wanted for m in re.findall(r"/categories/(\d+)", written))
-        found.append(np.asarray(batch.column("id").filter(pa.array(kept))))
+        written = pc.fill_null(batch.column("spot_categories"), "").to_pylist()
+        kept = [any(int(m) in wanted for m in re.findall(r"/categories/(\d+)", text)) for text in written]
+        found.append(np.asarray(batch.column("id").filter(pa.array(kept, pa.bool_()))))
     spots = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
     if not len(spots):
         raise DataError(f"{path} has no spot of these categories ({len(wanted)} of them were looked for).")

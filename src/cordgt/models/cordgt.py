@@ -81,9 +81,7 @@ class Trees:
     """
 
     valid: Tensor  # (B, T, C) bool, True: a node stands there
-    moment: (
-        Tensor | None
-    )  # (B, T, C) int64, the time of the slot's event as a position, latest for the root; for the mask
+    moment: Tensor | None  # (B, T, C) int64, for the mask: a slot's time as a position, the root's after all others
     td: Tensor  # (B, R, C) float64
     sd: Tensor  # (B, R, C) int64
     node_x: Tensor | None  # (B, T, C, Dn)
