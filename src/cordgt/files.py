@@ -65,7 +65,7 @@ def exclusive(path: Path, busy: Exception | None = None) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX)
         elif not _locks(handle, fcntl.LOCK_EX, LOOKS_LAST):
             raise busy
-        if busy is not None and not _is_still(path, handle):
+        if busy is not None and not is_still(path, handle):
             raise busy  # it has just been removed by whoever was in
         yield
     finally:
@@ -103,8 +103,8 @@ def _locks(handle: int, kind: int, patience: float) -> bool:
             return True
 
 
-def _is_still(path: Path, handle: int) -> bool:
-    """Whether a path names what was opened under it."""
+def is_still(path: Path, handle: int) -> bool:
+    """Whether a path names what was opened under it: it may have been removed, or be another's by now."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle))
     except OSError:

@@ -37,7 +37,7 @@ from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.stream import EventStream
 from cordgt.files import exclusive, write_bytes
-from cordgt.settings import Settings, from_toml
+from cordgt.settings import Settings, from_toml, toml_lines
 from cordgt.store.folder import is_store, open_store
 
 FORMAT = 1  # of the folder; raised when an older program could not read a newer one
@@ -120,7 +120,7 @@ class RunFolder:
             "columns": dict(columns or {}),
         }
         begun = {"init": start is not None, "refit": refit}
-        tables = f"\n[data]\n{_toml_lines(data)}\n[run]\n{_toml_lines(begun)}"
+        tables = "\n".join(["", "[data]", *toml_lines(data), "", "[run]", *toml_lines(begun), ""])
         self.write_text("config.toml", f"format = {FORMAT}\n{settings.to_toml()}{tables}")
 
     def _keep(self, stream: EventStream) -> None:
@@ -380,16 +380,6 @@ def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _toml_lines(values: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _sentence(error: Exception) -> str:

@@ -21,7 +21,7 @@ from cordgt.tasks.link import LinkTask
 from cordgt.training.devices import use_precision
 from cordgt.training.network import make_network
 from cordgt.training.out_of_memory import fits_told, memory_explained, what_fits
-from cordgt.training.step import Average, Step
+from cordgt.training.step import Average, Step, make_optimizer
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,7 @@ class Place:
     def optimizer(self) -> torch.optim.Optimizer:
         """As training makes it; SettingError where there is nothing to train."""
         self.check_trains()
-        cuda = self.device.type == "cuda"
-        return torch.optim.Adam(
-            self.model.parameters(), lr=self.settings.training.lr, capturable=cuda, fused=True if cuda else None
-        )
+        return make_optimizer(self.settings, self.model, self.device)
 
     def check_trains(self) -> None:
         """SettingError where there is nothing to train."""
@@ -80,8 +77,7 @@ class Place:
         use_precision(self.settings, self.device)
         cuda = self.device.type == "cuda"
         epoch = torch.ones((), dtype=torch.int64, device=self.device) if cuda else 1
-        kept = self.settings.training.average
-        average = Average(self.model, kept) if kept else None
+        average = Average.of(self.settings, self.model)
         return Step.of(self.settings, self.task, self.model, self.optimizer, epoch, average)
 
     def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -128,7 +127,7 @@ def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns
 
     DataError for an option that there is not, or that a stream, read already, no longer heeds.
     """
-    known = [field.name for field in fields(ColumnOptions)] + ["ids", "name"]
+    known = (*OPTIONS, "ids", "name")
     given = [k for k, v in columns.items() if v is not None and (k, v) != ("ids", "auto")]
     unknown = [k for k in given if k not in known]
     if unknown:

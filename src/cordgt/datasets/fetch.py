@@ -255,7 +255,7 @@ def _convert(
     if source.kind == "gowalla" and is_archive(files[0]):
         files = _unpacked(files[0], gowalla.FILES, folder, known_as)
     if source.kind == "gowalla":
-        stream = gowalla.cut_checkins(files[0].parent, name, lambda n, _: progress("reading check-ins", n, None))
+        stream = gowalla.cut_checkins(files[0].parent, name, lambda n: progress("reading check-ins", n, None))
         for path in files:
             if path.parent == folder:
                 path.unlink()

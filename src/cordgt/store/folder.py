@@ -29,7 +29,7 @@ from cordgt.errors import DataError
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
-from cordgt.files import exclusive, is_held, write_text
+from cordgt.files import exclusive, is_held, short, write_text
 from cordgt.store.growing import Written, checksum, mapped
 
 VERSION = 1
@@ -268,7 +268,7 @@ def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
             f"{folder} is a file, not a store. `cordgt data convert {folder} {folder.stem}.store` makes a store of it."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{folder / ABOUT} is damaged: {' '.join(str(error).split())}.") from None
+        raise DataError(f"{folder / ABOUT} is damaged: {short(error)}.") from None
     if not isinstance(given, dict) or given.get("format") != "cordgt store":
         raise DataError(f"{folder / ABOUT} does not tell of a store.")
     if given.get("version") != VERSION:

@@ -32,7 +32,7 @@ from cordgt.training.devices import peak_memory_mb, use_precision
 from cordgt.training.figures import all_figures
 from cordgt.training.network import load_weights, network_for
 from cordgt.training.out_of_memory import fits_told, what_fits
-from cordgt.training.step import Average, CapturedStep, FedStep, Step, dropout_generator
+from cordgt.training.step import Average, CapturedStep, FedStep, Step, dropout_generator, make_optimizer
 from cordgt.training.watching import Heeding, Silent, Watcher
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl within an epoch
@@ -80,17 +80,8 @@ class Fit:
         self.device = device
         self.model = model.to(device)
         self.model.check_beside(task.device)
-        cuda = device.type == "cuda"
-        self.optimizer = (
-            torch.optim.Adam(
-                self.model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True if cuda else None
-            )
-            if model.trains
-            else None
-        )
-        kept = settings.training.average
-        average = Average(self.model, kept) if kept and model.trains else None
-        self.state = State(self.model, self.optimizer, average)
+        self.optimizer = make_optimizer(settings, self.model, device) if model.trains else None
+        self.state = State(self.model, self.optimizer, Average.of(settings, self.model))
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, where the batches are
         self.saved = time.perf_counter()  # when the last checkpoint was written
