@@ -19,7 +19,7 @@ from cordgt.past.context import TreeShape
 from cordgt.settings import Settings
 from cordgt.tasks.link import LinkTask
 from cordgt.training.devices import use_precision
-from cordgt.training.network import make_network
+from cordgt.training.network import network_for
 from cordgt.training.out_of_memory import fits_told, memory_explained, what_fits
 from cordgt.training.step import Average, Step, make_optimizer
 
@@ -46,8 +46,7 @@ class Place:
 
     @cached_property
     def model(self) -> LinkModel:
-        made = make_network(self.settings, edge_dim=self.stream.edge_dim, node_dim=self.stream.node_dim)
-        return made.to(self.device)
+        return network_for(self.settings, self.stream).to(self.device)
 
     @contextmanager
     def memory_explained(self) -> Iterator[None]:

@@ -209,10 +209,15 @@ def search(
         )
     rows = [{**trial.settings, **{k: v for k, v in vars(trial).items() if k != "settings"}} for trial in found]
     answers.show(rows if json_ is not None else [_short(row) for row in rows], json_)
-    best = [word for k, v in found[0].settings.items() for word in ("--set", f"{k}={v}")]
-    same = [word for assignment in set_ for word in ("--set", assignment)]
-    command = ["cordgt", "train", data, "--model", settings.model, *same, *best]
-    console.note(f"Train and measure the best: {shlex.join(command)}")
+    best = [f"{key}={value}" for key, value in found[0].settings.items()]
+    options = [("--model", settings.model), *([] if config is None else [("--config", config)])]
+    options += [("--seed", settings.seed), *(("--set", assignment) for assignment in (*set_, *best))]
+    options += [
+        (f"--{key.replace('_', '-')}", value) for key, value in columns.items() if (key, value) != ("ids", "auto")
+    ]
+    words = [str(word) for option in (*options, ("--out", found[0].folder)) for word in option]
+    command = shlex.join(["cordgt", "train", data, *words, "--resume"])
+    console.note(f"Measure the best on the test period, without training it again: {command}")
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:

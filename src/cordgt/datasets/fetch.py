@@ -286,7 +286,8 @@ def _from_archive(name: str, source: Source, path: Path, folder: Path, known_as:
 
 def _unpacked(path: Path, names: Sequence[str], folder: Path, known_as: dict[Path, str]) -> list[Path]:
     archive = Archive(path)
-    missing = [k for k in names if k not in archive.names()]
+    inside = set(archive.names())
+    missing = [k for k in names if k not in inside]
     if missing:
         raise DataError(f"{path} is incomplete: it has no {', '.join(missing)}.")
     for k in names:

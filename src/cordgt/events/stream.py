@@ -345,6 +345,14 @@ def check_span(first: Any, last: Any) -> None:
         raise DataError(f"The times span from {first} to {last}, too far to subtract one from the other.")
 
 
+def check_exact(whole: Any) -> None:
+    """DataError where whole times cannot stand beside fractions: as float64 some of them would be another time."""
+    if whole.max() > 2**53 or whole.min() < -(2**53):
+        raise DataError(
+            "Some of the times are fractions, others are whole numbers too large to be told exactly beside."
+        )
+
+
 def label_column(values: Any, n_rows: int) -> Ints | Floats | None:
     """Labels as int64 (integers, booleans) or float64 (NaN where missing). DataError if they are not numbers."""
     if values is None:
@@ -374,11 +382,7 @@ def _same_number_type(old: Any, new: Any) -> tuple[Any, Any]:
         return old, new
     if old.dtype.kind == "i" and (new == np.floor(new)).all() and (np.abs(new) < 2.0**63).all():
         return old, new.astype(np.int64)
-    whole = old if old.dtype.kind == "i" else new
-    if whole.max() > 2**53 or whole.min() < -(2**53):
-        raise DataError(
-            "Some of the times are fractions, others are whole numbers too large to be told exactly beside."
-        )
+    check_exact(old if old.dtype.kind == "i" else new)
     return old.astype(np.float64), new.astype(np.float64)
 
 
