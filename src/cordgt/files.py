@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from cordgt.errors import DataError, RunError, nearest
 
-LOOKS_LAST = 0.2  # seconds that a look at a lock, by `is_held`, surely does not take
+LOOKS_LAST = 0.2  # seconds after which a look at a lock (`is_held`) is surely over
 # What Arrow raises for a damaged file; the last three for names, text and sizes that make no sense.
 PARQUET_ERRORS = (OSError, pa.ArrowException, KeyError, ValueError, MemoryError)
 

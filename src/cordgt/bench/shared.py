@@ -43,7 +43,7 @@ def compare(counts: Sequence[int], argv: Sequence[str], told: Callable[[str], No
     """Measure a step with each number of processes of one thread, and with one process of as many threads instead.
 
     There are no more threads than cores: torch takes none. ``cordgt ARGV`` is run for each, and calls `measure`.
-    ``told`` hears of each before it begins.
+    ``told`` is called with the name of each before it begins.
     """
     rows = []
     threaded = sorted({min(n, cores()) for n in counts} - {1})

@@ -35,7 +35,7 @@ def prepare(stream: EventStream, settings: Settings, device: torch.device, *, re
 
 
 def run(place: Place, stages: Sequence[str], told: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Measure the stages in order; ``told`` hears of each before it begins.
+    """Measure the stages in order; ``told`` is called with the name of each before it begins.
 
     A stage that a model does not have (a step where there is nothing to train) is left out when it is one of several,
     and a SettingError when it is the only one.

@@ -81,8 +81,8 @@ def make_store(
 
     Interrupted, it goes on when it is called again with the same source. ``replace_old``: a store that is there already
     stands until the new one is whole; ``held``: the caller has locked it; ``earlier``: its generations, where the new
-    one begins with the same events. DataError where something else is there,
-    another process writes, or the disk is full.
+    one begins with the same events. DataError where something else is there, another process writes, or the disk is
+    full.
     """
     _check_target(target, replace_old)
     part, watcher = part_folder(target), watcher or Silent()

@@ -78,7 +78,7 @@ def kept_columns(
 ) -> dict[str, Any]:
     """The column options that an append of DATA takes from the store, beside those of ``columns`` that are not None.
 
-    None for what is no file. A position counts only where there is no header, unless a column has it for a name.
+    Empty for what is no file. A position counts only where there is no header, unless a column has it for a name.
     """
     kept = {k: v for k, v in store.columns.items() if columns.get(k) is None}
     if not kept or not _is_read(data):

@@ -1,6 +1,6 @@
 """The stream of events: sorted by time, immutable, nodes numbered by first appearance.
 
-Reading files is in ``readers``; nothing here knows what a CSV file is.
+Files are read in `cordgt.reading`; nothing here knows what a CSV file is.
 """
 
 from __future__ import annotations

@@ -177,7 +177,6 @@ def fit(
     y: dict[str, np.ndarray],
     settings: ClassifierSettings,
     seed: int,
-    told: Callable[[int, float], None] | None = None,
 ) -> Fitted:
     """Train a classifier on ``train``, stopping by the AUC on ``validation``; its best weights come back.
 
@@ -208,8 +207,6 @@ def fit(
                 optimizer.step()
             auc = figures(model, x["validation"], y["validation"])["auc"] if chooses else None
             history.append(0.0 if auc is None else auc)
-            if told is not None:
-                told(epoch, history[-1])
             if auc is None or auc > best_auc:
                 best = {k: v.detach().clone() for k, v in model.state_dict().items()}
                 best_epoch, best_auc = epoch, -1.0 if auc is None else auc

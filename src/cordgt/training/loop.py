@@ -142,13 +142,14 @@ class Fit:
 
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
-        recorded = self.device.type == "cuda" and not self.model.remembers  # memory reaches as far as it must:
-        recorded = recorded and self.task.group.size == 1  # no fixed shapes; nor are sums over processes recorded
+        # A memory reaches back as far as it must, so its shapes are not fixed; sums over processes cannot be recorded.
+        alone = self.task.group.size == 1
+        recorded = self.device.type == "cuda" and not self.model.remembers and alone
         fed = self.task.past_on_host
         if fed and self.settings.training.pieces:
             raise SettingError("pieces: the past is read on the host, whole batches at a time. Leave them out.")
         epoch = self.epoch_tensor if recorded and not fed else 0
-        if self.task.group.size == 1 and not recorded:  # several processes end after the same batch
+        if alone and not recorded:  # several processes end after the same batch
             step = StoppableStep.of(self.settings, self.task, self.model, self.optimizer, epoch, self.state.average)
             step.stop = self.stop
             return step
@@ -269,7 +270,7 @@ class Fit:
         return {"validation": shown, "validation_seconds": seconds}
 
     def _save(self) -> None:
-        """A checkpoint of sound weights; where they are not, the last one stays."""
+        """Write a checkpoint. RunError where a weight is no number: the checkpoint before it stays."""
         self._check_weights(self.progress.epoch + 1)
         self.progress.loss = float(self.loss)
         self.folder.write_state(self.state.tensors(), vars(self.progress))

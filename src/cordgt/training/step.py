@@ -125,8 +125,8 @@ class Step:
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
         """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
         share, start = weight / weight.sum(), position[:1]
-        alone = self.task.group.size == 1 and not self.pieces
-        loss = self._gradients(position, share, start) if alone else self._shared(position, share, start)
+        in_one = self.task.group.size == 1 and not self.pieces
+        loss = self._gradients(position, share, start) if in_one else self._shared(position, share, start)
         self._move()
         return loss
 
