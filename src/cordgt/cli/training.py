@@ -101,6 +101,7 @@ def train(
     share(processes, data)
     from cordgt.api import train_run
     from cordgt.cli import answers
+    from cordgt.run import RunFolder
     from cordgt.seeds import spread, train_seeds
     from cordgt.training.devices import choose_device
     from cordgt.training.out_folder import default_folder
@@ -118,6 +119,7 @@ def train(
     options["report"] = not no_report
     console.note(f"{settings.model} on {facts(stream)}; figures and weights go to {folder}")
     remark_on_size(settings, stream)
+    was_finished = RunFolder(folder).finished
     if stream.kept is not None:
         console.note(f"{data} is a store: the run answers from it. The index for training is made once and kept in it.")
     with resumable(), console.Bar() as bar:
@@ -135,7 +137,7 @@ def train(
             )
     if not leads():
         return
-    if resume and not bar.trained:
+    if resume and was_finished and not bar.trained:
         console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
     show_figures(f"{settings.model} on {stream.name}", metrics, json_)
     first = folder / next(iter(spread(settings, seeds, mask_draws)))

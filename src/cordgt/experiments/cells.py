@@ -301,6 +301,12 @@ def none_at_hand(names: Sequence[str]) -> str:
     )
 
 
+def twin_where_missing(data: str) -> str:
+    """A dataset's name; its twin's where it is not at hand and has one."""
+    twin = f"{data}{ENDING}"
+    return twin if twin in TWINS and not at_hand(data) else data
+
+
 def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = True, twins: bool = False) -> list[str]:
     """The datasets of a table: those asked for, or of the usual ones those at hand (their twins where ``twins``).
 
@@ -308,8 +314,8 @@ def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = 
     finished cells can be tabled anywhere.
     """
     if asked is None:
-        names = (name if at_hand(name) or f"{name}{ENDING}" not in TWINS else f"{name}{ENDING}" for name in usual)
-        found = [name for name in (names if twins else usual) if not trained or at_hand(name)]
+        names = [twin_where_missing(name) for name in usual] if twins else usual
+        found = [name for name in names if not trained or at_hand(name)]
         if not found:
             raise DataError(none_at_hand(usual))
         return found
