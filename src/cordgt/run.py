@@ -33,10 +33,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from cordgt.errors import DataError, RunError, SettingError
+from cordgt.errors import DataError, RunError, SettingError, nearest
 from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.stream import EventStream
-from cordgt.files import exclusive, write_bytes
+from cordgt.files import exclusive, names_beside, write_bytes
 from cordgt.settings import Settings, from_toml, toml_lines
 from cordgt.store.folder import is_store, open_store
 
@@ -158,7 +158,7 @@ class RunFolder:
         """The settings, and the ``[data]`` table."""
         path = self.path / "config.toml"
         if not self.path.exists():
-            raise RunError(f"{self.path} does not exist.")
+            raise RunError(f"{self.path} does not exist.{nearest(self.path.name, names_beside(self.path))}")
         if not path.exists():
             raise RunError(f"{self.path} is not a run folder: it has no config.toml.{self._hint()}")
         given = self._parsed()
@@ -185,7 +185,10 @@ class RunFolder:
                 f"{self.path} holds a classifier of nodes; pairs are asked of its encoder, {given.get('encoder')}."
             )
         if given.get("format") != FORMAT:
-            raise RunError(f"{path} has format {given.get('format')}, and this version reads format {FORMAT}.")
+            raise RunError(
+                f"{path} has format {given.get('format')}, and this version reads format {FORMAT}: use the version of "
+                "cordgt that wrote it."
+            )
         return given
 
     def _hint(self) -> str:

@@ -148,7 +148,7 @@ def data_append(
     kept = kept_columns(before, data, columns)
     if kept:
         told = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in kept.items())
-        console.note(f"columns that {store} was made with and {data} is asked for: {' '.join(told)}")
+        console.note(f"{data} is read from the columns that {store} was made with: {' '.join(told)}")
     with Progressing() as watcher:
         grown = append_to(
             store,

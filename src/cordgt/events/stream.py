@@ -235,7 +235,7 @@ class EventStream:
         events, nodes = read_own_parquet(source / _EVENTS_FILE), read_own_parquet(source / _NODES_FILE)
         about = {k: v.decode("utf-8", "replace") for k, v in (events.schema.metadata or {}).items()}
         if about.get(b"cordgt_stream") != _FORMAT:
-            raise RunError(f"{source / _EVENTS_FILE} was not written by this version of cordgt.")
+            raise RunError(f"{source / _EVENTS_FILE} was not written by this version of cordgt: use the one that did.")
         if any(column.null_count for table in (events, nodes) for column in table.columns):
             raise RunError(f"The history in {source} is damaged: values are missing.")
         try:
@@ -349,7 +349,8 @@ def check_exact(whole: Any) -> None:
     """DataError where whole times cannot stand beside fractions: as float64 some of them would be another time."""
     if whole.max() > 2**53 or whole.min() < -(2**53):
         raise DataError(
-            "Some of the times are fractions, others are whole numbers too large to be told exactly beside."
+            "Some of the times are fractions, others are whole numbers too large to be told exactly beside. "
+            "Write all of them as whole numbers, or count from a later start."
         )
 
 
