@@ -151,8 +151,8 @@ class Run:
     def evaluate(self, watcher: Watcher | None = None, *, part: str | None = None, **changes: Any) -> dict[str, Any]:
         """Figures on the run's own splits, with another visibility, batch size, pool or seed of negatives if given.
 
-        ``part``: of "validation" or of "test" alone.
-        ``batch_size`` is that of evaluation here: of the per-batch means, and of the rules "paper" and "batch".
+        ``part``: "validation" or "test" alone. ``batch_size`` is that of the evaluation here: of the per-batch means,
+        and of the rules "paper" and "batch".
         """
         if part is not None:
             check_choice("part", part, PARTS)
@@ -163,11 +163,9 @@ class Run:
 
     def measured(self, **changes: Any) -> tuple[LinkModel, LinkTask]:
         """What figures are taken of: the weights that validation chose, and the run's own stream, as in `evaluate`."""
-        protocol = self._evaluation_protocol(changes)
-        task = LinkTask.prepare(
-            self._own_stream(), protocol, seed=self.settings.seed, device=self.device, group=processes.current()
-        )
-        return self._network("model.safetensors"), task
+        protocol, own = self._evaluation_protocol(changes), self._own_stream()
+        task = LinkTask.prepare(own, protocol, seed=self.settings.seed, device=self.device, group=processes.current())
+        return self._network("model.safetensors", own), task
 
     def look(self, watcher: Watcher | None = None, *, at_most: int | None = AT_MOST) -> Look:
         """What a report shows of the run, from ``at_most`` so many test events, evenly spread; None: from all."""
@@ -189,17 +187,18 @@ class Run:
         else:
             trained[: own.n_nodes] = ~split_of(own, self.settings.protocol).new_node
         history = history_of(self.stream, seed=self.settings.seed, device=self.device)
-        return Oracle(self._network(self.weights), self.stream, history, trained)
+        return Oracle(self._network(self.weights, own), self.stream, history, trained)
 
     @property
     def weights(self) -> str:
         """The file of the weights that answer: the refitted ones where there are some."""
         return "refit.safetensors" if "refit" in self.metrics else "model.safetensors"
 
-    def _network(self, name: str) -> Any:
+    def _network(self, name: str, own: EventStream) -> LinkModel:
+        """The model with the weights in a file, on the run's device; ``own`` is the stream that it was trained on."""
         tensors, _ = self.folder.read_tensors(name)
         with torch.random.fork_rng(devices=[]):
-            model = network_for(self.settings, self._own_stream())
+            model = network_for(self.settings, own)
         try:
             load_weights(model, tensors, str(self.path / name))
         except SettingError as error:
@@ -345,7 +344,8 @@ def _report_at_the_end(run: Run, task: LinkTask | None, watcher: Watcher) -> Non
         if task is None:
             run.report(watcher)
         else:
-            write_report(run.folder, _looked_at(run, run._network("model.safetensors"), task, watcher, AT_MOST))
+            model = run._network("model.safetensors", task.stream)
+            write_report(run.folder, _looked_at(run, model, task, watcher, AT_MOST))
     except RunError as error:
         raise RunError(f"The run is finished, but not its report: {error} `cordgt report` writes it.") from None
 

@@ -7,8 +7,6 @@ metrics.json             the figures; its presence says that it is finished
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import time
 import typing
 from collections.abc import Mapping
@@ -22,7 +20,7 @@ from cordgt.errors import DataError, RunError, SettingError, nearest
 from cordgt.events.stream import EventStream
 from cordgt.models import MODELS
 from cordgt.run import RunFolder, is_same_data
-from cordgt.settings import convert
+from cordgt.settings import convert, toml_lines
 from cordgt.tasks.node import ALL_PARTS, ClassifierSettings, Fitted, NodeTask, embeddings, figures, fit
 from cordgt.training.watching import Silent, Watcher
 
@@ -129,7 +127,5 @@ def classify_in(
 
 
 def _config(run: Run, settings: ClassifierSettings, seed: int) -> str:
-    values: dict[str, Any] = {"task": "node", "encoder": str(run.path.resolve()), "seed": seed}
-    chosen = dataclasses.asdict(settings)
-    lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    return "\n".join([*lines, "\n[classifier]", *(f"{k} = {json.dumps(v)}" for k, v in chosen.items())]) + "\n"
+    about = {"task": "node", "encoder": str(run.path.resolve()), "seed": seed}
+    return "\n".join([*toml_lines(about), "\n[classifier]", *toml_lines(vars(settings))]) + "\n"

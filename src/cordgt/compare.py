@@ -18,6 +18,7 @@ from cordgt.api import Run
 from cordgt.errors import DataError, RunError
 from cordgt.run import fingerprint, ids_fingerprint
 from cordgt.tasks.link import LinkTask, rank, split_scores
+from cordgt.tasks.protocol import Protocol
 
 FIGURES = {"ap": "AP", "auc": "AUC", "mrr": "MRR"}
 AT_ONCE = 2_000_000  # weights of events held at a time
@@ -67,12 +68,10 @@ def compare_runs(
 
 
 def _check_same(a: Run, b: Run, task_a: LinkTask, task_b: LinkTask) -> None:
-    for mark in (fingerprint, ids_fingerprint):
-        if mark(task_a.stream) != mark(task_b.stream):
-            told = " and ".join(f"{r.path} on {_about(t)}" for r, t in ((a, task_a), (b, task_b)))
-            raise RunError(f"These runs cannot be compared, they were measured on other data: {told}.")
-    ours, theirs = vars(task_a.protocol), vars(task_b.protocol)
-    differing = [f"{key} ({value} and {theirs[key]})" for key, value in ours.items() if theirs[key] != value]
+    if not on_same_data(task_a, task_b):
+        told = " and ".join(f"{run.path} on {data_words(task)}" for run, task in ((a, task_a), (b, task_b)))
+        raise RunError(f"These runs cannot be compared, they were measured on other data: {told}.")
+    differing = protocol_differences(task_a.protocol, task_b.protocol)
     if differing:
         raise RunError(
             f"These runs cannot be compared, their protocols differ in {', '.join(differing)}. What only concerns the "
@@ -80,8 +79,20 @@ def _check_same(a: Run, b: Run, task_a: LinkTask, task_b: LinkTask) -> None:
         )
 
 
-def _about(task: LinkTask) -> str:
-    return f"{task.stream.name} ({task.stream.n_events:,} events)"
+def on_same_data(a: LinkTask, b: LinkTask) -> bool:
+    """Whether two tasks are of the same events under the same ids."""
+    return all(mark(a.stream) == mark(b.stream) for mark in (fingerprint, ids_fingerprint))
+
+
+def protocol_differences(a: Protocol, b: Protocol) -> list[str]:
+    """What two protocols have otherwise, as in ``eval_batch (30 and 200)``; empty where they are the same."""
+    theirs = vars(b)
+    return [f"{key} ({value} and {theirs[key]})" for key, value in vars(a).items() if theirs[key] != value]
+
+
+def data_words(task: LinkTask) -> str:
+    """What a task is of, for people: ``uci (59,835 events)``."""
+    return f"{task.stream.name or 'events'} ({task.stream.n_events:,} events)"
 
 
 # -------------------- the bootstrap

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from cordgt.errors import DataError, RunError, nearest
 
-LOOKS_LAST = 0.2  # seconds that a look at a lock, by `is_held`, surely does not take
+LOOKS_LAST = 0.2  # seconds after which a look at a lock (`is_held`) is surely over
 # What Arrow raises for a damaged file; the last three for names, text and sizes that make no sense.
 PARQUET_ERRORS = (OSError, pa.ArrowException, KeyError, ValueError, MemoryError)
 
@@ -65,7 +65,7 @@ def exclusive(path: Path, busy: Exception | None = None) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX)
         elif not _locks(handle, fcntl.LOCK_EX, LOOKS_LAST):
             raise busy
-        if busy is not None and not _is_still(path, handle):
+        if busy is not None and not is_still(path, handle):
             raise busy  # it has just been removed by whoever was in
         yield
     finally:
@@ -103,8 +103,8 @@ def _locks(handle: int, kind: int, patience: float) -> bool:
             return True
 
 
-def _is_still(path: Path, handle: int) -> bool:
-    """Whether a path names what was opened under it."""
+def is_still(path: Path, handle: int) -> bool:
+    """Whether a path names what was opened under it: it may have been removed, or be another's by now."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle))
     except OSError:

@@ -33,22 +33,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from cordgt.errors import DataError, RunError, SettingError
+from cordgt.errors import DataError, RunError, SettingError, nearest
 from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.stream import EventStream
-from cordgt.files import exclusive, write_bytes
-from cordgt.settings import Settings, from_toml
+from cordgt.files import exclusive, names_beside, write_bytes
+from cordgt.settings import Settings, from_toml, toml_lines
 from cordgt.store.folder import is_store, open_store
 
 FORMAT = 1  # of the folder; raised when an older program could not read a newer one
 STORE_FILE = "events.json"
-BEFORE_CONFIG = (
-    "events.parquet",
-    "nodes.parquet",
-    STORE_FILE,
-    "init.safetensors",
-    "history.jsonl",
-)  # what `create` writes first
+# What `create` writes before config.toml.
+BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
 STATES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
 FIGURES = ("model", "data", "seed", "epochs", "validation", "test")  # what metrics.json has at least
 
@@ -125,7 +120,7 @@ class RunFolder:
             "columns": dict(columns or {}),
         }
         begun = {"init": start is not None, "refit": refit}
-        tables = f"\n[data]\n{_toml_lines(data)}\n[run]\n{_toml_lines(begun)}"
+        tables = "\n".join(["", "[data]", *toml_lines(data), "", "[run]", *toml_lines(begun), ""])
         self.write_text("config.toml", f"format = {FORMAT}\n{settings.to_toml()}{tables}")
 
     def _keep(self, stream: EventStream) -> None:
@@ -163,7 +158,7 @@ class RunFolder:
         """The settings, and the ``[data]`` table."""
         path = self.path / "config.toml"
         if not self.path.exists():
-            raise RunError(f"{self.path} does not exist.")
+            raise RunError(f"{self.path} does not exist.{nearest(self.path.name, names_beside(self.path))}")
         if not path.exists():
             raise RunError(f"{self.path} is not a run folder: it has no config.toml.{self._hint()}")
         given = self._parsed()
@@ -190,7 +185,10 @@ class RunFolder:
                 f"{self.path} holds a classifier of nodes; pairs are asked of its encoder, {given.get('encoder')}."
             )
         if given.get("format") != FORMAT:
-            raise RunError(f"{path} has format {given.get('format')}, and this version reads format {FORMAT}.")
+            raise RunError(
+                f"{path} has format {given.get('format')}, and this version reads format {FORMAT}: use the version of "
+                "cordgt that wrote it."
+            )
         return given
 
     def _hint(self) -> str:
@@ -385,16 +383,6 @@ def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _toml_lines(values: Mapping[str, Any]) -> str:
-    return "".join(f"{key} = {_toml(value)}\n" for key, value in values.items())
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(v)}" for key, v in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _sentence(error: Exception) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from cordgt import models
 from cordgt.errors import SettingError, check_choice, nearest
+from cordgt.models.parts import check_from_zero, check_sizes
 from cordgt.tasks.protocol import Protocol
 
 
@@ -33,13 +34,10 @@ class Training:
     checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; each epoch ends with one
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("patience", 1), ("drawn", 1)):
-            if getattr(self, name) < least:
-                raise SettingError(f"{name}={getattr(self, name)}: it is at least {least}.")
+        check_sizes(self, "epochs", "batch_size", "patience", "drawn")
+        check_from_zero(self, "tolerance")
         if not 0 < self.lr < float("inf"):
             raise SettingError(f"lr={self.lr}: the learning rate is above 0.")
-        if not 0 <= self.tolerance < float("inf"):
-            raise SettingError(f"tolerance={self.tolerance}: it is a number from 0 up.")
         if not 0 <= self.average < 1:
             raise SettingError(f"average={self.average}: it lies between 0 and 1, as 0.999 does; 0 is none.")
         if self.pieces < 0:
@@ -67,14 +65,13 @@ class Settings:
 
     def to_toml(self) -> str:
         """The text of ``config.toml``; `from_toml` reads it back to an equal object."""
-        parts = [f"model = {_toml(self.model)}", f"seed = {self.seed}"]
+        parts = [f"model = {toml_value(self.model)}", f"seed = {self.seed}"]
         for title, table in (
             ("protocol", self.protocol),
             ("training", self.training),
             ("settings", self.model_settings),
         ):
-            lines = [f"{f.name} = {_toml(getattr(table, f.name))}" for f in dataclasses.fields(table)]
-            parts.append("\n".join([f"\n[{title}]", *lines]))
+            parts += [f"\n[{title}]", *toml_lines({f.name: getattr(table, f.name) for f in dataclasses.fields(table)})]
         return "\n".join(parts) + "\n"
 
 
@@ -224,9 +221,19 @@ def _to_int(value: Any) -> int:
     return whole
 
 
-def _toml(value: Any) -> str:
+def toml_lines(values: Mapping[str, Any]) -> list[str]:
+    """Keys and values as the lines of a TOML table."""
+    return [f"{key} = {toml_value(value)}" for key, value in values.items()]
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML has it: text, numbers, and lists and dictionaries of these."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(toml_lines(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, str):  # as in JSON, but for what TOML wants otherwise: no halves of a character, no bare DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

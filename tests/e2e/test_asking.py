@@ -396,7 +396,7 @@ def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
 
     small: dict[str, Any] = {"fanout": (2, 1), "hidden": 4, "heads": 1, "layers": 1, "epochs": 1}
     make: Callable[..., Any] = synthetic.synthetic_stream
-    monkeypatch.setattr(demo, "SETTINGS", small)
+    monkeypatch.setattr(demo, "SMALL", small)
     monkeypatch.setattr(demo, "synthetic_stream", lambda seed: make(nodes=40, events=400, seed=seed))
     said: Said = works("demo")
     for words in ("oracle", "CorDGT", "pairs seen before", "will most likely meet", "runs/demo", "recommend"):

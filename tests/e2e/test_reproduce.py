@@ -211,6 +211,8 @@ def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
     alike = ("train", "one.csv", "--task", "node", "--encoder", "encoder")
     fails(*alike, saying="one.csv has no labels to tell apart: every one is 1")
     fails("recommend", "node", "--source", "1", saying="holds a classifier of nodes")
+    works(*asked, "--encoder", "encoder", "--seed", 4)
+    assert Path("runs/uci-cordgt-node-seed4/metrics.json").exists()
 
 
 def test_labels_are_asked_for_only_where_they_are_needed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -259,6 +260,19 @@ def test_interrupted_before_anything_was_begun(tmp_path: Path, monkeypatch: pyte
             told = "Error: interrupted before the training began: nothing was written. Start it again.\n"
             assert (said.code, said.err) == (130, told)
     assert not Path("run").exists()
+
+
+def test_a_search_ends_with_the_command_that_measures_its_best(tmp_path: Path) -> None:
+    """Whatever the search was given: seed, file of settings and columns."""
+    data = write_events(tmp_path / "data.csv")
+    Path("mine.toml").write_text("hidden = 6\n")
+    given = ["--config", "mine.toml", "--set", "fanout=2,1", "--set", "epochs=1", "--set", "heads=1", "--seed", 3]
+    said = works("search", data, *given, "--grid", "layers=1,2", "--src", "src", "--ids", "separate")
+    command = shlex.split(said.err.rstrip().splitlines()[-1].partition(": cordgt ")[2])
+    told = works(*command).err
+    assert "epoch " not in told and "finished already" not in told  # it is not trained again, but only now measured
+    folder = Path(command[command.index("--out") + 1])
+    assert folder.parent.name == "data-cordgt-search" and (folder / "metrics.json").exists()
 
 
 LONG = settings(epochs=30, patience=30)

@@ -337,7 +337,7 @@ class Runs:
             same &= all(_same(getattr(a, k), getattr(b, k)) for k in ("src", "dst", "t", "label", "edge_x", "node_x"))
             same &= a.ids.names.equals(b.ids.names) and a.notes == b.notes and a.time == b.time
         if rng.random() < 0.01:
-            run._network(run.weights)
+            run._network(run.weights, run.stream)
         binary = [k for k in changed if k.endswith((".parquet", ".safetensors"))]
         if same:
             return "read, as it was"

@@ -332,6 +332,7 @@ def test_gaps_and_one_moment() -> None:
     still = data([0, 1, 2], [5, 6, 5], [7, 7, 7])
     assert still["gaps"].result == WARNING
     assert still["split"].result == FAIL and "Too few events" in still["split"].detail
+    assert "the most frequent has 66.7% of the events" in still["destinations"].detail  # there is no test period
 
 
 def test_one_destination_fails() -> None:

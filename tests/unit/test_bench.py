@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from cordgt.bench import growth, report, stages, suite
+from cordgt.bench import growth, report, shared, stages, suite
 from cordgt.bench.machine import Limits
+from cordgt.bench.parts import queries_of
 from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.timing import Timing, timed
 from cordgt.datasets.synthetic import synthetic_stream
 from cordgt.errors import DataError, RunError, SettingError
+from cordgt.machine.processes import Group
 from cordgt.models.cordgt import Cordgt
 from cordgt.settings import make
 from cordgt.training import out_of_memory
@@ -116,6 +118,38 @@ def test_a_table_and_sentences(found: dict[str, Any]) -> None:
     said = report.sentences(found)
     assert any("a batch of any size fits" in text for text in said)
     assert any("at the matrix rate" in text and "at the bandwidth" in text for text in said)
+
+
+def test_what_is_measured_is_the_step_that_settings_ask_for() -> None:
+    """Its candidates and its average, in the step, in its parts, and where processes share it."""
+    asked = replace(place(), settings=make("cordgt", SMALL | {"drawn": 3, "average": 0.9}))
+    assert queries_of(asked).dst.shape == (20, 4)
+    step = shared.shared_step(asked, Group(1, 2))
+    assert (step.drawn, step.task.group) == (3, Group(1, 2))
+    assert step.average is not None and step.average.kept == 0.9
+
+
+def test_a_network_that_knows_nodes_by_number_has_all_of_them() -> None:
+    assert len(place("ctdne").model.state_dict()["vectors"]) == place().stream.n_nodes
+
+
+@pytest.mark.parametrize(("precision", "products"), [("bf16", "high"), ("tf32", "high"), ("fp32", "highest")])
+def test_limits_are_measured_in_the_precision_of_training(
+    monkeypatch: pytest.MonkeyPatch, precision: str, products: str
+) -> None:
+    before, at_work = torch.get_float32_matmul_precision(), []
+
+    def measure(*_: Any, **__: Any) -> Limits:
+        at_work.append(torch.get_float32_matmul_precision())
+        return LIMITS
+
+    monkeypatch.setattr(suite.machine, "measure", measure)
+    settings = make("cordgt", {"precision": precision})
+    try:
+        suite.prepare(place().stream, settings, torch.device("cuda"), repeat=1, quick=True)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert at_work == [products]
 
 
 def test_a_rule_has_no_step() -> None:

@@ -26,7 +26,7 @@ from cordgt.experiments import catalogue, measures, paper, plots
 from cordgt.experiments.ablation import ABLATIONS, ablation_cells, ablation_report
 from cordgt.experiments.cells import Cell, Store, flat, make_cell, parse_models, parse_seeds, parse_shard
 from cordgt.experiments.link import NAMES, link_cells, link_report
-from cordgt.experiments.outlook import guess_seconds
+from cordgt.experiments.outlook import guess_seconds, outlook
 from cordgt.experiments.provenance import command
 from cordgt.experiments.tables import Asked, Compared, write
 from cordgt.experiments.work import Limits, expected_seconds
@@ -438,6 +438,9 @@ def test_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         choose_datasets("data/uci.csv", ("uci",))
     assert choose_datasets("uci", ("uci",), trained=False) == ["uci"]
     assert choose_datasets(None, ("uci", "food-twin")) == ["food-twin"]
+    assert choose_datasets(None, ("uci", "food"), twins=True) == ["food-twin"]
+    rows = {row["name"]: row for row in outlook(Store(tmp_path), None, "cpu")}
+    assert rows["complexity"]["data"] == "food-twin"  # of UCI there is no twin
 
 
 def test_cells_are_plain_json(tmp_path: Path) -> None:

@@ -187,6 +187,14 @@ def test_what_is_not_as_published_goes(server: Server, tmp_path: Path, expected:
     assert left(tmp_path) == []
 
 
+def test_a_checksum_in_capitals_is_the_same(server: Server, tmp_path: Path) -> None:
+    server.files["x"] = CONTENT
+    expected = Expected(md5=hashlib.md5(CONTENT).hexdigest().upper())
+    for _ in range(2):
+        download.download(server.url("x"), tmp_path / "x", expected)
+    assert len(server.asked) == 1  # it was whole and right the first time
+
+
 def test_a_busy_server_is_asked_again_and_a_refusal_is_final(server: Server, tmp_path: Path) -> None:
     server.files["x"] = CONTENT
     server.codes = [503, 429]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,15 @@ def test_the_encoder_stays_as_it_is_and_the_classifier_comes_again(run: Run, tmp
         classify_in(run, run.stream.label, settings, tmp_path / "a")
     with pytest.raises(RunError, match="holds a classifier of nodes"):
         Run.load(tmp_path / "a")
+
+
+def test_a_folder_with_any_name_is_known_again(run: Run, tmp_path: Path) -> None:
+    """TOML has no halves of a character, which JSON writes for those beyond 16 bits, and no bare DEL."""
+    folder = shutil.copytree(run.path, tmp_path / "a run 😀\x7f")
+    assert run.stream.label is not None
+    classify_in(Run.load(folder, "cpu"), run.stream.label, ClassifierSettings(epochs=1), tmp_path / "classifier")
+    with pytest.raises(RunError, match=f"asked of its encoder, {re.escape(str(folder))}"):
+        Run.load(tmp_path / "classifier")
 
 
 def test_other_events_are_refused(run: Run) -> None:

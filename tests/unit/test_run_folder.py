@@ -372,3 +372,9 @@ def test_has_and_remove(folder: RunFolder) -> None:
     folder.remove("x")
     assert not folder.has("x")
     folder.remove("x")
+
+
+def test_a_folder_that_is_not_there_may_be_another(tmp_path: Path) -> None:
+    (tmp_path / "uci-cordgt").mkdir()
+    with pytest.raises(RunError, match=r"uci-cordtg does not exist\. Did you mean 'uci-cordgt'\?"):
+        RunFolder(tmp_path / "uci-cordtg").read_config()

@@ -89,9 +89,10 @@ def _newness(stream: EventStream, new: np.ndarray, test: np.ndarray) -> Check:
 
 
 def _destinations(stream: EventStream, test: np.ndarray | None) -> Check:
+    """Of the test events, or of all of them where the stream cannot be split."""
     counts = np.bincount(stream.dst if test is None else stream.dst[test])
     n, most = len(np.unique(stream.dst)), counts.max() / counts.sum()
-    told = f"{n:,} destinations; the most frequent has {most:.1%} of the test events"
+    told = f"{n:,} destinations; the most frequent has {most:.1%} of the {'events' if test is None else 'test events'}"
     if n < 2:
         return Check("destinations", "what negatives are drawn from", FAIL, "one destination: nothing to tell it from")
     few = n < 20 or most > 0.5

@@ -141,7 +141,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
         again = other.evaluation_queries("test", "transductive")[1].take(sample.place)
         for name, value in vars(again).items():
             differing |= (value != getattr(sample.queries, name)).reshape(len(differing), -1).any(dim=1).cpu().numpy()
-    moved = _Moved(TOLERANCE.get(task.network_device.type, 1e-4))
+    moved = _Moved(TOLERANCE[task.network_device.type])
     expected = score_queries(model, task.whole, sample.queries)
     whole = tensors(_read(model, task.whole, sample.queries))
     order = np.random.default_rng(0).permutation(len(expected))
@@ -164,7 +164,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
 
 def candidate_order(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     """The true destination always stands first: in another place, and alone, each candidate gets the same score."""
-    moved = _Moved(TOLERANCE.get(task.network_device.type, 1e-4))
+    moved = _Moved(TOLERANCE[task.network_device.type])
     expected = score_queries(model, task.whole, sample.queries)
     turned = score_queries(model, task.whole, replace(sample.queries, dst=sample.queries.dst.flip(1)))
     moved.add("turned round", turned[:, ::-1], expected)
@@ -178,7 +178,7 @@ def candidate_order(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
 def memory_blocks(model: MemoryModel, task: LinkTask, sample: Sample) -> Check:
     """What a memory holds depends on how many events it takes up at once: that is its setting, not the evaluation's."""
     half = max(1, model.block // 2)
-    moved = _Moved(TOLERANCE.get(task.network_device.type, 1e-4))
+    moved = _Moved(TOLERANCE[task.network_device.type])
     expected = score_queries(model, task.whole, sample.queries)
     moved.add(f"blocks of {half}", score_queries(model.in_blocks(half), task.whole, sample.queries), expected)
     told = f"{moved}; batches of evaluation do not matter, those of training (batch_size) do"

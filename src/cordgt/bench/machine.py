@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from cordgt.bench.timing import timed
+from cordgt.machine.launch import cores
 
 
 @dataclass(frozen=True)
@@ -57,5 +57,4 @@ def _processor() -> str:
             name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), name)
     except OSError:
         pass
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
+    return f"{name}, {cores()} cores"

@@ -18,10 +18,12 @@ from cordgt.past.history import Queries
 
 
 def queries_of(place: Place) -> Queries:
+    """What a training step asks of the batch to try."""
     position, _ = place.batch()
-    pool = place.task.pools.train
-    start = position[:1].expand_as(position)
-    return place.task.queries(position, start, pool, seed=place.settings.seed, epoch=1)
+    start, settings = position[:1].expand_as(position), place.settings
+    return place.task.queries(
+        position, start, place.task.pools.train, seed=settings.seed, epoch=1, drawn=settings.training.drawn
+    )
 
 
 def trees_of(place: Place, queries: Queries) -> Timing | None:

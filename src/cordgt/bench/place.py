@@ -19,9 +19,9 @@ from cordgt.past.context import TreeShape
 from cordgt.settings import Settings
 from cordgt.tasks.link import LinkTask
 from cordgt.training.devices import use_precision
-from cordgt.training.network import make_network
+from cordgt.training.network import network_for
 from cordgt.training.out_of_memory import fits_told, memory_explained, what_fits
-from cordgt.training.step import Average, Step
+from cordgt.training.step import Average, Step, make_optimizer
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,7 @@ class Place:
 
     @cached_property
     def model(self) -> LinkModel:
-        made = make_network(self.settings, edge_dim=self.stream.edge_dim, node_dim=self.stream.node_dim)
-        return made.to(self.device)
+        return network_for(self.settings, self.stream).to(self.device)
 
     @contextmanager
     def memory_explained(self) -> Iterator[None]:
@@ -65,10 +64,7 @@ class Place:
     def optimizer(self) -> torch.optim.Optimizer:
         """As training makes it; SettingError where there is nothing to train."""
         self.check_trains()
-        cuda = self.device.type == "cuda"
-        return torch.optim.Adam(
-            self.model.parameters(), lr=self.settings.training.lr, capturable=cuda, fused=True if cuda else None
-        )
+        return make_optimizer(self.settings, self.model, self.device)
 
     def check_trains(self) -> None:
         """SettingError where there is nothing to train."""
@@ -80,8 +76,7 @@ class Place:
         use_precision(self.settings, self.device)
         cuda = self.device.type == "cuda"
         epoch = torch.ones((), dtype=torch.int64, device=self.device) if cuda else 1
-        kept = self.settings.training.average
-        average = Average(self.model, kept) if kept else None
+        average = Average.of(self.settings, self.model)
         return Step.of(self.settings, self.task, self.model, self.optimizer, epoch, average)
 
     def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,7 @@ def compare(counts: Sequence[int], argv: Sequence[str], told: Callable[[str], No
     """Measure a step with each number of processes of one thread, and with one process of as many threads instead.
 
     There are no more threads than cores: torch takes none. ``cordgt ARGV`` is run for each, and calls `measure`.
-    ``told`` hears of each before it begins.
+    ``told`` is called with the name of each before it begins.
     """
     rows = []
     threaded = sorted({min(n, cores()) for n in counts} - {1})
@@ -66,8 +66,7 @@ def measure(place: Place) -> None:
     ``cpu_ms`` the time that the cores worked for the first process: what others on the machine do hardly matters to it.
     """
     group, repeat = processes.join(), place.repeat
-    task = replace(place.task, group=group)
-    step = Step(place.model.train(), task, place.optimizer, place.settings.seed, 1)
+    step = shared_step(place, group)
     with place.memory_explained():
         position, weight = place.batch()
     gradients = torch.zeros(sum(q.numel() for q in place.model.parameters()), device=place.device)
@@ -93,6 +92,12 @@ def measure(place: Place) -> None:
             "events_per_second": 1e3 * len(position) / step_ms,
         }
         Path(os.environ[FIGURES]).write_text(json.dumps(found), encoding="utf-8")
+
+
+def shared_step(place: Place, group: processes.Group) -> Step:
+    """The step that settings ask for, shared among the processes of a group."""
+    place.model.train()
+    return replace(place.step(), task=replace(place.task, group=group))
 
 
 def _seconds(place: Place, group: processes.Group, work: Callable[[], Any]) -> tuple[float, float]:

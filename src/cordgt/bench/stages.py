@@ -43,8 +43,7 @@ def index(place: Place) -> Measured:
     def build() -> TemporalIndex:
         return TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes)
 
-    built = build()
-    n_bytes = sum(v.nbytes for v in vars(built).values() if isinstance(v, Tensor))
+    n_bytes = build().size
     timing = timed(build, host, place.repeat)
     row = Row(stage="index", timing=timing, bytes=n_bytes, items=stream.n_events, unit="events", peak=n_bytes)
     return Measured([row], {"index_seconds": timing.median, "index_mb": n_bytes / 2**20})

@@ -19,6 +19,7 @@ from cordgt.events.stream import EventStream
 from cordgt.files import write_atomically
 from cordgt.machine.threads import keep_threads
 from cordgt.settings import Settings
+from cordgt.training.devices import use_precision
 from cordgt.training.out_of_memory import memory_explained
 
 ALL = ("machine", *STAGES)
@@ -27,15 +28,14 @@ ALL = ("machine", *STAGES)
 def prepare(stream: EventStream, settings: Settings, device: torch.device, *, repeat: int, quick: bool) -> Place:
     """Set torch as training does, and measure the limits of the device."""
     keep_threads()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high" if settings.training.precision == "tf32" else "highest")
+    use_precision(settings, device)
     with memory_explained(settings):
         limits = machine.measure(device, repeat=max(repeat, 3), toy=quick)
     return Place(stream, settings, device, limits, repeat, quick)
 
 
 def run(place: Place, stages: Sequence[str], told: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Measure the stages in order; ``told`` hears of each before it begins.
+    """Measure the stages in order; ``told`` is called with the name of each before it begins.
 
     A stage that a model does not have (a step where there is nothing to train) is left out when it is one of several,
     and a SettingError when it is the only one.

@@ -22,11 +22,6 @@ class Timing:
     high: float
     samples: int
 
-    @property
-    def spread(self) -> float:
-        """Half the distance of the quartiles, as a share of the median."""
-        return (self.high - self.low) / 2 / self.median if self.median else 0.0
-
 
 class Stopwatch:
     """Marks moments on a device and tells the seconds between them; on a GPU by its own events, not by the host."""

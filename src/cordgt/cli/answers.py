@@ -68,7 +68,7 @@ def recommendations(
     }
     cells = zip(*rows, strict=True) if rows else ((),) * len(columns)
     return pa.table(
-        {name: pa.array(_cast(column, kind), kind) for (name, kind), column in zip(columns.items(), cells, strict=True)}
+        {name: pa.array(_cast(cell, own), own) for (name, own), cell in zip(columns.items(), cells, strict=True)}
     )
 
 

@@ -15,13 +15,12 @@ from cordgt.cli import console
 from cordgt.datasets.synthetic import Synthetic, synthetic_stream
 from cordgt.models import find
 from cordgt.settings import make
-from cordgt.tasks.link import SETTINGS as TEST
-from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.tasks.link import SETTINGS, LinkTask, evaluate
 from cordgt.tasks.metrics import link_metrics
 from cordgt.training.out_folder import first_free
 
 # Small enough for two cores and three minutes; everything else is as by default.
-SETTINGS = {"fanout": (12, 1), "hidden": 32, "heads": 2, "epochs": 8, "batch_size": 50}
+SMALL = {"fanout": (12, 1), "hidden": 32, "heads": 2, "epochs": 8, "batch_size": 50}
 
 
 def run_demo(out: Path | None, seed: int, device: str, *, quiet: bool = False) -> dict[str, Any]:
@@ -36,7 +35,7 @@ def run_demo(out: Path | None, seed: int, device: str, *, quiet: bool = False) -
     began = time.perf_counter()
     with console.Bar() as bar:
         folder = out or first_free(Path("runs") / "demo")
-        run = train_run(stream, make("cordgt", SETTINGS, seed=seed), folder, device=device, watcher=bar)
+        run = train_run(stream, make("cordgt", SMALL, seed=seed), folder, device=device, watcher=bar)
     found = {
         "run": str(run.path),
         "seconds": time.perf_counter() - began,
@@ -50,7 +49,7 @@ def run_demo(out: Path | None, seed: int, device: str, *, quiet: bool = False) -
 
 def _show(run: Run, found: dict[str, Any]) -> None:
     table = Table(title="Average precision on the last 15 % of the events", title_justify="left")
-    for name in ("", *TEST):
+    for name in ("", *SETTINGS):
         table.add_column(name, justify="right" if name else "left")
     for name, values in found["ap"].items():
         table.add_row(name, *("–" if v is None else f"{100 * v:.2f}" for v in values.values()))
@@ -69,9 +68,9 @@ def _comparison(run: Run, world: Synthetic) -> dict[str, dict[str, float | None]
     task = LinkTask.prepare(run.stream, run.settings.protocol, seed=run.settings.seed, device=torch.device("cpu"))
     seen = find("edgebank").network(find("edgebank").settings(), edge_dim=0, node_dim=0)
     return {
-        "pairs seen before": {setting: evaluate(seen, task, "test", setting)["ap"] for setting in TEST},
-        "CorDGT": {setting: run.metrics["test"][setting]["ap"] for setting in TEST},
-        "oracle": {setting: _oracle_ap(task, world, setting) for setting in TEST},
+        "pairs seen before": {setting: evaluate(seen, task, "test", setting)["ap"] for setting in SETTINGS},
+        "CorDGT": {setting: run.metrics["test"][setting]["ap"] for setting in SETTINGS},
+        "oracle": {setting: _oracle_ap(task, world, setting) for setting in SETTINGS},
     }
 
 

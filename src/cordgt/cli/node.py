@@ -52,6 +52,7 @@ def train_classifier(
     from cordgt.cli import answers
     from cordgt.datasets import by_name
     from cordgt.settings import parse_assignments
+    from cordgt.training.out_folder import default_folder
 
     settings = classifier_settings(parse_assignments(assignments))
     run = Run.load(encoder, device)
@@ -65,7 +66,8 @@ def train_classifier(
             raise
         raise DataError(f"{error} {encoder} was trained with that one; name another with --label.") from None
     label = labels_of(run, stream, data)
-    folder = out or Path("runs") / f"{stream.name or 'events'}-{run.settings.model}-node-seed{run.settings.seed}"
+    own_seed = run.settings.seed if seed is None else seed
+    folder = out or default_folder(stream.name, f"{run.settings.model}-node", own_seed)
     console.note(f"classifier of nodes on {encoder} ({run.settings.model}), frozen; it goes to {folder}")
     BEGUN.set(True)
     with console.Bar() as bar:

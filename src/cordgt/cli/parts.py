@@ -32,6 +32,7 @@ def given_columns(*values: Any) -> dict[str, Any]:
 
 
 def load_data(data: str, columns: dict[str, Any]) -> Any:
+    """The stream of DATA; what was assumed in reading it is said."""
     from cordgt.datasets import by_name
 
     stream = by_name.load(data, **columns)
@@ -41,11 +42,12 @@ def load_data(data: str, columns: dict[str, Any]) -> Any:
 
 
 def facts(stream: Any) -> str:
+    """``uci: 59,835 events of 1,899 nodes``."""
     return f"{stream.name}: {stream.n_events:,} events of {stream.n_nodes:,} nodes"
 
 
 def remark_on_size(settings: Settings, stream: Any) -> None:
-    """Says what the model's authors did not mean it for: a stream this short."""
+    """Says what a person should know before this model is trained on so few events, if anything."""
     from cordgt import models
 
     network = models.find(settings.model).network
@@ -82,6 +84,7 @@ def settings_for(
 
 
 def open_run(path: Path, device: str, events: Path | None = None, columns: dict[str, Any] | None = None) -> Run:
+    """A run, with later ``events`` appended to its history; ``columns`` are for these. SettingError where none is."""
     from cordgt.api import Run
 
     columns = columns or {}
@@ -138,6 +141,7 @@ def suggest(folder: Path, stream: Any) -> None:
 
 
 def show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> None:
+    """Figures as a table or as JSON, and what to know of them: not defined, random negatives, below a floor."""
     from cordgt.cli import answers
 
     if json_ is not None:
@@ -151,6 +155,7 @@ def show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> None
 
 @contextmanager
 def answering(questions: int) -> Iterator[Any]:
+    """A progress bar over so many questions; what comes back is called with how many more were answered."""
     with console.Bar() as bar:
         bar.answering(questions)
         yield lambda n: bar.step(n, None)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from cordgt.cli import console
 from cordgt.cli.options import Dst, Features, Ids, Label, NodeFeatures, Src, Time, flag
-from cordgt.cli.parts import load_data
+from cordgt.cli.parts import given_columns, load_data
 from cordgt.errors import DataError, check_choice
 
 Anything = Annotated[
@@ -80,8 +80,7 @@ def data_convert(
 
     A store is made in bounded memory, from data of any size. Interrupted, the same command goes on where it was.
     """
-    options = {"src": src, "dst": dst, "time": time, "label": label, "features": features, "ids": ids}
-    columns = {k: v for k, v in (options | {"node_features": node_features}).items() if v is not None}
+    columns = given_columns(src, dst, time, label, features, ids, node_features)
     if out.suffix.lower() in (".csv", ".parquet") and not out.is_dir():
         _convert_to_file(data, out, columns)
         return
@@ -143,13 +142,13 @@ def data_append(
     from cordgt.conversion.convert import append_to, kept_columns, parse_size
     from cordgt.store.folder import open_store
 
-    options = {"src": src, "dst": dst, "time": time, "label": label, "features": features, "ids": ids}
+    columns = given_columns(src, dst, time, label, features, ids)
     before, size = open_store(store), parse_size(memory)
     check_choice("--late", late, get_args(Late))  # before the data are looked at
-    kept = kept_columns(before, data, options)
+    kept = kept_columns(before, data, columns)
     if kept:
         told = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in kept.items())
-        console.note(f"columns that {store} was made with and {data} is asked for: {' '.join(told)}")
+        console.note(f"{data} is read from the columns that {store} was made with: {' '.join(told)}")
     with Progressing() as watcher:
         grown = append_to(
             store,
@@ -157,7 +156,7 @@ def data_append(
             late=late,  # type: ignore[arg-type]  # checked above
             memory=size,
             watcher=watcher,
-            **{k: v for k, v in options.items() if v is not None},
+            **columns,
         )
     events, nodes = grown.n_events - before.n_events, grown.n_nodes - before.n_nodes
     console.note(

@@ -101,6 +101,7 @@ def train(
     share(processes, data)
     from cordgt.api import train_run
     from cordgt.cli import answers
+    from cordgt.run import RunFolder
     from cordgt.seeds import spread, train_seeds
     from cordgt.training.devices import choose_device
     from cordgt.training.out_folder import default_folder
@@ -118,6 +119,7 @@ def train(
     options["report"] = not no_report
     console.note(f"{settings.model} on {facts(stream)}; figures and weights go to {folder}")
     remark_on_size(settings, stream)
+    was_finished = RunFolder(folder).finished
     if stream.kept is not None:
         console.note(f"{data} is a store: the run answers from it. The index for training is made once and kept in it.")
     with resumable(), console.Bar() as bar:
@@ -135,7 +137,7 @@ def train(
             )
     if not leads():
         return
-    if resume and not bar.trained:
+    if resume and was_finished and not bar.trained:
         console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
     show_figures(f"{settings.model} on {stream.name}", metrics, json_)
     first = folder / next(iter(spread(settings, seeds, mask_draws)))
@@ -209,10 +211,15 @@ def search(
         )
     rows = [{**trial.settings, **{k: v for k, v in vars(trial).items() if k != "settings"}} for trial in found]
     answers.show(rows if json_ is not None else [_short(row) for row in rows], json_)
-    best = [word for k, v in found[0].settings.items() for word in ("--set", f"{k}={v}")]
-    same = [word for assignment in set_ for word in ("--set", assignment)]
-    command = ["cordgt", "train", data, "--model", settings.model, *same, *best]
-    console.note(f"Train and measure the best: {shlex.join(command)}")
+    best = [f"{key}={value}" for key, value in found[0].settings.items()]
+    options = [("--model", settings.model), *([] if config is None else [("--config", config)])]
+    options += [("--seed", settings.seed), *(("--set", assignment) for assignment in (*set_, *best))]
+    options += [
+        (f"--{key.replace('_', '-')}", value) for key, value in columns.items() if (key, value) != ("ids", "auto")
+    ]
+    words = [str(word) for option in (*options, ("--out", found[0].folder)) for word in option]
+    command = shlex.join(["cordgt", "train", data, *words, "--resume"])
+    console.note(f"Measure the best on the test period, without training it again: {command}")
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:

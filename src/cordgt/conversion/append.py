@@ -40,7 +40,7 @@ from cordgt.conversion.build import (
 from cordgt.conversion.ordering import in_order
 from cordgt.conversion.staging import Stage
 from cordgt.errors import DataError, check_choice
-from cordgt.events.stream import check_span
+from cordgt.events.stream import check_exact, check_span
 from cordgt.events.times import TimeAxis
 from cordgt.events.vocabulary import LONGEST_TEXT, text_buffers
 from cordgt.reading.chunks import Both, OneStream, Source
@@ -193,11 +193,7 @@ def _needs_fractions(store: Store, new: npt.NDArray[Any]) -> bool:
         return False
     if old.dtype.kind == "i" and all(_are_whole(new[part]) for part in pieces(len(new))):
         return False
-    whole = old if old.dtype.kind == "i" else new
-    if any(np.abs(whole[part]).max() > 2**53 for part in pieces(len(whole))):
-        raise DataError(
-            "Some of the times are fractions, others are whole numbers too large to be told exactly beside."
-        )
+    check_exact(old if old.dtype.kind == "i" else new)
     return bool(old.dtype.kind == "i")
 
 

@@ -44,10 +44,9 @@ from cordgt.store.folder import (
 from cordgt.store.growing import Writer, Written, abandoned_on_error, mapped, pieces
 from cordgt.store.index_files import IndexFiles, narrow, write_index
 
-MEMORY = 4 << 30
-SHARE = (
-    4  # a piece of work may take one part in so many of the memory: the rest is for ids, counters and files in flight
-)
+MEMORY = 4 << 30  # bytes, unless told otherwise
+# A piece of work may take one part in so many of the memory: the rest is for ids, counters and files in flight.
+SHARE = 4
 
 
 class Watcher(Protocol):
@@ -82,8 +81,8 @@ def make_store(
 
     Interrupted, it goes on when it is called again with the same source. ``replace_old``: a store that is there already
     stands until the new one is whole; ``held``: the caller has locked it; ``earlier``: its generations, where the new
-    one begins with the same events. DataError where something else is there,
-    another process writes, or the disk is full.
+    one begins with the same events. DataError where something else is there, another process writes, or the disk is
+    full.
     """
     _check_target(target, replace_old)
     part, watcher = part_folder(target), watcher or Silent()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -79,7 +78,7 @@ def kept_columns(
 ) -> dict[str, Any]:
     """The column options that an append of DATA takes from the store, beside those of ``columns`` that are not None.
 
-    None for what is no file. A position counts only where there is no header, unless a column has it for a name.
+    Empty for what is no file. A position counts only where there is no header, unless a column has it for a name.
     """
     kept = {k: v for k, v in store.columns.items() if columns.get(k) is None}
     if not kept or not _is_read(data):
@@ -128,7 +127,7 @@ def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns
 
     DataError for an option that there is not, or that a stream, read already, no longer heeds.
     """
-    known = [field.name for field in fields(ColumnOptions)] + ["ids", "name"]
+    known = (*OPTIONS, "ids", "name")
     given = [k for k, v in columns.items() if v is not None and (k, v) != ("ids", "auto")]
     unknown = [k for k in given if k not in known]
     if unknown:

@@ -32,8 +32,8 @@ def in_order(
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
     """Pieces of columns (``t`` among them, all of equal length) in stable order of ``t``, about ``at_once`` rows each.
 
-    ``scratch`` is a folder that is made, used where there are more rows than that, and removed. ``told`` hears of rows
-    that were dealt. ``already``: they are in order.
+    ``scratch`` is a folder that is made, used where there are more rows than that, and removed. ``told`` is called with
+    numbers of rows as they are dealt into it. ``already``: the rows are in order.
     """
     t = columns["t"]
     if already or (t[0] == t[-1] and _all_equal(t)):
@@ -98,4 +98,5 @@ def _bounds(t: npt.NDArray[Any], n_ranges: int) -> npt.NDArray[Any]:
     found = found[found > low]
     if len(found):
         return found
-    return np.array([min((k for part in pieces(len(t)) if len(k := t[part][t[part] > low])), key=np.min).min()])
+    later = (t[part][t[part] > low] for part in pieces(len(t)))
+    return np.array([min(some.min() for some in later if len(some))])

@@ -109,12 +109,11 @@ class Stage:
         """Append whole numbers or fractions; the first fraction makes fractions of those before."""
         column = self._column(name, values.dtype)
         if column.dtype.kind == "i" and values.dtype.kind == "f":
-            longer = self._new(name, np.float64)
-            old = column.array()
+            fractions, whole = self._new(name, np.float64), column.array()
             for part in pieces(column.rows):
-                longer.append(old[part].astype(np.float64))
+                fractions.append(whole[part].astype(np.float64))
             column.close()
-            self.columns[name] = column = longer
+            self.columns[name] = column = fractions
             if name == "t":
                 self._last = float(self._last)
         column.append(values)

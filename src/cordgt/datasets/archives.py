@@ -14,10 +14,10 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from cordgt.errors import DataError
+from cordgt.files import short
 
-LARGEST = (
-    8 << 30
-)  # bytes of one file unpacked: nothing published comes near, and features of zeros shrink a thousandfold
+# Bytes of one file unpacked, which nothing published comes near. No ratio: features of zeros shrink a thousandfold.
+LARGEST = 8 << 30
 CHUNK = 1 << 20
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz")
 
@@ -79,7 +79,7 @@ class Archive:
                 with self._tar() as tar:
                     yield self._sound((m.name, m.size, partial(tar.extractfile, m)) for m in self._files(tar))
         except (zipfile.BadZipFile, tarfile.TarError, EOFError, NotImplementedError, RuntimeError) as error:
-            told = " ".join(str(error).split()).rstrip(".")
+            told = short(error).rstrip(".")
             raise DataError(f"{self.path} is a damaged or incomplete archive: {told or 'it ends early'}.") from None
         except OSError as error:
             raise DataError(f"{self.path} cannot be unpacked: {error.strerror or error}.") from None

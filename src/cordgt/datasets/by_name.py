@@ -45,7 +45,7 @@ class Dataset:
 
     @property
     def rows(self) -> int:
-        """An embedding for each node."""
+        """Of TGSRec's table of embeddings: one for each node."""
         return self.nodes
 
 

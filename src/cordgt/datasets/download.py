@@ -52,6 +52,11 @@ class Expected:
     md5: str | None = None
     sha256: str | None = None
 
+    def sums(self) -> dict[str, str]:
+        """The checksums that are known, by name, as `checksums` has them."""
+        known = {"sha256": self.sha256, "md5": self.md5}
+        return {name: value.lower() for name, value in known.items() if value is not None}
+
 
 @dataclass(frozen=True)
 class Fetched:
@@ -96,9 +101,10 @@ def read_json(url: str) -> Any:
 
 
 def _persistently(url: str, attempt: Callable[[], T], received: Callable[[], int]) -> T:
-    """What an attempt gives, tried again while the network fails or the server is busy, as long as that asks to wait.
+    """What an attempt gives, which is made again while the network fails or the server is busy.
 
-    ``received``: how many bytes are kept where all attempts fail. Errors as in `download`.
+    The waits between grow, and are as long as the server asks for, up to `LONGEST_WAIT`. ``received``: how many bytes
+    are kept where all attempts fail. Errors as in `download`.
     """
     wait = WAIT
     for number in range(1, TRIES + 1):
@@ -230,12 +236,12 @@ def _read(answer: Any) -> bytes:
 def _accept(url: str, part: _Part, expected: Expected) -> Fetched:
     """The whole file under its own name, if it is what was expected; else nothing of it stays."""
     sums = checksums(part.path)
-    for name, wanted in (("sha256", expected.sha256), ("md5", expected.md5)):
-        if wanted is not None and sums[name] != wanted.lower():
+    for name, wanted in expected.sums().items():
+        if sums[name] != wanted:
             part.discard()
             raise DataError(
-                f"{url} is not what was published: its {name} is {sums[name]}, {wanted.lower()} was expected. Nothing "
-                "was kept; fetch it again. If that does not help, the source has changed, or something on the way has."
+                f"{url} is not what was published: its {name} is {sums[name]}, {wanted} was expected. Nothing was "
+                "kept; fetch it again. If that does not help, the source has changed, or something on the way has."
             )
     size = part.size
     if expected.size is not None and size != expected.size:
@@ -253,8 +259,7 @@ def _kept(url: str, part: _Part, expected: Expected) -> Fetched | None:
     try:
         about = json.loads(part.whole.read_text(encoding="utf-8"))
         sums = checksums(part.target)
-        sound = about == {"url": url, "sha256": sums["sha256"]} and expected.md5 in (None, sums["md5"])
-        if sound and expected.sha256 in (None, sums["sha256"]):
+        if about == {"url": url, "sha256": sums["sha256"]} and expected.sums().items() <= sums.items():
             return Fetched(part.target, url, part.target.stat().st_size, sums["sha256"])
     except (OSError, ValueError):
         pass

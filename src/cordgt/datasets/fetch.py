@@ -255,7 +255,7 @@ def _convert(
     if source.kind == "gowalla" and is_archive(files[0]):
         files = _unpacked(files[0], gowalla.FILES, folder, known_as)
     if source.kind == "gowalla":
-        stream = gowalla.cut_checkins(files[0].parent, name, lambda n, _: progress("reading check-ins", n, None))
+        stream = gowalla.cut_checkins(files[0].parent, name, lambda n: progress("reading check-ins", n, None))
         for path in files:
             if path.parent == folder:
                 path.unlink()
@@ -286,7 +286,8 @@ def _from_archive(name: str, source: Source, path: Path, folder: Path, known_as:
 
 def _unpacked(path: Path, names: Sequence[str], folder: Path, known_as: dict[Path, str]) -> list[Path]:
     archive = Archive(path)
-    missing = [k for k in names if k not in archive.names()]
+    inside = set(archive.names())
+    missing = [k for k in names if k not in inside]
     if missing:
         raise DataError(f"{path} is incomplete: it has no {', '.join(missing)}.")
     for k in names:

@@ -20,6 +20,7 @@ from pyarrow import csv
 
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.files import short
 
 CHECKINS, SPOTS, STRUCTURE = "gowalla_checkins.csv", "gowalla_spots_subset1.csv", "gowalla_category_structure.json"
 FILES = (CHECKINS, SPOTS, STRUCTURE)
@@ -40,11 +41,12 @@ CUTS = {
 }
 
 
-def cut_checkins(folder: Path, name: str, progress: Callable[[int, int | None], None] | None = None) -> EventStream:
+def cut_checkins(folder: Path, name: str, progress: Callable[[int], None] | None = None) -> EventStream:
     """The dataset of that name from the three files in ``folder``: users and spots, times in seconds since the first.
 
     A spot counts where one of its categories lies under the main one; categories that the structure does not list
-    belong to none. DataError where a file is not as it was published.
+    belong to none. ``progress`` is told how many bytes of check-ins were read so far. DataError where a file is not as
+    it was published.
     """
     cut = CUTS[name]
     wanted = category_ids(folder / STRUCTURE, cut.category)
@@ -85,12 +87,9 @@ def spots_of(path: Path, wanted: set[int]) -> np.ndarray:
     """Ids of the spots with one of the categories, ascending: the column ``spot_categories`` names them by address."""
     found = []
     for batch in _batches(path, {"id": pa.int64(), "spot_categories": pa.string()}):
-        text = batch.column("spot_categories")
-        numbers = pc.fill_null(text, "")
-        kept = np.zeros(len(batch), dtype=bool)
-        for k, written in enumerate(numbers.to_pylist()):
-            kept[k] = any(int(m) in wanted for m in re.findall(r"/categories/(\d+)", written))
-        found.append(np.asarray(batch.column("id").filter(pa.array(kept))))
+        written = pc.fill_null(batch.column("spot_categories"), "").to_pylist()
+        kept = [any(int(m) in wanted for m in re.findall(r"/categories/(\d+)", text)) for text in written]
+        found.append(np.asarray(batch.column("id").filter(pa.array(kept, pa.bool_()))))
     spots = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
     if not len(spots):
         raise DataError(f"{path} has no spot of these categories ({len(wanted)} of them were looked for).")
@@ -98,7 +97,7 @@ def spots_of(path: Path, wanted: set[int]) -> np.ndarray:
 
 
 def _matching(
-    path: Path, places: np.ndarray, cut: Cut, progress: Callable[[int, int | None], None] | None
+    path: Path, places: np.ndarray, cut: Cut, progress: Callable[[int], None] | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Users, spots and times in microseconds of the check-ins that belong."""
     first, past = (TimeAxis("date").parse(day) for day in (cut.first, cut.past))
@@ -115,7 +114,7 @@ def _matching(
         times.append(when[inside])
         read += batch.nbytes
         if progress is not None:
-            progress(read, None)
+            progress(read)
     return np.concatenate(users), np.concatenate(spots), np.concatenate(times)
 
 
@@ -127,7 +126,6 @@ def _batches(path: Path, kinds: dict[str, Any]) -> Any:
         with csv.open_csv(path, parse_options=parse, convert_options=convert) as reader:
             yield from reader
     except (pa.ArrowInvalid, KeyError, pa.ArrowKeyError) as error:
-        told = " ".join(str(error).split())[:200]
-        raise DataError(f"{path} is not Gowalla's file as published: {told}") from None
+        raise DataError(f"{path} is not Gowalla's file as published: {short(error)}") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None

@@ -22,8 +22,9 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from cordgt.arrays import Floats, Ints
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 
@@ -31,9 +32,6 @@ HOUR = 3600
 DAY = 24 * HOUR
 
 _COLOURS = "amber azure coral green indigo ivory jade lilac olive pink ruby slate teal umber".split()
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,16 +14,13 @@ It is drawn in three steps, each with a heavy tail (log-normal) of its own:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cordgt.arrays import Floats, Ints
 from cordgt.errors import DataError, nearest
 from cordgt.events.stream import EventStream, TimeAxis
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 ENDING = "-twin"
 _PATIENCE = 30  # rounds of drawing pairs by weight before the rest is drawn evenly: crowded streams have few left
@@ -71,7 +68,7 @@ class Twin:
         sources = None if self.sources is None else max(2, round(self.sources * by))
         most = nodes * (nodes - 1) if sources is None else sources * (nodes - sources)
         pairs = min(max(nodes, round(self.pairs * by)), events, most // 2)
-        return Twin(**(vars(self) | {"nodes": nodes, "events": events, "pairs": pairs, "sources": sources}))
+        return replace(self, nodes=nodes, events=events, pairs=pairs, sources=sources)
 
 
 TWINS: dict[str, Twin] = {

@@ -15,7 +15,7 @@ AT_ONCE = 1 << 20  # rows
 
 
 def fingerprint_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
-    """Of the bytes of arrays, one after the other."""
+    """16 hexadecimal digits of the bytes of arrays, one after the other."""
     digest = hashlib.sha256()
     for array in arrays:
         for start in range(0, len(array), AT_ONCE):
@@ -24,7 +24,7 @@ def fingerprint_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
 
 
 def ids_fingerprint_of(names: Any, time: str) -> str:
-    """Of ids (an Arrow array), their type, and what the times are."""
+    """16 hexadecimal digits of ids (an Arrow array), their type, and what the times are."""
     digest = hashlib.sha256(f"{names.type} {time}\n".encode())
     for start in range(0, len(names), AT_ONCE):
         text = pc.cast(names.slice(start, AT_ONCE), pa.string())

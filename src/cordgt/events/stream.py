@@ -1,6 +1,6 @@
 """The stream of events: sorted by time, immutable, nodes numbered by first appearance.
 
-Reading files is in ``readers``; nothing here knows what a CSV file is.
+Files are read in `cordgt.reading`; nothing here knows what a CSV file is.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class EventStream:
         events, nodes = read_own_parquet(source / _EVENTS_FILE), read_own_parquet(source / _NODES_FILE)
         about = {k: v.decode("utf-8", "replace") for k, v in (events.schema.metadata or {}).items()}
         if about.get(b"cordgt_stream") != _FORMAT:
-            raise RunError(f"{source / _EVENTS_FILE} was not written by this version of cordgt.")
+            raise RunError(f"{source / _EVENTS_FILE} was not written by this version of cordgt: use the one that did.")
         if any(column.null_count for table in (events, nodes) for column in table.columns):
             raise RunError(f"The history in {source} is damaged: values are missing.")
         try:
@@ -345,6 +345,15 @@ def check_span(first: Any, last: Any) -> None:
         raise DataError(f"The times span from {first} to {last}, too far to subtract one from the other.")
 
 
+def check_exact(whole: Any) -> None:
+    """DataError where whole times cannot stand beside fractions: as float64 some of them would be another time."""
+    if whole.max() > 2**53 or whole.min() < -(2**53):
+        raise DataError(
+            "Some of the times are fractions, others are whole numbers too large to be told exactly beside. "
+            "Write all of them as whole numbers, or count from a later start."
+        )
+
+
 def label_column(values: Any, n_rows: int) -> Ints | Floats | None:
     """Labels as int64 (integers, booleans) or float64 (NaN where missing). DataError if they are not numbers."""
     if values is None:
@@ -374,11 +383,7 @@ def _same_number_type(old: Any, new: Any) -> tuple[Any, Any]:
         return old, new
     if old.dtype.kind == "i" and (new == np.floor(new)).all() and (np.abs(new) < 2.0**63).all():
         return old, new.astype(np.int64)
-    whole = old if old.dtype.kind == "i" else new
-    if whole.max() > 2**53 or whole.min() < -(2**53):
-        raise DataError(
-            "Some of the times are fractions, others are whole numbers too large to be told exactly beside."
-        )
+    check_exact(old if old.dtype.kind == "i" else new)
     return old.astype(np.float64), new.astype(np.float64)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 from cordgt.datasets import by_name
 from cordgt.datasets.twins import ENDING, TWINS
 from cordgt.errors import DataError, SettingError, nearest
-from cordgt.files import write_text
+from cordgt.files import is_still, write_text
 from cordgt.models import MODELS
 from cordgt.run import every_setting
 from cordgt.settings import Settings, make
@@ -174,7 +174,7 @@ class Store:
             yield True
         finally:
             # nothing to go on from: failed before it began, or finished, and then the file may be another's by now
-            if not self.run_folder(cell).exists() and _is_at(handle, path):
+            if not self.run_folder(cell).exists() and is_still(path, handle):
                 path.unlink(missing_ok=True)
             os.close(handle)
 
@@ -211,7 +211,7 @@ def _lock(path: Path) -> int | None:
             return None
         except OSError:
             return handle  # a file system without locks: nobody can be kept out there
-        if _is_at(handle, path):
+        if is_still(path, handle):
             return handle
         os.close(handle)  # removed by its owner before the lock was ours: it keeps nobody out any more
 
@@ -228,14 +228,6 @@ def _open(path: Path) -> int:
             swept = isinstance(error, FileNotFoundError | FileExistsError)  # by another process, in between
             if not swept or tries == TRIES:
                 raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    """Whether the open file is the one of that name."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 NEEDED = ("kind", "data", "model", "seed", "variant", "settings", "stream", "figures", "seconds", "device")
@@ -309,6 +301,12 @@ def none_at_hand(names: Sequence[str]) -> str:
     )
 
 
+def twin_where_missing(data: str) -> str:
+    """A dataset's name; its twin's where it is not at hand and has one."""
+    twin = f"{data}{ENDING}"
+    return twin if twin in TWINS and not at_hand(data) else data
+
+
 def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = True, twins: bool = False) -> list[str]:
     """The datasets of a table: those asked for, or of the usual ones those at hand (their twins where ``twins``).
 
@@ -316,8 +314,8 @@ def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = 
     finished cells can be tabled anywhere.
     """
     if asked is None:
-        names = (name if at_hand(name) or f"{name}{ENDING}" not in TWINS else f"{name}{ENDING}" for name in usual)
-        found = [name for name in (names if twins else usual) if not trained or at_hand(name)]
+        names = [twin_where_missing(name) for name in usual] if twins else usual
+        found = [name for name in names if not trained or at_hand(name)]
         if not found:
             raise DataError(none_at_hand(usual))
         return found

@@ -29,7 +29,7 @@ from cordgt.training.devices import choose_device
 from cordgt.training.out_folder import OtherRun, check_same
 from cordgt.training.watching import Silent, Watcher
 
-# Hears of cells: {"what": "begins" | "ends" | "fails" | "stops" | "epoch" | "discards", "cell": its label, …}
+# Is told of cells: {"what": "begins" | "ends" | "fails" | "stops" | "epoch" | "discards", "cell": its label, …}
 Tell = Callable[[dict[str, Any]], None]
 
 

@@ -1,4 +1,4 @@
-"""What others report than the paper, as data."""
+"""What others than the paper's authors report, as data."""
 
 from __future__ import annotations
 

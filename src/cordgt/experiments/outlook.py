@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cordgt.datasets import by_name
-from cordgt.datasets.twins import ENDING, TWINS
+from cordgt.datasets.twins import TWINS
 from cordgt.experiments.catalogue import EXPERIMENTS, Experiment
-from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, at_hand, choose_datasets
+from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, at_hand, choose_datasets, twin_where_missing
 from cordgt.experiments.measures import MEASURES, UNTRAINED
 from cordgt.experiments.statistics import all_datasets
 from cordgt.experiments.tables import Asked
@@ -69,9 +69,8 @@ def outlook(store: Store, seeds: Sequence[int] | None, device: str, *, quick: bo
     rows = []
     finished = [cell for kind in KINDS for cell in store.every(kind)]
     for name, experiment in EXPERIMENTS.items():
-        here = [d for d in experiment.datasets if at_hand(d)]
-        if experiment.twins:
-            here += [f"{d}{ENDING}" for d in experiment.datasets if not at_hand(d)]
+        names = [twin_where_missing(d) if experiment.twins else d for d in experiment.datasets]
+        here = [name for name in names if at_hand(name)]
         missing = [d for d in experiment.datasets if not at_hand(d)]
         row: dict[str, Any] = {"name": name, "about": experiment.about, "data": ", ".join(here) or None}
         row |= {"missing": ", ".join(missing) or None}

@@ -21,7 +21,6 @@ class Reported(NamedTuple):
 LINK_MODELS = ("jodie", "dyrep", "tgat", "tgn", "cawn", "tgsrec", "tcl", "graphmixer", "cordgt")
 LINK_DATASETS = ("reddit", "wikipedia", "lastfm", "uci", "enron", "social_evolution", "flights")
 ABLATION_DATASETS = ("reddit", "wikipedia", "lastfm", "uci")
-NODE_MODELS = ("ctdne", "jodie", "dyrep", "tgat", "tgn", "cordgt")
 NODE_DATASETS = ("wikipedia", "reddit")
 
 

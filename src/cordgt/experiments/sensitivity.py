@@ -5,7 +5,6 @@ The paper shows these as pictures without figures, so there is nothing to subtra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ DATASETS = ("uci", "enron")
 WEIGHTS = (0.1, 1.0, 10.0)  # of alpha and of beta
 NEIGHBOURS = (8, 16, 20, 32, 64)
 BATCHES = (50, 100, 200, 400)
-
-Variants = Mapping[Any, dict[str, Any]]
 
 
 def _weights() -> dict[tuple[float, float], dict[str, Any]]:

@@ -201,9 +201,8 @@ def data_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
             beside = " The paper's figures stand beside it all the same." if comparable([cell]) else ""
             said[f"\\* **{cell['data']}**: {stream['differs']}.{beside}"] = None
         elif not comparable([cell]):
-            said[f"**{cell['data']}** ({size}) is not a dataset of the paper's: no figure of its stands beside it."] = (
-                None
-            )
+            unknown = f"**{cell['data']}** ({size}) is not a dataset of the paper's: no figure of its stands beside it."
+            said[unknown] = None
     for data in dict.fromkeys(cell["data"] for cell in cells):
         prints = {cell["stream"]["fingerprint"] for cell in cells if cell["data"] == data}
         if len(prints) > 1:

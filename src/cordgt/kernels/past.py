@@ -49,9 +49,9 @@ def _hop(
 ):  # fmt: skip
     """Draw ``n`` (padded to CHILDREN) events of each parent and store them, every LATEST-th of them its latest ones.
 
-    All parents' values are (PARENTS,).
-    ``exists`` marks real parents; ``slot`` is a parent's place in its hop, ``first`` the hop's first slot and ``real``
-    says which parents have a place to write their children to. The children's values come back, flattened.
+    All parents' values are (PARENTS,). ``exists`` marks real parents; ``slot`` is a parent's place in its hop,
+    ``first`` the first slot of the children's hop, and ``real`` says which parents have a place to write their children
+    to. The children's values come back, flattened.
     """
     j = tl.arange(0, CHILDREN)
     keys = child(key[:, None], j[None, :])

@@ -27,7 +27,7 @@ from cordgt.models.tgsrec import Tgsrec, TgsrecSettings
 class Kind:
     """How a model is made: its settings (a frozen dataclass) and its network, and what it is in a line.
 
-    ``training`` holds the loop's settings that are other for it by default, ``grid`` what the paper searched.
+    ``training`` holds those settings of the loop whose defaults differ for it, ``grid`` what the paper searched.
     """
 
     settings: type[Any]

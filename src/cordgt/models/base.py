@@ -38,9 +38,9 @@ class LinkModel(nn.Module):
     halves = False  # True: it may be trained in bfloat16, because it keeps in float32 what that would spoil
     embeds = True  # False where the model has no embedding of a single node
     remembers = False  # True: in training a state goes from batch to batch, in one process; see `carried`
-    by_number = False  # True: it learns something of each node by itself, so a new one is not like a known one
     ranks = False  # True: it learns to rank a source's partners, so that scores of different sources do not compare
-    transductive = False  # True: moreover it is made with n_nodes=, and has no figures for new nodes
+    by_number = False  # True: it learns something of each node by itself, so a new one is not like a known one
+    transductive = False  # True: likewise, and it is made with n_nodes= and has no figures for new nodes
 
     @property
     def queries_at_once(self) -> int | None:
@@ -59,12 +59,12 @@ class LinkModel(nn.Module):
         return False
 
     def read(self, history: History, queries: Queries) -> Any:
-        """What the reader's ``pairs`` reads, where the network is: elsewhere only if the past is too large for that."""
+        """What the reader's ``pairs`` reads, moved to the network: they lie apart where the past outgrows the GPU."""
         self.check_beside(history.index.device)
         return moved(self.reader.pairs(history, queries), self.device)
 
     def read_nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Any:
-        """What the reader's ``nodes`` reads, where the network is."""
+        """What the reader's ``nodes`` reads, moved to the network."""
         self.check_beside(history.index.device)
         return moved(self.reader.nodes(history, node, t, cut), self.device)
 

@@ -19,7 +19,15 @@ from torch.nn import functional as F
 
 from cordgt.errors import SettingError
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import MergeHead, TimeEncoding, TransformerLayer, check_dropout, check_sizes, features
+from cordgt.models.parts import (
+    MergeHead,
+    TimeEncoding,
+    TransformerLayer,
+    check_dropout,
+    check_from_zero,
+    check_sizes,
+    features,
+)
 from cordgt.past.cooccurrence import appearances
 from cordgt.past.history import History, Queries
 from cordgt.past.walks import sample_walks
@@ -40,11 +48,10 @@ class CawnSettings:
 
     def __post_init__(self) -> None:
         check_sizes(self, "walks", "walk_length", "heads", "hidden", "time_dim")
+        check_from_zero(self, "time_scale")
         check_dropout(self)
         if self.position_dim < 2:
             raise SettingError(f"position_dim={self.position_dim}: it is at least 2.")
-        if not 0 <= self.time_scale < math.inf:
-            raise SettingError(f"time_scale={self.time_scale}: it is a number from 0 up.")
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,7 @@ class WalkReader:
 
     def pairs(self, history: History, queries: Queries) -> WalkSets:
         """R = 1 + M: the source's walks are read once for all its candidates."""
-        root = queries.ends
-        return self._read(history, root, queries.t, queries.cut, paired=True)
+        return self._read(history, queries.ends, queries.t, queries.cut, paired=True)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> WalkSets:
         """R = 1, and no other walks."""

@@ -20,7 +20,7 @@ from cordgt.errors import SettingError, check_choice
 from cordgt.models import attention as on_cpu
 from cordgt.models.base import LinkModel
 from cordgt.models.encoding import DistanceEncoding, sinusoids
-from cordgt.models.parts import MergeHead
+from cordgt.models.parts import MergeHead, check_dropout, check_from_zero, check_sizes
 from cordgt.past.context import SAMPLINGS, Context, TreeShape, in_pairs, sample_trees
 from cordgt.past.distance import Scale, tree_distances
 from cordgt.past.history import History, Queries
@@ -55,19 +55,14 @@ class CordgtSettings:
         check_choice("head", self.head, ("mlp", "linear"))
         if not self.fanout or min(self.fanout) < 1:
             raise SettingError(f"fanout={','.join(map(str, self.fanout))}: every hop draws at least one event.")
-        for name in ("hidden", "heads", "layers", "absent"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}={getattr(self, name)}: it is at least 1.")
+        check_sizes(self, "hidden", "heads", "layers", "absent")
         for name in ("td_dim", "sd_dim"):
             if getattr(self, name) < 2 or getattr(self, name) % 2:
                 raise SettingError(
                     f"{name}={getattr(self, name)}: it is even and at least 2, half sines and half cosines."
                 )
-        for name in ("alpha", "beta", "never_met"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise SettingError(f"{name}={getattr(self, name)}: it is a number from 0 up.")
-        if not 0 <= self.dropout < 1:
-            raise SettingError(f"dropout={self.dropout}: it lies between 0 and 1.")
+        check_from_zero(self, "alpha", "beta", "never_met")
+        check_dropout(self)
 
 
 IN_CACHE = 416_000  # numbers of tokens that a thread works off together on a CPU: 25 queries of the paper's on UCI
@@ -81,9 +76,7 @@ class Trees:
     """
 
     valid: Tensor  # (B, T, C) bool, True: a node stands there
-    moment: (
-        Tensor | None
-    )  # (B, T, C) int64, the time of the slot's event as a position, latest for the root; for the mask
+    moment: Tensor | None  # (B, T, C) int64, for the mask: a slot's time as a position, the root's after all others
     td: Tensor  # (B, R, C) float64
     sd: Tensor  # (B, R, C) int64
     node_x: Tensor | None  # (B, T, C, Dn)
@@ -105,8 +98,8 @@ class TreeReader:
 
     def pairs(self, history: History, queries: Queries) -> Trees:
         """The trees of the sources and of their candidates."""
-        roots = queries.ends
-        return self._read(history, roots, queries.t, queries.cut, queries.pair_cut, self.settings.stpe == "c")
+        correlated = self.settings.stpe == "c"
+        return self._read(history, queries.ends, queries.t, queries.cut, queries.pair_cut, correlated)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Trees:
         """One tree each, with distances to its own root (STPE-U), since there is no other end."""

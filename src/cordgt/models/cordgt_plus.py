@@ -1,8 +1,8 @@
 """CorDGT+: CorDGT, told more of the past than its two distances. Each part is a setting, and can be left out.
 
 ``sampling=mixed`` shows a node's latest events beside drawn ones; ``slots`` tells every context node what history knows
-of it, ``pairs`` every pair (`cordgt.past.proximity`). All of it is counted from the first ``cut``
-events, without parameters.
+of it, ``pairs`` every pair (`cordgt.past.proximity`). All of it is counted from the first ``cut`` events, without
+parameters.
 """
 
 from __future__ import annotations

@@ -73,8 +73,7 @@ class SequenceReader:
 
     def pairs(self, history: History, queries: Queries) -> Sequences:
         """R = 1 + M: the source's sequence is read once for all its candidates."""
-        node = queries.ends
-        return self._read(history, node, queries.t, queries.cut, paired=True)
+        return self._read(history, queries.ends, queries.t, queries.cut, paired=True)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Sequences:
         """R = 1, and nobody to stand beside."""

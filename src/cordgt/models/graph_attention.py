@@ -42,7 +42,7 @@ class GraphAttention(nn.Module):
 
     def forward(self, own: Tensor, own_time: Tensor, nbr: Tensor, valid: Tensor) -> Tensor:
         """(S, D) from own (S, D), own_time (Dt,), nbr (S, n, D+De+Dt) and valid (S, n), False for padding."""
-        stays = None  # of dropout: 0, or as much more as others are left out
+        stays = None  # what dropout multiplies weights by: 0, or more than 1 to make up for those
         if self.training and self.dropout:
             stays = F.dropout(own.new_ones(len(own), self.heads, nbr.shape[1]), self.dropout)
         heard = hear(self._asked(own, own_time), nbr, valid, stays)  # (S, H, K)

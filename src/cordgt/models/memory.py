@@ -100,8 +100,7 @@ class MemoryReader:
     shape: TreeShape
 
     def pairs(self, history: History, queries: Queries) -> MemoryBatch:
-        node = queries.ends
-        return self._read(history, node, queries.t, queries.cut, queries.pair_cut)
+        return self._read(history, queries.ends, queries.t, queries.cut, queries.pair_cut)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> MemoryBatch:
         return self._read(history, node[:, None], t, cut, cut)

@@ -20,6 +20,13 @@ def check_sizes(settings: Any, *names: str) -> None:
             raise SettingError(f"{name}={getattr(settings, name)}: it is at least 1.")
 
 
+def check_from_zero(settings: Any, *names: str) -> None:
+    """SettingError where one of these settings is negative or no number."""
+    for name in names:
+        if not 0 <= getattr(settings, name) < math.inf:
+            raise SettingError(f"{name}={getattr(settings, name)}: it is a number from 0 up.")
+
+
 def check_dropout(settings: Any) -> None:
     """SettingError where dropout is no share."""
     if not 0 <= settings.dropout < 1:

@@ -8,16 +8,15 @@ Axes as in `tgat`: B queries, R roots of a query, n events a node, C slots of a 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.errors import SettingError, check_choice
+from cordgt.errors import check_choice
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
+from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_from_zero, check_heads, check_sizes
 from cordgt.models.tgat import AgedTreeReader, TgatLayer, children
 from cordgt.past.context import SAMPLINGS, TreeShape
 from cordgt.past.history import History, Queries
@@ -42,8 +41,7 @@ class TgsrecSettings:
         check_sizes(self, "neighbours", "layers", "heads", "hidden", "time_dim", "rows")
         check_dropout(self)
         check_heads(self.hidden + self.time_dim, self.heads, "hidden + time_dim")
-        if not 0 <= self.decay < math.inf:
-            raise SettingError(f"decay={self.decay}: it is a number from 0 up.")
+        check_from_zero(self, "decay")
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ def relations(n_others: int, correlated: bool) -> tuple[list[int], list[int]]:
 
 
 def to_both_ends(x: Tensor) -> Tensor:
-    """Distances (B, 4, C) in the order of `relations`, correlated and of one candidate, by the end they are to.
+    """Distances (B, 4, C) of one candidate, correlated, as `relations` orders them, sorted by the end they are to.
 
-    (2, B, 2, C): those of both trees' nodes to the source, then to the candidate.
+    (2, B, 2, C) comes back: those of both trees' nodes to the source, then to the candidate.
     """
     return torch.stack([torch.stack([x[:, 0], x[:, 3]], dim=1), torch.stack([x[:, 1], x[:, 2]], dim=1)])
 

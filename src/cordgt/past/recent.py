@@ -1,6 +1,6 @@
 """Recent: the latest events of a node before ``cut``, as arrays.
 
-What models read that look one hop back. A row has n places: slot j holds the j-th latest event, and padding follows
+What models that look one hop back read. A row has n places: slot j holds the j-th latest event, and padding follows
 where a node has fewer. ``oldest_first`` turns the events around, but leaves the padding behind them.
 """
 

@@ -39,7 +39,7 @@ from cordgt.reading.readers import (
 from cordgt.reading.roles import ColumnOptions, Roles, choose
 from cordgt.reading.tables import Table, TextTable
 
-LEARNT = ("_zero", "_width", "_bad_labels", "_comments")  # of files, by reading them: their notes say so
+LEARNT = ("_zero", "_width", "_bad_labels", "_comments")  # what `EventFiles` knows only by reading, for its notes
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def open_source(source: Any, expected: Expected) -> Table:
     if isinstance(source, str | os.PathLike):
         path = Path(source)
         data = read_bytes(path)
-        return _parquet(str(path), data) if data[:4] == b"PAR1" else _text(str(path), data, expected)
+        return _parquet(str(path), data) if data[:4] == b"PAR1" else open_text(str(path), data, expected)
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
     if isinstance(source, pa.Table):
@@ -89,23 +89,10 @@ def _parquet(label: str, data: bytes) -> TypedTable:
 
 
 def open_text(label: str, data: bytes, expected: Expected) -> TextTable:
-    """The beginning of a text, whole lines, as a table: what it shows of the format holds for the rest."""
-    return _text(label, data, expected)
+    """Text, or the whole lines that it begins with, as a table: the first ones show the delimiter and the header.
 
-
-def more_text(table: TextTable, data: bytes, first_line: int) -> TextTable:
-    """Later lines of the same text as a table of their own; the first of them is ``first_line`` of the file.
-
-    Errors as for the beginning, but for line numbers in bytes that are not UTF-8, which count from the piece's start.
+    What they show holds for the rest, which `more_text` reads. DataError where it is no text, or holds no rows.
     """
-    data, n_comments = _without_comments(_cleaned(table.label, data), table.delimiter)
-    data = _single_spaced(data) if table.delimiter == " " else _quotes_first(data, table.delimiter)
-    notes = table.notes if not n_comments else ("lines starting with # or % skipped",)
-    return replace(table, body=data, first_line=first_line, notes=notes)
-
-
-def _text(label: str, data: bytes, expected: Expected) -> TextTable:
-    """Text as a table: the first lines show the delimiter and whether there is a header."""
     raw = _cleaned(label, data)
     data, n_comments = _without_comments(raw)
     delimiter = _delimiter(label, _first_lines(data), expected)
@@ -139,6 +126,17 @@ def _text(label: str, data: bytes, expected: Expected) -> TextTable:
         delimiter=delimiter,
         trim=spaced and len(first) > 1,
     )
+
+
+def more_text(table: TextTable, data: bytes, first_line: int) -> TextTable:
+    """Later lines of the same text as a table of their own; the first of them is ``first_line`` of the file.
+
+    Errors as for the beginning, but for line numbers in bytes that are not UTF-8, which count from the piece's start.
+    """
+    data, n_comments = _without_comments(_cleaned(table.label, data), table.delimiter)
+    data = _single_spaced(data) if table.delimiter == " " else _quotes_first(data, table.delimiter)
+    notes = table.notes if not n_comments else ("lines starting with # or % skipped",)
+    return replace(table, body=data, first_line=first_line, notes=notes)
 
 
 def _cleaned(label: str, data: bytes) -> bytes:

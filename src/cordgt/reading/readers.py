@@ -76,7 +76,7 @@ def read_events(
     check_ids(ids)
     options = ColumnOptions(src, dst, time, label, features)
     if isinstance(source, EventStream):
-        raise DataError("This is a stream of events already.")
+        raise DataError("This is a stream of events already: use it as it is.")
     if is_store(source):
         return _from_store(source, {**vars(options), "node_features": node_features}, ids, name)
     if _is_temporal_data(source):

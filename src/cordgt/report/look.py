@@ -49,6 +49,7 @@ def look_at(
 
 
 def percent(value: float | None) -> str:
+    """A share as a table has it: ``97.31``, or a dash where there is none."""
     return DASH if value is None else f"{100 * value:.2f}"
 
 
@@ -68,6 +69,7 @@ def times_of(stream: EventStream, positions: np.ndarray, *, short: bool = False)
 
 
 def wins(g: Group) -> str:
+    """How many events of a group score above their negative, with the interval: ``93.1 % (90–95)``."""
     if g.wins is None or g.low is None or g.high is None:
         return DASH
     return f"{100 * g.wins:.1f} % ({100 * g.low:.0f}–{100 * g.high:.0f})"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.compare import paired
+from cordgt.compare import data_words, on_same_data, paired, protocol_differences
 from cordgt.report.asked import by_newness, staircase
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach
 from cordgt.report.look import Look, percent, share_axis, wins
@@ -25,7 +25,7 @@ from cordgt.report.page import (
     text,
     warning,
 )
-from cordgt.run import every_setting, fingerprint, ids_fingerprint
+from cordgt.run import every_setting
 from cordgt.settings import Settings, written
 from cordgt.tasks.link import SETTINGS
 
@@ -64,22 +64,17 @@ def differences(looks: Mapping[str, Look]) -> list[str]:
     (first, own), *others = looks.items()
     found = []
     for name, look in others:
-        if any(mark(look.task.stream) != mark(own.task.stream) for mark in (fingerprint, ids_fingerprint)):
-            told = [f"{n} on {_about(k)}" for n, k in ((first, own), (name, look))]
+        if not on_same_data(own.task, look.task):
+            told = [f"{n} on {data_words(k.task)}" for n, k in ((first, own), (name, look))]
             found.append(f"These runs were measured on other data: {told[0]}, {told[1]}. Their figures do not compare.")
             continue
-        ours, theirs = vars(own.settings.protocol), vars(look.settings.protocol)
-        differing = [f"{key} ({value} and {theirs[key]})" for key, value in ours.items() if theirs[key] != value]
+        differing = protocol_differences(own.settings.protocol, look.settings.protocol)
         if differing:
             found.append(
                 f"{first} and {name} were measured under protocols that differ in {', '.join(differing)}: they were "
                 "asked other questions, and their figures compare only so far."
             )
     return found
-
-
-def _about(look: Look) -> str:
-    return f"{look.task.stream.name or 'events'} ({look.task.stream.n_events:,} events)"
 
 
 def _best(looks: Mapping[str, Look]) -> str:

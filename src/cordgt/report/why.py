@@ -21,6 +21,7 @@ HEATED = 200  # true events whose context is looked at for the heatmaps
 
 
 def by_distance(look: Look) -> Html:
+    """Heat maps of what context adds to the score, by its distance to both ends; nothing for models without trees."""
     if not hasattr(look.model, "influences"):
         return Html("")
     asked = look.asked
@@ -77,6 +78,7 @@ class _List:
 
 
 def most_surprising(look: Look) -> Html:
+    """The events where the model was most right against the odds, and most wrong; each with what drove its score."""
     explained = hasattr(look.model, "influences")
     parts = []
     for listed in _by_lead(look) if look.model.ranks else _by_score(look):

@@ -29,7 +29,7 @@ from cordgt.errors import DataError
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
-from cordgt.files import exclusive, is_held, write_text
+from cordgt.files import exclusive, is_held, short, write_text
 from cordgt.store.growing import Written, checksum, mapped
 
 VERSION = 1
@@ -185,7 +185,8 @@ class Store:
     ) -> None:
         """Reads every byte, or those of the arrays ``names``. DataError where a file is not what its checksum says.
 
-        ``told`` hears of bytes. ``so_far``: what to say then of what was to be done.
+        ``told`` is called with numbers of bytes as they are read. ``so_far``: a sentence for that error, on what became
+        of the work that asked for the check.
         """
         for name, array in self.arrays.items():
             if names is not None and name not in names:
@@ -268,7 +269,7 @@ def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
             f"{folder} is a file, not a store. `cordgt data convert {folder} {folder.stem}.store` makes a store of it."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{folder / ABOUT} is damaged: {' '.join(str(error).split())}.") from None
+        raise DataError(f"{folder / ABOUT} is damaged: {short(error)}.") from None
     if not isinstance(given, dict) or given.get("format") != "cordgt store":
         raise DataError(f"{folder / ABOUT} does not tell of a store.")
     if given.get("version") != VERSION:
@@ -299,6 +300,7 @@ def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
 
 
 def _check_sizes(store: Store) -> None:
+    """DataError where an array is not told of, or its file is missing or too short."""
     missing = [name for name in (*EVENTS, *LOOKUP, *INDEX) if name not in store.arrays and name not in OPTIONAL]
     if missing:
         raise DataError(f"{store.path / ABOUT} is damaged: it does not tell of '{missing[0]}'.")
@@ -367,4 +369,5 @@ def disk_explained(where: Path, then: str) -> Iterator[None]:
 
 
 def _sum(text: str) -> str:
+    """The checksum of what ``store.json`` says."""
     return hashlib.sha256(text.encode()).hexdigest()

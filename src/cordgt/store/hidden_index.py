@@ -39,9 +39,9 @@ def hidden_index(
     stream: EventStream, hidden: npt.NDArray[np.bool_], told: Callable[[int], None] = lambda _: None
 ) -> Found:
     """The arrays of a ``TemporalIndex`` of a store's stream without events that touch a ``hidden`` node, mapped, and
-    its longest rows. ``told`` hears of events, twice each, where it has to be made."""
-    told_of = f"{stream.kept.fingerprint} {stream.n_events} ".encode() + np.packbits(hidden).tobytes()
-    name = f"masked-{hashlib.sha256(told_of).hexdigest()[:16]}"
+    its longest rows. Where it has to be made, ``told`` is called with numbers of events, each counted twice."""
+    identity = f"{stream.kept.fingerprint} {stream.n_events} ".encode() + np.packbits(hidden).tobytes()
+    name = f"masked-{hashlib.sha256(identity).hexdigest()[:16]}"
     home = stream.kept.path if os.access(stream.kept.path, os.W_OK) else _own_folder()
     folder, lock = home / name, home / MASKED_LOCK
     found = _read(folder)
@@ -60,7 +60,7 @@ def hidden_index(
 def check_indexes(store: Path, told: Callable[[int], None] = lambda _: None) -> int:
     """Reads every byte of the indexes for training that lie in a store's folder, and says how many these are.
 
-    DataError where one is not what was written. ``told`` hears of bytes.
+    DataError where one is not what was written. ``told`` is called with numbers of bytes as they are read.
     """
     folders = [p for p in sorted(store.glob("masked-*")) if ".part-" not in p.name]
     for folder in folders:

@@ -80,7 +80,8 @@ def write_index(
 ) -> IndexFiles:
     """Writes the arrays of the index of all events, or of those that touch no ``hidden`` node, into ``folder``.
 
-    ``memory``: bytes that a range may take. ``told`` hears of events, twice each: once dealt, once put in order.
+    ``memory``: bytes that a range may take. ``told`` is called with numbers of events, each counted twice: once when it
+    is dealt, once when it is put in order.
     """
     kind = narrow(n_nodes, len(src))
     hides = np.zeros(0, np.bool_) if hidden is None else np.ascontiguousarray(hidden)
@@ -160,6 +161,7 @@ def _write_ranges(
     told: Callable[[int], None],
     n_events: int,
 ) -> IndexFiles:
+    """The ranges one after the other, each put in order and written behind the one before."""
     wide = ("row_start", "pair_start", "pair_pos_start")
     out = {name: Writer(folder / name, np.int64 if name in wide else kind) for name in INDEX}
     with abandoned_on_error(out):
@@ -168,33 +170,56 @@ def _write_ranges(
         out["row_start"].append([0])
         out["pair_start"].append([0])
         for k, entries in enumerate(dealt):
-            low, high = int(bounds[k]), int(bounds[k + 1])
-            row_at = np.concatenate([[0], np.cumsum(degree[low:high])])
-            rows = [np.empty(row_at[-1], kind) for _ in range(3)]
-            fill = row_at[:-1].copy()
-            if earlier is not None:
-                old_nbr, old_pos, old_degree = _rows_of(earlier, low, high)
-                _copy_rows(old_nbr, old_pos, old_degree, before[low:high], fill, *rows)
-            _add_rows(entries.array(), low, fill, *rows)
+            arrays, found = _in_order(entries, int(bounds[k]), int(bounds[k + 1]), degree, before, earlier, kind)
             entries.path.unlink(missing_ok=True)
-            by_nbr, by_pos = np.empty(row_at[-1], kind), np.empty(row_at[-1], kind)
-            n_pairs = np.empty(high - low, np.int64)
-            _order_pairs(row_at, rows[0], rows[1], by_nbr, by_pos, n_pairs)
-            pair_nbr, pair_at = np.empty(n_pairs.sum(), kind), np.empty(n_pairs.sum(), np.int64)
-            meetings = _distinct(row_at, by_nbr, pair_nbr, pair_at)
-            for name, values in zip(("nbr", "pos", "nbr_degree"), rows, strict=True):
-                out[name].append(values)
-            out["pair_pos"].append(by_pos)
-            out["pair_nbr"].append(pair_nbr)
-            out["pair_pos_start"].append(pair_at + row_end)
-            out["row_start"].append(row_at[1:] + row_end)
-            out["pair_start"].append(np.cumsum(n_pairs) + pair_end)
-            row_end, pair_end = row_end + int(row_at[-1]), pair_end + len(pair_nbr)
-            found = (int(degree[low:high].max(initial=0)), int(n_pairs.max(initial=0)), int(meetings))
-            longest = {name: max(longest[name], n) for name, n in zip(LONGEST, found, strict=True)}
+            behind = {"row_start": row_end, "pair_pos_start": row_end, "pair_start": pair_end}
+            for name, values in arrays.items():
+                out[name].append(values + behind[name] if name in behind else values)
+            row_end, pair_end = row_end + len(arrays["nbr"]), pair_end + len(arrays["pair_nbr"])
+            longest = {name: max(longest[name], n) for name, n in found.items()}
             told(n_events * (k + 1) // len(dealt) - n_events * k // len(dealt))
         out["pair_pos_start"].append([row_end])
         return IndexFiles({name: writer.close() for name, writer in out.items()}, longest)
+
+
+def _in_order(
+    entries: _Entries,
+    low: int,
+    high: int,
+    degree: npt.NDArray[np.int64],
+    before: npt.NDArray[np.int64],
+    earlier: Earlier | None,
+    kind: Any,
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, int]]:
+    """The index's arrays for the nodes from ``low`` to ``high``, and their longest row, neighbourhood and pair.
+
+    Places count from the range's own start. ``row_start`` and ``pair_start`` hold where each node's end, and so where
+    the next one's begin.
+    """
+    row_at = np.concatenate([[0], np.cumsum(degree[low:high])])
+    nbr, pos, nbr_degree = (np.empty(row_at[-1], kind) for _ in range(3))
+    fill = row_at[:-1].copy()
+    if earlier is not None:
+        old_nbr, old_pos, old_degree = _rows_of(earlier, low, high)
+        _copy_rows(old_nbr, old_pos, old_degree, before[low:high], fill, nbr, pos, nbr_degree)
+    _add_rows(entries.array(), low, fill, nbr, pos, nbr_degree)
+    by_nbr, by_pos = np.empty(row_at[-1], kind), np.empty(row_at[-1], kind)
+    n_pairs = np.empty(high - low, np.int64)
+    _order_pairs(row_at, nbr, pos, by_nbr, by_pos, n_pairs)
+    pair_nbr, pair_at = np.empty(n_pairs.sum(), kind), np.empty(n_pairs.sum(), np.int64)
+    meetings = _distinct(row_at, by_nbr, pair_nbr, pair_at)
+    found = (int(degree[low:high].max(initial=0)), int(n_pairs.max(initial=0)), int(meetings))
+    arrays = {
+        "row_start": row_at[1:],
+        "nbr": nbr,
+        "pos": pos,
+        "nbr_degree": nbr_degree,
+        "pair_start": np.cumsum(n_pairs),
+        "pair_nbr": pair_nbr,
+        "pair_pos_start": pair_at,
+        "pair_pos": by_pos,
+    }
+    return arrays, dict(zip(LONGEST, found, strict=True))
 
 
 def _rows_of(earlier: Earlier, low: int, high: int) -> tuple[npt.NDArray[Any], ...]:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from cordgt.errors import DataError, SettingError, check_choice
 from cordgt.models.base import LinkModel
+from cordgt.models.parts import check_dropout, check_sizes
 from cordgt.past import draws
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import ap_and_auc
@@ -41,13 +42,10 @@ class ClassifierSettings:
 
     def __post_init__(self) -> None:
         check_choice("balance", self.balance, BALANCES)
-        for name in ("batch_size", "epochs", "patience"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}={getattr(self, name)}: it is at least 1.")
+        check_sizes(self, "batch_size", "epochs", "patience")
+        check_dropout(self)
         if any(width < 1 for width in self.hidden):
             raise SettingError(f"hidden={','.join(map(str, self.hidden))}: every layer is at least 1 wide.")
-        if not 0 <= self.dropout < 1:
-            raise SettingError(f"dropout={self.dropout}: it lies between 0 and 1.")
         if not 0 < self.lr < float("inf"):
             raise SettingError(f"lr={self.lr}: the learning rate is above 0.")
 
@@ -179,7 +177,6 @@ def fit(
     y: dict[str, np.ndarray],
     settings: ClassifierSettings,
     seed: int,
-    told: Callable[[int, float], None] | None = None,
 ) -> Fitted:
     """Train a classifier on ``train``, stopping by the AUC on ``validation``; its best weights come back.
 
@@ -210,8 +207,6 @@ def fit(
                 optimizer.step()
             auc = figures(model, x["validation"], y["validation"])["auc"] if chooses else None
             history.append(0.0 if auc is None else auc)
-            if told is not None:
-                told(epoch, history[-1])
             if auc is None or auc > best_auc:
                 best = {k: v.detach().clone() for k, v in model.state_dict().items()}
                 best_epoch, best_auc = epoch, -1.0 if auc is None else auc

@@ -25,7 +25,7 @@ class Protocol:
     validation_part: float = 0.15
     mask_nodes: float = 0.1  # share of the nodes whose training events are taken out, to be new at evaluation
     mask_seed: int = 0  # which nodes those are
-    negatives: str = "random"  # at evaluation; the others are harder, see `cordgt.tasks.link.LinkTask.negatives`
+    negatives: str = "random"  # at evaluation; the others are harder, see `cordgt.tasks.negatives`
     pool: str = "destinations"  # what negatives are drawn from: the split's destinations, or all "nodes"
     eval_batch: int = 30  # of ap_batch and auc_batch; and of the visibilities "paper" and "batch" at evaluation
     ranking: str = "none"  # rank each true destination among so many others: a number, or "all"

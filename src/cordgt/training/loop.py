@@ -32,7 +32,7 @@ from cordgt.training.devices import peak_memory_mb, use_precision
 from cordgt.training.figures import all_figures
 from cordgt.training.network import load_weights, network_for
 from cordgt.training.out_of_memory import fits_told, what_fits
-from cordgt.training.step import Average, CapturedStep, FedStep, Step, dropout_generator
+from cordgt.training.step import Average, CapturedStep, FedStep, Step, dropout_generator, make_optimizer
 from cordgt.training.watching import Heeding, Silent, Watcher
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl within an epoch
@@ -80,17 +80,8 @@ class Fit:
         self.device = device
         self.model = model.to(device)
         self.model.check_beside(task.device)
-        cuda = device.type == "cuda"
-        self.optimizer = (
-            torch.optim.Adam(
-                self.model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True if cuda else None
-            )
-            if model.trains
-            else None
-        )
-        kept = settings.training.average
-        average = Average(self.model, kept) if kept and model.trains else None
-        self.state = State(self.model, self.optimizer, average)
+        self.optimizer = make_optimizer(settings, self.model, device) if model.trains else None
+        self.state = State(self.model, self.optimizer, Average.of(settings, self.model))
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, where the batches are
         self.saved = time.perf_counter()  # when the last checkpoint was written
@@ -151,13 +142,14 @@ class Fit:
 
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
-        recorded = self.device.type == "cuda" and not self.model.remembers  # memory reaches as far as it must:
-        recorded = recorded and self.task.group.size == 1  # no fixed shapes; nor are sums over processes recorded
+        # A memory reaches back as far as it must, so its shapes are not fixed; sums over processes cannot be recorded.
+        alone = self.task.group.size == 1
+        recorded = self.device.type == "cuda" and not self.model.remembers and alone
         fed = self.task.past_on_host
         if fed and self.settings.training.pieces:
             raise SettingError("pieces: the past is read on the host, whole batches at a time. Leave them out.")
         epoch = self.epoch_tensor if recorded and not fed else 0
-        if self.task.group.size == 1 and not recorded:  # several processes end after the same batch
+        if alone and not recorded:  # several processes end after the same batch
             step = StoppableStep.of(self.settings, self.task, self.model, self.optimizer, epoch, self.state.average)
             step.stop = self.stop
             return step
@@ -278,7 +270,7 @@ class Fit:
         return {"validation": shown, "validation_seconds": seconds}
 
     def _save(self) -> None:
-        """A checkpoint of sound weights; where they are not, the last one stays."""
+        """Write a checkpoint. RunError where a weight is no number: the checkpoint before it stays."""
         self._check_weights(self.progress.epoch + 1)
         self.progress.loss = float(self.loss)
         self.folder.write_state(self.state.tensors(), vars(self.progress))

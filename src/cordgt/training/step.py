@@ -36,6 +36,12 @@ class Average:
         device = next(iter(self.weights.values())).device
         self.steps = torch.zeros((), dtype=torch.float32, device=device)
 
+    @classmethod
+    def of(cls, settings: Settings, model: LinkModel) -> Average | None:
+        """The average that settings ask for; None where they ask for none, or nothing is trained."""
+        kept = settings.training.average
+        return cls(model, kept) if kept and model.trains else None
+
     @torch.no_grad()
     def add(self, model: LinkModel) -> None:
         """Take in the weights after one more step. Nothing is fetched from the device."""
@@ -70,6 +76,12 @@ class Average:
         """The inverse of `tensors`, in place. KeyError where something is missing."""
         for name, place in self.tensors().items():
             place.copy_(tensors[name])
+
+
+def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -> torch.optim.Optimizer:
+    """Adam over a model's parameters, such that a step on a GPU can be recorded."""
+    cuda = device.type == "cuda"
+    return torch.optim.Adam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True if cuda else None)
 
 
 def events_a_part(model: LinkModel, drawn: int) -> int | None:
@@ -113,8 +125,8 @@ class Step:
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
         """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
         share, start = weight / weight.sum(), position[:1]
-        alone = self.task.group.size == 1 and not self.pieces
-        loss = self._gradients(position, share, start) if alone else self._shared(position, share, start)
+        in_one = self.task.group.size == 1 and not self.pieces
+        loss = self._gradients(position, share, start) if in_one else self._shared(position, share, start)
         self._move()
         return loss
 

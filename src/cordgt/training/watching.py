@@ -8,13 +8,22 @@ from cordgt.machine.stopping import Stop
 
 
 class Watcher(Protocol):
-    """Who is told how the training goes: a progress bar, a log, nobody."""
+    """What whoever watches must answer. ``events`` are those that are about to be worked off, but in `step`."""
 
-    def epoch_begins(self, phase: str, epoch: int, epochs: int, events: int) -> None: ...
-    def step(self, events: int, loss: float | None) -> None: ...
-    def validating(self, events: int) -> None: ...
-    def epoch_ends(self, record: dict[str, Any]) -> None: ...
-    def evaluating(self, what: str, events: int) -> None: ...
+    def epoch_begins(self, phase: str, epoch: int, epochs: int, events: int) -> None:
+        """Of ``epochs`` at most; ``phase`` is fit or refit."""
+
+    def step(self, events: int, loss: float | None) -> None:
+        """So many more events are done. ``loss``: the mean over the epoch so far; None outside training."""
+
+    def validating(self, events: int) -> None:
+        """An epoch's training is over, and its figures are taken."""
+
+    def epoch_ends(self, record: dict[str, Any]) -> None:
+        """A line of ``history.jsonl``: loss, figures, seconds."""
+
+    def evaluating(self, what: str, events: int) -> None:
+        """Something is measured of a trained model: a part of the split, a report."""
 
 
 class Silent:
