@@ -191,7 +191,7 @@ def _is_below(figure: Any, floor: Any) -> bool:
 def stand_ins(metrics: dict[str, Any]) -> list[str]:
     """A sentence for each split of which some negatives are random, for none of the kind asked for existed."""
     return [
-        f"{part}, {setting}: {share:.0%} of the negatives are random, for the others' sources have no such partner."
+        f"{part}, {setting}: {share:.0%} of the negatives are random: none of the kind asked for existed."
         for part in ("validation", "test")
         for setting, row in metrics.get(part, {}).items()
         if isinstance(row.get("random_negatives"), int) and row["events"]
