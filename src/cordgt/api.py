@@ -76,6 +76,10 @@ class Run:
     device: torch.device
     columns: dict[str, str] = field(default_factory=dict)  # the column options its events were read with
 
+    def __repr__(self) -> str:
+        """A line, for notebooks: settings and figures would fill the screen."""
+        return f"<Run {self.path}: {self.settings.model} on {self.stream.name or 'a stream without a name'}>"
+
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> Run:
         """A finished run; RunError where the folder is missing, unfinished or damaged."""

@@ -235,3 +235,8 @@ def test_large_integer_times_stay_exact() -> None:
     assert stream.tie_start.tolist() == [0, 1, 2]
     assert stream.cut_at(base + 1) == 1
     assert stream.cut_at([float("inf"), -float("inf"), 2.0**63, -1e300]).tolist() == [3, 0, 3, 0]
+
+
+def test_a_stream_is_shown_in_a_line() -> None:
+    stream = EventStream.from_columns(["a"] * 1500, ["b"] * 1500, range(1500), name="mine")
+    assert repr(stream) == "<EventStream mine: 1,500 events of 2 nodes>"

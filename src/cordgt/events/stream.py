@@ -71,6 +71,10 @@ class EventStream:
     notes: tuple[str, ...] = ()
     kept: Any = None
 
+    def __repr__(self) -> str:
+        """A line, for notebooks: the arrays themselves would fill the screen."""
+        return f"<EventStream {self.name or '(no name)'}: {self.n_events:,} events of {self.n_nodes:,} nodes>"
+
     @classmethod
     def from_columns(
         cls,
