@@ -21,6 +21,7 @@ from cordgt.settings import Settings
 from cordgt.training.step import CapturedStep
 
 BATCHES = (50, 100, 200, 400)
+QUICKLY = 10  # times smaller batches with --quick
 CONTEXTS = (0.5, 1, 2)  # times the nodes drawn at a hop
 EVENTS = (1 / 16, 1 / 4, 1)  # of the stream, from its start
 LEAST = 40  # events that can be split
@@ -30,11 +31,13 @@ NO_LIMITS = Limits(math.inf, math.inf, 0.0, 1, "", "")
 def grow(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any]:
     """Milliseconds and peak memory of a step for each size; and the exponent that fits each growth best."""
     keep_threads()
-    place = Place(stream, cell.settings, device, NO_LIMITS, repeat=1 if cell.quick else 5, quick=cell.quick)
-    batches = [{"size": n, **_step(replace(place, settings=_batch(cell.settings, n)))} for n in BATCHES]
+    smaller = QUICKLY if cell.quick else 1
+    usual = _batch(cell.settings, max(1, cell.settings.training.batch_size // smaller))
+    place = Place(stream, usual, device, NO_LIMITS, repeat=1 if cell.quick else 5, quick=cell.quick)
+    batches = [{"size": n, **_step(replace(place, settings=_batch(usual, n)))} for n in (k // smaller for k in BATCHES)]
     contexts = []
     for times in CONTEXTS:
-        settings, size = _context(cell.settings, times)
+        settings, size = _context(usual, times)
         contexts.append({"size": size, **_step(replace(place, settings=settings))})
     events = []
     for share in EVENTS:
