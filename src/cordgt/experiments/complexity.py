@@ -45,7 +45,7 @@ def complexity_report(asked: Asked, store: Store) -> Report:
                     rows.append([model_name(model), NONE, NONE, CLAIMED[model][1][size]])
                     continue
                 figures = found[model]["figures"]
-                shown = ", ".join(f"{k['size']:,}: {k['ms']:.3g}" for k in figures[size])
+                shown = ", ".join(f"{k['size']:,}: {_shown(k['ms'])}" for k in figures[size])
                 exponent = figures[f"{size}_order"]
                 rows.append([model_name(model), shown, f"{exponent:.2f}", CLAIMED[model][1][size]])
                 claim = {"order": round(exponent, 4), "claimed": CLAIMED[model][1][size]}
@@ -70,6 +70,11 @@ def complexity_report(asked: Asked, store: Store) -> Report:
         _draw(path, every)
 
     return Report("Complexity: how the cost of a training step grows", sections, records, said, draw)
+
+
+def _shown(ms: float) -> str:
+    """Three digits, and never a power of ten."""
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}"
 
 
 def _draw(path: Path, every: list[dict[str, Any]]) -> None:
