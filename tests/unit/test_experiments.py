@@ -29,7 +29,7 @@ from cordgt.experiments.link import NAMES, link_cells, link_report
 from cordgt.experiments.outlook import guess_seconds, outlook
 from cordgt.experiments.provenance import command
 from cordgt.experiments.tables import Asked, Compared, write
-from cordgt.experiments.work import Limits, expected_seconds
+from cordgt.experiments.work import Limits, expected_seconds, work
 from cordgt.machine import stopping
 from cordgt.machine.stopping import Stopped
 from cordgt.models import MODELS
@@ -169,6 +169,18 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         store.clear(cell, keep=False)
     assert store.spent(cell) == 0.0
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_what_is_not_begun_for_want_of_time_is_nobody_elses(tmp_path: Path) -> None:
+    store, cell, other = Store(tmp_path), make_cell("uci", "cordgt", 0), make_cell("uci", "cordgt", 1)
+    store.write(make_cell("uci", "cordgt", 2), record(cell, 0.9, seconds=100.0))
+    short = Limits(time.monotonic() + 50.0, 200.0)
+    with store.claimed(cell) as ours:
+        assert ours
+        outcome = work([cell, other], store, device="cpu", limits=short)
+    assert (outcome.elsewhere, outcome.unfit) == (1, 1)
+    store.sweep()
+    assert not list(tmp_path.rglob("*seed1*"))  # and no trace of it is left
 
 
 def test_folders_swept_by_another_process_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,17 +120,17 @@ def _work_off(
             break
         if store.read(cell) is not None:
             continue
-        if limits.seconds < math.inf and not limits.fits(
-            expected_seconds(cell, store.every(cell.kind), on, store.spent(cell))
-        ):
-            outcome.unfit += 1
-            continue
         with store.claimed(cell) as ours:
             if not ours:
                 outcome.elsewhere += 1
                 continue
             if store.read(cell) is not None:  # finished by another process meanwhile
                 store.clear(cell, keep=True)
+                continue
+            if limits.seconds < math.inf and not limits.fits(
+                expected_seconds(cell, store.every(cell.kind), on, store.spent(cell))
+            ):
+                outcome.unfit += 1
                 continue
             tell({"what": "begins", "cell": cell.label})
             try:
