@@ -245,7 +245,7 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sensitivity, "NEIGHBOURS", (2, 3))
     monkeypatch.setattr(sensitivity, "BATCHES", (50, 100))
     models = {
-        "scalability": "cordgt,jodie,ctdne",
+        "scalability": "cordgt,jodie",
         "beyond": "cordgt_plus,edgebank",
         "ranking": "cordgt_plus,edgebank",
         "node-classification": "cordgt,jodie",
