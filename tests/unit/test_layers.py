@@ -28,7 +28,7 @@ ORDER = """
     past.proximity
     models.attention models.encoding
     models.base models.cosines models.parts models.cordgt models.cordgt_plus models.edgebank models.popularity
-    models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
+    models.counts models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     machine machine.threads machine.processes machine.launch machine.counting machine.stopping
     tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.link tasks.node tasks.floors

@@ -31,7 +31,7 @@ from cordgt.tasks.floors import FLOORS
 from cordgt.tasks.link import SETTINGS
 
 OURS = "cordgt_plus"
-USUAL = (OURS, "cordgt", "dygformer")
+USUAL = (OURS, "cordgt", "dygformer", "counts")
 DATASETS = ("uci", "enron", "wikipedia", "mooc", "lastfm_prefix", "socialevo_month")
 # Parts of datasets: a model with published settings for the whole has these here too.
 PART_OF = {"lastfm_prefix": "lastfm", "socialevo_month": "social_evolution"}

@@ -21,6 +21,7 @@ NAMES = {
     "graphmixer": "GraphMixer",
     "dygformer": "DyGFormer",
     "ctdne": "CTDNE",
+    "counts": "counts",
     "edgebank": "EdgeBank",
     "popularity": "popularity",
     "cordgt": "CorDGT",

@@ -10,6 +10,7 @@ from cordgt.models.base import LinkModel
 from cordgt.models.cawn import Cawn, CawnSettings
 from cordgt.models.cordgt import Cordgt, CordgtSettings
 from cordgt.models.cordgt_plus import CordgtPlus, CordgtPlusSettings
+from cordgt.models.counts import Counts, CountsSettings
 from cordgt.models.ctdne import Ctdne, CtdneSettings
 from cordgt.models.dygformer import Dygformer, DygformerSettings
 from cordgt.models.dyrep import Dyrep, DyrepSettings
@@ -66,6 +67,7 @@ MODELS: dict[str, Kind] = {
     "ctdne": Kind(
         CtdneSettings, Ctdne, "skip-gram on walks forward in time; knows the nodes of its training", {"lr": 0.01}
     ),
+    "counts": Kind(CountsSettings, Counts, "a small network on what history counts of a pair; trains in seconds"),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cordgt.errors import check_choice
 from cordgt.models.cordgt import Cordgt, CordgtSettings, TreeReader, Trees, in_full
+from cordgt.models.parts import true_among_all, two_layers
 from cordgt.past import proximity
 from cordgt.past.context import Context
 from cordgt.past.history import History, Queries
@@ -99,16 +100,9 @@ class CordgtPlus(Cordgt):
         The latter ranks the partners of one source, but leaves open how those of different sources compare: a score of
         one half means nothing then, nor does AP over several sources.
         """
-        if self.settings.loss == "binary":
-            return super().losses(batch)
-        return -self(batch).log_softmax(dim=1)[:, 0]
+        return true_among_all(self(batch)) if self.ranks else super().losses(batch)
 
     def _tokens(self, batch: Trees) -> Tensor:
         assert isinstance(batch, InformedTrees)
         tokens = super()._tokens(batch)
         return tokens if self.of_slot is None else tokens + self.of_slot(batch.slot_x)
-
-
-def two_layers(width: int, hidden: int, out: int) -> nn.Sequential:
-    """A small network: a layer, ReLU, a layer."""
-    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))

@@ -191,3 +191,13 @@ class MergeHead(nn.Module):
         """Logits (...,) of embeddings (..., D), whose shapes broadcast."""
         src, dst = torch.broadcast_tensors(src, dst)
         return self.fc2(F.relu(self.fc1(torch.cat([src, dst], dim=-1)))).squeeze(-1)
+
+
+def two_layers(width: int, hidden: int, out: int) -> nn.Sequential:
+    """A small network: a layer, ReLU, a layer."""
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
+
+
+def true_among_all(logits: Tensor) -> Tensor:
+    """(B,) cross-entropy of the first candidate, the true one, among all of its query; logits (B, M)."""
+    return -logits.log_softmax(dim=1)[:, 0]

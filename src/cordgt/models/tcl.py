@@ -25,6 +25,7 @@ from cordgt.models.parts import (
     check_heads,
     check_sizes,
     features,
+    true_among_all,
 )
 from cordgt.past.history import History, Queries
 from cordgt.past.recent import recent_events
@@ -98,7 +99,6 @@ class Tcl(LinkModel):
     def __init__(self, settings: TclSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         dim = settings.hidden
-        self.loss = settings.loss
         self.ranks = settings.loss == "contrastive"
         self.reader = StreamReader(settings.neighbours)
         self.time = TimeEncoding(settings.time_dim)
@@ -133,9 +133,7 @@ class Tcl(LinkModel):
         query's own candidates are contrasted, for cross attention makes a node's state depend on whom it is asked
         about. It leaves open how scores of different sources compare, so that AP over all of them is lower.
         """
-        if self.loss == "binary":
-            return super().losses(batch)
-        return -self(batch).log_softmax(dim=1)[:, 0]
+        return true_among_all(self(batch)) if self.ranks else super().losses(batch)
 
     def embed(self, batch: Streams) -> Tensor:
         """Embeddings (B, D) of nodes beside nobody: their streams hear themselves only."""

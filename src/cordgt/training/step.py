@@ -81,7 +81,7 @@ class Average:
 def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -> torch.optim.Optimizer:
     """Adam over a model's parameters, such that a step on a GPU can be recorded."""
     cuda = device.type == "cuda"
-    return torch.optim.Adam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True if cuda else None)
+    return torch.optim.Adam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True)
 
 
 def events_a_part(model: LinkModel, drawn: int) -> int | None:
