@@ -191,9 +191,10 @@ def time_shift(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     Times that are not whole are first put on a grid on which the shift rounds nothing.
     """
     t: np.ndarray = task.stream.t
-    by = 2**20 if t[-1] < 2**62 else -(2**20)
+    by: float = 2**20 if t[-1] < 2**62 else -(2**20)
     if t.dtype.kind == "f":
-        grid = 2.0 ** (np.frexp(np.abs(t).max() + abs(by))[1] - 51)
+        by = 2.0 ** min(np.frexp(np.abs(t).max())[1], 1000)  # about as large as they are: a grid then keeps them apart
+        grid = 2.0 ** (np.frexp(np.abs(t).max() + by)[1] - 51)
         t = np.round(t / grid) * grid
     # positions and ids stay as they are; the split, the index, the queries and the scores are made anew
     here, there = (made_anew(task, replace(task.stream, t=times, kept=None)) for times in (t, t + by))
@@ -207,7 +208,7 @@ def time_shift(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     else:
         asked = 1
     told = f"{moved}; the queries themselves differ" if asked else str(moved)
-    return Check("time shift", f"all times {by:+,.0f}", FAIL if moved.any or asked else OK, told)
+    return Check("time shift", f"all times {by:+,.10g}", FAIL if moved.any or asked else OK, told)
 
 
 def other_names(model: LinkModel, task: LinkTask, sample: Sample) -> Check:

@@ -30,7 +30,13 @@ from cordgt.errors import SettingError
 
 def predict(
     run: RunDir,
-    pairs: Annotated[Path, typer.Option(metavar="FILE", help="The questions: src,dst[,time].")],
+    pairs: Annotated[Path | None, typer.Option(metavar="FILE", help="The questions: src,dst[,time].")] = None,
+    source: Annotated[str | None, typer.Option(metavar="ID", help="Of a single pair, in place of --pairs.")] = None,
+    destination: Annotated[str | None, typer.Option(metavar="ID", help="Whom that source may meet.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="When a single pair is asked for; without it, after all of history."),
+    ] = None,
     output: Output = None,
     events: Events = None,
     device: Device = "auto",
@@ -47,20 +53,33 @@ def predict(
     A score lies between 0 and 1 and compares with random partners; it is not how often they will meet.
     Column options are for the pairs, and for the events where both are given and have these columns.
     """
+    import numpy as np
+    import pyarrow as pa
+
     from cordgt.cli import answers
     from cordgt.reading.readers import read_pairs
 
+    single = source is not None and destination is not None
+    if single == (pairs is not None) or (source is None) != (destination is None):
+        raise SettingError("Give either --pairs FILE, or --source ID and --destination ID.")
+    if pairs is not None and at is not None:
+        raise SettingError("--at is for a single pair; a file of pairs has a column of times.")
     answers.check_output(output)
     answers.check_json(json_)
     asked = given_columns(src, dst, time, label, features, None, node_features)
     loaded = open_run(run, device, events, asked)
-    columns = columns_of_questions(loaded, pairs, given_columns(src, dst, time), beside_events=events is not None)
-    sources, destinations, times = read_pairs(pairs, **columns, axis=loaded.stream.time)
+    if pairs is None:
+        sources, destinations = pa.array([source]), pa.array([destination])
+        times = None if at is None else np.array([loaded.stream.time.parse(at)])
+    else:
+        columns = columns_of_questions(loaded, pairs, given_columns(src, dst, time), beside_events=events is not None)
+        sources, destinations, times = read_pairs(pairs, **columns, axis=loaded.stream.time)
     if loaded.oracle.model.ranks:
         console.note("This model learnt to rank: compare scores of one source's pairs, not those of different sources.")
     with answering(len(sources)) as progress:
         table = answers.scores(loaded, sources, destinations, times, progress)
     answers.write(table, output, json_)
+    _explain_untrained(table.column("note"))
 
 
 def recommend(
@@ -101,6 +120,7 @@ def recommend(
     with answering(len(asked)) as progress:
         table = answers.recommendations(loaded, asked, moment, top, new_only, progress)
     answers.write(table, output, json_, shown=["rank", "node", "score", "met", "note"] if source is not None else None)
+    _explain_untrained(table.column("note"), table.column("src_note"))
 
 
 def embed(
@@ -139,3 +159,14 @@ def embed(
             sides = read_ids(nodes, column="side").to_pylist()
     moment = None if at is None else loaded.stream.time.parse(at)
     answers.write(answers.embeddings(loaded, asked, sides, moment), output, None)
+
+
+def _explain_untrained(*notes: Any) -> None:
+    """Say what to do about nodes that training has not seen, if an answer is about one."""
+    from cordgt.predict import UNTRAINED
+
+    if any(UNTRAINED in note for column in notes for note in column.to_pylist()):
+        console.note(
+            f'"{UNTRAINED}": none of its events were trained on (a tenth of the nodes is kept out to measure new ones, '
+            "and later periods to measure at all). `cordgt train … --refit` answers with a model trained on everything."
+        )

@@ -24,17 +24,19 @@ from cordgt.cli.processes import (
 from cordgt.errors import SettingError
 
 
-def list_models(json_: Json = None) -> None:
+def list_models(
+    name: Annotated[str | None, typer.Argument(show_default="all", help="One of them.")] = None, json_: Json = None
+) -> None:
     """The models, and the settings each of them takes."""
     from cordgt.cli import answers
-    from cordgt.models import MODELS
+    from cordgt.models import MODELS, find
     from cordgt.settings import Training
     from cordgt.tasks.protocol import Protocol
 
     answers.check_json(json_)
     rows = [
         {"model": name, "about": kind.about, "settings": as_assignments(vars(kind.settings()) | kind.training)}
-        for name, kind in MODELS.items()
+        for name, kind in (MODELS if name is None else {name: find(name)}).items()
     ]
     answers.show(rows, json_)
     shared = as_assignments(vars(Training()) | vars(Protocol()))

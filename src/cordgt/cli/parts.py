@@ -46,14 +46,16 @@ def facts(stream: Any) -> str:
     return f"{stream.name}: {stream.n_events:,} events of {stream.n_nodes:,} nodes"
 
 
-def remark_on_size(settings: Settings, stream: Any) -> None:
-    """Says what a person should know before this model is trained on so few events, if anything."""
+def remark_on_data(settings: Settings, stream: Any) -> None:
+    """Says what a person should know before this model is trained on these events, if anything."""
     from cordgt import models
 
     network = models.find(settings.model).network
     told = network.remark(settings.model_settings, stream.n_events, settings.training.batch_size)
     if told:
         console.note(told)
+    if (stream.edge_dim or stream.node_dim) and not network.uses_features:
+        console.note(f"{settings.model} uses no features: those of {stream.name} are left aside.")
 
 
 def settings_for(

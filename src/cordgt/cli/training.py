@@ -27,7 +27,7 @@ from cordgt.cli.parts import (
     facts,
     given_columns,
     load_data,
-    remark_on_size,
+    remark_on_data,
     resumable,
     settings_for,
     show_figures,
@@ -118,7 +118,7 @@ def train(
     options: dict[str, Any] = {"device": device, "resume": resume, "init": init, "refit": refit, "columns": columns}
     options["report"] = not no_report
     console.note(f"{settings.model} on {facts(stream)}; figures and weights go to {folder}")
-    remark_on_size(settings, stream)
+    remark_on_data(settings, stream)
     was_finished = RunFolder(folder).finished
     if stream.kept is not None:
         console.note(f"{data} is a store: the run answers from it. The index for training is made once and kept in it.")
@@ -197,7 +197,7 @@ def search(
     folder = out or Path("runs") / f"{stream.name}-{settings.model}-search"
     tried = combinations(wanted, at_most, settings.seed)
     console.note(f"{settings.model} on {facts(stream)}: {len(tried)} combinations, into {folder}")
-    remark_on_size(settings, stream)
+    remark_on_data(settings, stream)
     with resumable(), console.Bar() as bar:
         found = search_all(
             stream,

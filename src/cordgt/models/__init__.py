@@ -67,7 +67,9 @@ MODELS: dict[str, Kind] = {
     "ctdne": Kind(
         CtdneSettings, Ctdne, "skip-gram on walks forward in time; knows the nodes of its training", {"lr": 0.01}
     ),
-    "counts": Kind(CountsSettings, Counts, "a small network on what history counts of a pair; trains in seconds"),
+    "counts": Kind(
+        CountsSettings, Counts, "a small network on what history counts of a pair; trains in seconds", {"lr": 0.003}
+    ),
     "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }

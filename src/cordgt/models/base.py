@@ -37,6 +37,7 @@ class LinkModel(nn.Module):
     pairs_at_once = 2000  # how many pairs are scored in one piece outside training: bounds the memory
     halves = False  # True: it may be trained in bfloat16, because it keeps in float32 what that would spoil
     embeds = True  # False where the model has no embedding of a single node
+    uses_features = True  # False where those of nodes and events make no difference
     remembers = False  # True: in training a state goes from batch to batch, in one process; see `carried`
     ranks = False  # True: it learns to rank a source's partners, so that scores of different sources do not compare
     by_number = False  # True: it learns something of each node by itself, so a new one is not like a known one

@@ -281,7 +281,10 @@ class Cordgt(LinkModel):
         return self._pooled(batch).squeeze(1)
 
     def shares(self, batch: Trees) -> tuple[Tensor, Tensor]:
-        """Each context node's share of the logit, (B, M, C) for either end; with the head's bias they sum to it."""
+        """Each context node's share of the logit, (B, M, C) for either end.
+
+        With the head's bias, and with what CorDGT+ has to say of the pair itself, they sum to it.
+        """
         if self.head_linear is None:
             raise SettingError("Shares of the score need a model trained with the linear head (--set head=linear).")
         n = batch.valid.shape[1] - 1

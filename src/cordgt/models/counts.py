@@ -43,6 +43,7 @@ class Counts(LinkModel):
     """Two layers on the columns of a pair."""
 
     embeds = False
+    uses_features = False
     pairs_at_once = 20_000
 
     def __init__(self, settings: CountsSettings, *, edge_dim: int, node_dim: int) -> None:

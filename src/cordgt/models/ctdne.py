@@ -68,6 +68,7 @@ class Ctdne(LinkModel):
     """A vector a node, fixed before the first epoch, and a logistic regression on an operator of two vectors."""
 
     transductive = True
+    uses_features = False
     pairs_at_once = 200_000
     vectors: Tensor  # (N, D)
     met: Tensor  # (N,) bool, True: a walk has met the node

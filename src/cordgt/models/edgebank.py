@@ -44,6 +44,7 @@ class Edgebank(LinkModel):
 
     trains = False
     embeds = False
+    uses_features = False
     pairs_at_once = 500_000
 
     def __init__(self, settings: EdgebankSettings, *, edge_dim: int, node_dim: int) -> None:

@@ -33,6 +33,7 @@ class Popularity(LinkModel):
 
     trains = False
     embeds = False
+    uses_features = False
     pairs_at_once = 500_000
 
     def __init__(self, settings: PopularitySettings, *, edge_dim: int, node_dim: int) -> None:

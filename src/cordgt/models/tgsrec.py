@@ -83,6 +83,7 @@ class Tgsrec(LinkModel):
 
     reader: KnownTreeReader
     by_number = True
+    uses_features = False
     ranks = True
     pairs_at_once = 300
 
