@@ -84,6 +84,26 @@ def test_pairs_come_back_in_their_order_with_their_ids(tmp_path: Path, trained: 
     assert notes[4] == "src: no history; dst: no history"
 
 
+def test_a_single_pair_needs_no_file(tmp_path: Path, trained: Trained) -> None:
+    asked = pairs_file(tmp_path / "pairs.csv", ("3", "5", LAST))
+    from_file = works("predict", trained.run, "--pairs", asked, "--json").json
+    assert works("predict", trained.run, "--source", "3", "--destination", "5", "--at", LAST, "--json").json == [
+        from_file[0] | {"src": "3", "dst": "5"}
+    ]
+    for wrong in (["--source", "3"], ["--pairs", asked, "--source", "3", "--destination", "5"], []):
+        assert "either --pairs FILE, or --source ID and --destination ID" in call("predict", trained.run, *wrong).err
+    assert "column of times" in call("predict", trained.run, "--pairs", asked, "--at", LAST).err
+
+
+def test_what_not_in_training_means_is_said_once(tmp_path: Path, trained: Trained) -> None:
+    run = Run.load(trained.run)
+    masked = next(n for n in range(run.stream.n_nodes) if run.oracle.notes(np.array([n]), np.array([10**6]))[0])
+    name = run.stream.ids.names[masked].as_py()
+    said = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (name, "5"), (name, "6")))
+    assert said.err.count("--refit") == 1
+    assert "--refit" in works("recommend", trained.run, "--source", str(name)).err
+
+
 def test_an_unseen_id_is_one_newcomer_on_both_sides(tmp_path: Path, trained: Trained, shop: Trained) -> None:
     """Where ids are shared, a newcomer paired with itself is not two newcomers; where they are not, it is."""
     for run, alike in ((trained.run, False), (shop.run, True)):

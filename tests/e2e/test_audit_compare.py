@@ -10,7 +10,7 @@ import pytest
 from cordgt.audit import model as audit
 
 from .conftest import Trained
-from .helpers import TINY, call, fails, settings, unchanged, works, write_events, write_rows
+from .helpers import TINY, call, events, fails, settings, unchanged, works, write_events, write_rows
 
 # -------------------- audit
 
@@ -37,6 +37,14 @@ def test_rules_pass(tmp_path: Path, model: str) -> None:
     data = write_events(tmp_path / "d.csv")
     works("train", data, "--model", model, "--out", "run")
     works("audit", "run", "--queries", 20)
+
+
+@pytest.mark.parametrize("unit", [1e-15, 1e290], ids=str)
+def test_times_of_any_size_pass(tmp_path: Path, unit: float) -> None:
+    data = write_rows(tmp_path / "d.csv", [(u, v, t * unit) for u, v, t in events()], header=("src", "dst", "time"))
+    works("train", data, "--model", "counts", "--set", "epochs=1", "--out", "run")
+    rows = works("audit", "run", "--queries", 20, "--json").json["checks"]
+    assert {row["check"]: row["result"] for row in rows}["time shift"] == "ok"
 
 
 def test_what_fails_gives_exit_code_1(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,8 @@ def test_models_and_their_settings() -> None:
     for name, lr in (("tgn", 0.0001), ("tgat", 0.0001), ("ctdne", 0.01)):  # other than the loop's own
         assert f" lr={lr}" in rows[name]["settings"]
     assert " lr=" not in rows["cordgt"]["settings"] and "average=0.999" in rows["cordgt_plus"]["settings"]
+    assert works("models", "cordgt", "--json").json == [rows["cordgt"]]
+    assert "Did you mean 'cordgt'" in call("models", "cordgd").err
     told = works("models").err
     for key in "epochs batch_size lr patience visibility negatives split mask_nodes mask_seed".split():
         assert f" {key}=" in told

@@ -110,7 +110,7 @@ def test_what_is_published() -> None:
 def test_usual_seeds_and_models() -> None:
     assert EXPERIMENTS["beyond"].usual_seeds(quick=False) == [0, 1, 2, 3, 4]
     assert EXPERIMENTS["beyond"].usual_seeds(quick=True) == [0]
-    assert EXPERIMENTS["beyond"].usual_models == ["cordgt_plus", "cordgt", "dygformer"]
+    assert EXPERIMENTS["beyond"].usual_models == ["cordgt_plus", "cordgt", "dygformer", "counts"]
     assert EXPERIMENTS["link-ap"].usual_seeds(quick=False) == [0, 1, 2]
 
 

@@ -120,7 +120,7 @@ def recommend(
     with answering(len(asked)) as progress:
         table = answers.recommendations(loaded, asked, moment, top, new_only, progress)
     answers.write(table, output, json_, shown=["rank", "node", "score", "met", "note"] if source is not None else None)
-    _explain_untrained(table.column("note"), table.column("src_note"))
+    _explain_untrained(table.column("src_note"))
 
 
 def embed(
@@ -161,11 +161,11 @@ def embed(
     answers.write(answers.embeddings(loaded, asked, sides, moment), output, None)
 
 
-def _explain_untrained(*notes: Any) -> None:
-    """Say what to do about nodes that training has not seen, if an answer is about one."""
+def _explain_untrained(notes: Any) -> None:
+    """Say what to do about nodes that training has not seen, if a question was about one."""
     from cordgt.predict import UNTRAINED
 
-    if any(UNTRAINED in note for column in notes for note in column.to_pylist()):
+    if any(UNTRAINED in note for note in notes.to_pylist()):
         console.note(
             f'"{UNTRAINED}": none of its events were trained on (a tenth of the nodes is kept out to measure new ones, '
             "and later periods to measure at all). `cordgt train … --refit` answers with a model trained on everything."
