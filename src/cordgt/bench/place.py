@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,3 +87,17 @@ class Place:
         last = torch.from_numpy(self.task.split.train[-size:]).to(self.task.device)
         position = last[torch.arange(size, device=last.device) % len(last)]  # a batch larger than the stream repeats
         return position, torch.ones(size, device=self.device)
+
+    def fed(self, run: Callable[[Tensor, Tensor], Any]) -> Callable[[], Any]:
+        """``run`` on the last batch, whenever it is called; on one batch after the other where a state goes along.
+
+        A memory that is shown the same batch again has nothing to take up.
+        """
+        size = self.settings.training.batch_size
+        whole = torch.from_numpy(self.task.split.train).to(self.task.device).split(size)[:-1]
+        if not self.model.remembers or not whole:
+            last = self.batch()
+            return lambda: run(*last)
+        following = itertools.islice(itertools.cycle(whole), len(whole) // 2, None)  # from the middle on
+        weight = torch.ones(size, device=self.device)
+        return lambda: run(next(following), weight)

@@ -146,20 +146,19 @@ def step(place: Place) -> Measured:
 
 
 def whole_step(place: Place) -> Measured:
-    """A training step as it is. On a GPU captured, as training runs it, and then not captured."""
+    """A training step as it is. On a GPU captured, as training runs it unless a state goes along, and not captured."""
     place.model.train()
-    run = place.step()
-    position, weight = place.batch()
+    run, n = place.step(), place.settings.training.batch_size
+    one = place.fed(run)
     with kernels.plainly():  # operations are counted where they are torch's
-        counted = counts_of(lambda: run(position, weight))
-    eager = timed(lambda: run(position, weight), place.device, place.repeat)
-    peak = peak_of_step(place, run, len(position))
+        counted = counts_of(one)
+    eager = timed(one, place.device, place.repeat)
+    peak = peak_of_step(place, run, n)
     best, rows = eager, []
     common: dict[str, Any] = {"flops": counted.flops, "bytes": counted.moved_bytes, "peak": peak}
-    common |= {"items": len(position), "unit": "events"}
-    if place.device.type == "cuda":
-        captured = CapturedStep(run, len(position))
-        best = timed(lambda: captured(position, weight), place.device, place.repeat)
+    common |= {"items": n, "unit": "events"}
+    if place.device.type == "cuda" and not place.model.remembers:
+        best = timed(place.fed(CapturedStep(run, n)), place.device, place.repeat)
         rows.append(Row(stage="step", part="captured", timing=best, share=1.0, **common))
     rows.append(Row(stage="step", part="eager" if rows else "whole", timing=eager, share=1.0, **common))
     figures = {

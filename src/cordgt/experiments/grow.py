@@ -57,12 +57,12 @@ def order(sizes: Sequence[float], costs: Sequence[float]) -> float:
 def _step(place: Place) -> dict[str, float]:
     """The time of a step as training takes it, captured on a GPU where that can be, and its peak memory."""
     place.model.train()
-    run, (position, weight) = place.step(), place.batch()
+    run = place.step()
     step: Any = run
     if place.device.type == "cuda" and not place.model.remembers:
-        step = CapturedStep(run, len(position))
-    timing = timed(lambda: step(position, weight), place.device, place.repeat)
-    peak = peak_bytes(lambda: run(position, weight), place.device)
+        step = CapturedStep(run, place.settings.training.batch_size)
+    timing = timed(place.fed(step), place.device, place.repeat)
+    peak = peak_bytes(place.fed(run), place.device)
     return {
         "ms": 1e3 * timing.median,
         "low_ms": 1e3 * timing.low,
