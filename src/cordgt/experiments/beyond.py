@@ -1,4 +1,4 @@
-"""CorDGT+ against CorDGT and DyGFormer in one protocol: AP beside the best published, harder negatives, ranks."""
+"""CorDGT+ against CorDGT, DyGFormer and counts in one protocol: AP beside the best published, hard negatives, ranks."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ablation.ablation_report,
     ),
     "beyond": Experiment(
-        "CorDGT+ against CorDGT and DyGFormer: AP beside the best published, harder negatives, ranks",
+        "CorDGT+ against CorDGT, DyGFormer and counts: AP beside the best published, harder negatives, ranks",
         beyond.DATASETS,
         tuple(MODELS),
         beyond.beyond_cells,
