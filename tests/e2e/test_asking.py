@@ -87,9 +87,9 @@ def test_pairs_come_back_in_their_order_with_their_ids(tmp_path: Path, trained: 
 def test_a_single_pair_needs_no_file(tmp_path: Path, trained: Trained) -> None:
     asked = pairs_file(tmp_path / "pairs.csv", ("3", "5", LAST))
     from_file = works("predict", trained.run, "--pairs", asked, "--json").json
-    assert works("predict", trained.run, "--source", "3", "--destination", "5", "--at", LAST, "--json").json == [
-        from_file[0] | {"src": "3", "dst": "5"}
-    ]
+    single = ["--source", "3", "--destination", "5"]
+    assert works("predict", trained.run, *single, "--at", LAST, "--json").json == from_file
+    assert "no file was given" in call("predict", trained.run, *single, "--src", "who").err
     for wrong in (["--source", "3"], ["--pairs", asked, "--source", "3", "--destination", "5"], []):
         assert "either --pairs FILE, or --source ID and --destination ID" in call("predict", trained.run, *wrong).err
     assert "column of times" in call("predict", trained.run, "--pairs", asked, "--at", LAST).err

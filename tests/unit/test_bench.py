@@ -36,6 +36,16 @@ def place(model: str = "cordgt") -> Place:
     )
 
 
+def test_a_memory_is_shown_one_batch_after_the_other() -> None:
+    here = place("jodie")
+    train = torch.from_numpy(here.task.split.train)
+    size, middle = len(train) // 4, len(train) // 2
+    for start in (middle, middle + size, 0, size):  # from the middle on; from the start where too few are left
+        assert torch.equal(here.batch(size)[0], train[start : start + size])
+    again = place()
+    assert torch.equal(again.batch(size)[0], again.batch(size)[0])
+
+
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     return suite.run(place(), suite.ALL)

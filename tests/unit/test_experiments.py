@@ -179,7 +179,6 @@ def test_what_is_not_begun_for_want_of_time_is_nobody_elses(tmp_path: Path) -> N
         assert ours
         outcome = work([cell, other], store, device="cpu", limits=short)
     assert (outcome.elsewhere, outcome.unfit) == (1, 1)
-    store.sweep()
     assert not list(tmp_path.rglob("*seed1*"))  # and no trace of it is left
 
 

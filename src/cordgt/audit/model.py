@@ -188,12 +188,13 @@ def memory_blocks(model: MemoryModel, task: LinkTask, sample: Sample) -> Check:
 def time_shift(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     """All times later or earlier by the same: nothing moves, not by a bit.
 
-    Times that are not whole are first put on a grid on which the shift rounds nothing.
+    Times that are not whole move by about as much as they are large, and are first put on a grid on which that rounds
+    nothing: one that keeps them apart.
     """
     t: np.ndarray = task.stream.t
     by: float = 2**20 if t[-1] < 2**62 else -(2**20)
     if t.dtype.kind == "f":
-        by = 2.0 ** min(np.frexp(np.abs(t).max())[1], 1000)  # about as large as they are: a grid then keeps them apart
+        by = 2.0 ** min(max(np.frexp(np.abs(t).max())[1], -900), 1000)
         grid = 2.0 ** (np.frexp(np.abs(t).max() + by)[1] - 51)
         t = np.round(t / grid) * grid
     # positions and ids stay as they are; the split, the index, the queries and the scores are made anew

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,22 +80,28 @@ class Place:
         return Step.of(self.settings, self.task, self.model, self.optimizer, epoch, average)
 
     def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:
-        """Positions and weights of the last training events: those with the longest history."""
-        size = size or self.settings.training.batch_size
-        last = torch.from_numpy(self.task.split.train[-size:]).to(self.task.device)
-        position = last[torch.arange(size, device=last.device) % len(last)]  # a batch larger than the stream repeats
-        return position, torch.ones(size, device=self.device)
+        """Positions and weights of the last training events: those with the longest history.
 
-    def fed(self, run: Callable[[Tensor, Tensor], Any]) -> Callable[[], Any]:
-        """``run`` on the last batch, whenever it is called; on one batch after the other where a state goes along.
-
-        A memory that is shown the same batch again has nothing to take up.
+        Where a state goes from batch to batch, of those that follow what was given last, from the middle on: a memory
+        that is shown the same again has nothing to take up. The first of these brings it to the middle at one go.
         """
-        size = self.settings.training.batch_size
-        whole = torch.from_numpy(self.task.split.train).to(self.task.device).split(size)[:-1]
-        if not self.model.remembers or not whole:
-            last = self.batch()
-            return lambda: run(*last)
-        following = itertools.islice(itertools.cycle(whole), len(whole) // 2, None)  # from the middle on
-        weight = torch.ones(size, device=self.device)
-        return lambda: run(next(following), weight)
+        size, train = size or self.settings.training.batch_size, self._train
+        weight = self._weights.setdefault(size, torch.ones(size, device=self.device))
+        if self.model.remembers and size <= len(train):
+            start = self._given[0] if self._given[0] + size <= len(train) else 0
+            self._given[0] = start + size
+            return train[start : start + size], weight
+        return train[-size:][torch.arange(size, device=train.device) % min(size, len(train))], weight  # may repeat
+
+    @cached_property
+    def _train(self) -> Tensor:
+        return torch.from_numpy(self.task.split.train).to(self.task.device)
+
+    @cached_property
+    def _given(self) -> list[int]:
+        """Of the training events, how many were given to a model with a state: one number, which goes on."""
+        return [len(self._train) // 2]
+
+    @cached_property
+    def _weights(self) -> dict[int, Tensor]:
+        return {}

@@ -149,7 +149,12 @@ def whole_step(place: Place) -> Measured:
     """A training step as it is. On a GPU captured, as training runs it unless a state goes along, and not captured."""
     place.model.train()
     run, n = place.step(), place.settings.training.batch_size
-    one = place.fed(run)
+    given = place.batch()
+
+    def one(step: Any = run) -> Any:
+        return step(*(place.batch() if place.model.remembers else given))
+
+    one()  # brings a memory to the middle of the stream
     with kernels.plainly():  # operations are counted where they are torch's
         counted = counts_of(one)
     eager = timed(one, place.device, place.repeat)
@@ -158,7 +163,8 @@ def whole_step(place: Place) -> Measured:
     common: dict[str, Any] = {"flops": counted.flops, "bytes": counted.moved_bytes, "peak": peak}
     common |= {"items": n, "unit": "events"}
     if place.device.type == "cuda" and not place.model.remembers:
-        best = timed(place.fed(CapturedStep(run, n)), place.device, place.repeat)
+        captured = CapturedStep(run, n)
+        best = timed(lambda: one(captured), place.device, place.repeat)
         rows.append(Row(stage="step", part="captured", timing=best, share=1.0, **common))
     rows.append(Row(stage="step", part="eager" if rows else "whole", timing=eager, share=1.0, **common))
     figures = {

@@ -119,6 +119,12 @@ def _kind_of(sources: list[Any], kind: Any) -> Any:
     return kind if is_text(kind) or all(_is_int64(source) for source in sources) else pa.string()
 
 
+def written_ids(run: Run, given: list[str]) -> pa.Array:
+    """Ids from the command line, as the run's own are: numbers where they can be."""
+    kind = _kind_of(given, run.stream.ids.names.type)
+    return pa.array(_cast(given, kind), kind)
+
+
 def _is_int64(value: Any) -> bool:
     try:
         return str(int(value)) == str(value) and abs(int(value)) < 2**63

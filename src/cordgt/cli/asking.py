@@ -33,10 +33,7 @@ def predict(
     pairs: Annotated[Path | None, typer.Option(metavar="FILE", help="The questions: src,dst[,time].")] = None,
     source: Annotated[str | None, typer.Option(metavar="ID", help="Of a single pair, in place of --pairs.")] = None,
     destination: Annotated[str | None, typer.Option(metavar="ID", help="Whom that source may meet.")] = None,
-    at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="TIME", help="When a single pair is asked for; without it, after all of history."),
-    ] = None,
+    at: At = None,
     output: Output = None,
     events: Events = None,
     device: Device = "auto",
@@ -54,7 +51,6 @@ def predict(
     Column options are for the pairs, and for the events where both are given and have these columns.
     """
     import numpy as np
-    import pyarrow as pa
 
     from cordgt.cli import answers
     from cordgt.reading.readers import read_pairs
@@ -64,12 +60,14 @@ def predict(
         raise SettingError("Give either --pairs FILE, or --source ID and --destination ID.")
     if pairs is not None and at is not None:
         raise SettingError("--at is for a single pair; a file of pairs has a column of times.")
+    if pairs is None and events is None and given_columns(src, dst, time, label, features, None, node_features):
+        raise SettingError("--src, --dst and --time name columns of a file, and no file was given.")
     answers.check_output(output)
     answers.check_json(json_)
     asked = given_columns(src, dst, time, label, features, None, node_features)
     loaded = open_run(run, device, events, asked)
     if pairs is None:
-        sources, destinations = pa.array([source]), pa.array([destination])
+        sources, destinations = (answers.written_ids(loaded, [str(one)]) for one in (source, destination))
         times = None if at is None else np.array([loaded.stream.time.parse(at)])
     else:
         columns = columns_of_questions(loaded, pairs, given_columns(src, dst, time), beside_events=events is not None)
@@ -79,7 +77,7 @@ def predict(
     with answering(len(sources)) as progress:
         table = answers.scores(loaded, sources, destinations, times, progress)
     answers.write(table, output, json_)
-    _explain_untrained(table.column("note"))
+    _explain_untrained(loaded, table.column("note"))
 
 
 def recommend(
@@ -120,7 +118,7 @@ def recommend(
     with answering(len(asked)) as progress:
         table = answers.recommendations(loaded, asked, moment, top, new_only, progress)
     answers.write(table, output, json_, shown=["rank", "node", "score", "met", "note"] if source is not None else None)
-    _explain_untrained(table.column("src_note"))
+    _explain_untrained(loaded, table.column("src_note"))
 
 
 def embed(
@@ -161,12 +159,13 @@ def embed(
     answers.write(answers.embeddings(loaded, asked, sides, moment), output, None)
 
 
-def _explain_untrained(notes: Any) -> None:
-    """Say what to do about nodes that training has not seen, if a question was about one."""
+def _explain_untrained(run: Any, notes: Any) -> None:
+    """Say what to do about nodes that training has not seen, if a question was about one and something can be done."""
     from cordgt.predict import UNTRAINED
 
-    if any(UNTRAINED in note for note in notes.to_pylist()):
+    can_be_mended = run.oracle.model.trains and "refit" not in run.metrics
+    if can_be_mended and any(UNTRAINED in note for note in notes.to_pylist()):
         console.note(
-            f'"{UNTRAINED}": none of its events were trained on (a tenth of the nodes is kept out to measure new ones, '
-            "and later periods to measure at all). `cordgt train … --refit` answers with a model trained on everything."
+            f'"{UNTRAINED}": none of its events were trained on, so that the model could be measured on new nodes and '
+            "on a later time. `cordgt train … --refit` answers with a model trained on everything."
         )

@@ -25,7 +25,8 @@ from cordgt.errors import SettingError
 
 
 def list_models(
-    name: Annotated[str | None, typer.Argument(show_default="all", help="One of them.")] = None, json_: Json = None
+    only: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default="all", help="One of them.")] = None,
+    json_: Json = None,
 ) -> None:
     """The models, and the settings each of them takes."""
     from cordgt.cli import answers
@@ -36,7 +37,7 @@ def list_models(
     answers.check_json(json_)
     rows = [
         {"model": name, "about": kind.about, "settings": as_assignments(vars(kind.settings()) | kind.training)}
-        for name, kind in (MODELS if name is None else {name: find(name)}).items()
+        for name, kind in (MODELS if only is None else {only: find(only)}).items()
     ]
     answers.show(rows, json_)
     shared = as_assignments(vars(Training()) | vars(Protocol()))

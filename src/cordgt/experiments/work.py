@@ -77,6 +77,10 @@ def expected_seconds(
     return max(0.0, sum(k["seconds"] for k in same) / len(same) - spent)
 
 
+def _expected(cell: Cell, store: Store, device: str) -> float | None:
+    return expected_seconds(cell, store.every(cell.kind), device, store.spent(cell))
+
+
 def work(
     cells: Sequence[Cell],
     store: Store,
@@ -120,6 +124,7 @@ def _work_off(
             break
         if store.read(cell) is not None:
             continue
+        expected = None if limits.seconds == math.inf else _expected(cell, store, on)
         with store.claimed(cell) as ours:
             if not ours:
                 outcome.elsewhere += 1
@@ -127,9 +132,7 @@ def _work_off(
             if store.read(cell) is not None:  # finished by another process meanwhile
                 store.clear(cell, keep=True)
                 continue
-            if limits.seconds < math.inf and not limits.fits(
-                expected_seconds(cell, store.every(cell.kind), on, store.spent(cell))
-            ):
+            if not limits.fits(expected):
                 outcome.unfit += 1
                 continue
             tell({"what": "begins", "cell": cell.label})

@@ -79,7 +79,10 @@ class Average:
 
 
 def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -> torch.optim.Optimizer:
-    """Adam over a model's parameters, such that a step on a GPU can be recorded."""
+    """Adam over a model's parameters, in one kernel, such that a step on a GPU can be recorded.
+
+    On a CPU it is four times as fast so, and takes gradients to lie in memory as their parameters do.
+    """
     cuda = device.type == "cuda"
     return torch.optim.Adam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True)
 
@@ -181,7 +184,7 @@ class Step:
             loss += own
             for q, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
-                    q.grad = gradient if q.grad is None else q.grad + gradient
+                    q.grad = gradient.contiguous() if q.grad is None else q.grad + gradient
         return loss
 
     def _shared(self, position: Tensor, share: Tensor, start: Tensor) -> Tensor:
