@@ -268,6 +268,7 @@ def test_a_search_ends_with_the_command_that_measures_its_best(tmp_path: Path) -
     Path("mine.toml").write_text("hidden = 6\n")
     given = ["--config", "mine.toml", "--set", "fanout=2,1", "--set", "epochs=1", "--set", "heads=1", "--seed", 3]
     said = works("search", data, *given, "--grid", "layers=1,2", "--src", "src", "--ids", "separate")
+    assert "[2/2] layers-2, epoch   1" in said.err and "1 of 2 tried; the others take about a minute" in said.err
     command = shlex.split(said.err.rstrip().splitlines()[-1].partition(": cordgt ")[2])
     told = works(*command).err
     assert "epoch " not in told and "finished already" not in told  # it is not trained again, but only now measured

@@ -144,6 +144,14 @@ def note(text: str) -> None:
     err.print(text, style="dim", markup=False)
 
 
+def lasting(hours: float) -> str:
+    """A time in words: ``40 minutes``, ``7 hours``, ``12 days``."""
+    if hours < 1.5:
+        minutes = max(1, round(60 * hours))
+        return "no time" if not hours else "a minute" if minutes == 1 else f"{minutes} minutes"
+    return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+
+
 def fail(text: str) -> None:
     err.print(f"Error: {text}", style="bold red", markup=False)
 

@@ -126,19 +126,12 @@ def _show_list(rows: list[dict[str, Any]], device: str, json_: str | None) -> No
             console.out.print(f"  not here: {row['missing']}", markup=False)
         if row["cells"] != "0/0":
             console.out.print(
-                f"  finished: {row['cells']} cells; the rest takes about {_long(row['hours'])}", markup=False
+                f"  finished: {row['cells']} cells; the rest takes about {console.lasting(row['hours'])}", markup=False
             )
     console.note(
         f"Times are for this machine ({device}), one training after the other: by finished cells where there are some "
         "of the kind, rough guesses otherwise. --datasets, --models and --seeds make it less."
     )
-
-
-def _long(hours: float) -> str:
-    """A time in words: ``40 minutes``, ``7 hours``, ``12 days``."""
-    if hours < 1.5:
-        return f"{max(1, round(60 * hours))} minutes" if hours else "no time"
-    return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
 
 
 def _possible(cells: list[Cell], store: Store) -> list[Cell]:

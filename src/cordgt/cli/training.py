@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
+import time as clock  # `time` is an option here
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -199,6 +201,16 @@ def search(
     console.note(f"{settings.model} on {facts(stream)}: {len(tried)} combinations, into {folder}")
     remark_on_data(settings, stream)
     with resumable(), console.Bar() as bar:
+        began, numbers = clock.monotonic(), itertools.count()
+
+        def titled(name: str) -> Any:
+            """Counts the combinations, and says how long the others will take if they go as those before."""
+            done = next(numbers)
+            if done in (1, 3, 10, 30, 100):
+                hours = (len(tried) - done) * (clock.monotonic() - began) / done / 3600
+                console.note(f"{done} of {len(tried)} tried; the others take about {console.lasting(hours)}")
+            return bar.titled(f"[{done + 1}/{len(tried)}] {name}, ")
+
         found = search_all(
             stream,
             settings,
@@ -207,7 +219,7 @@ def search(
             device=device,
             resume=resume,
             columns=columns,
-            watch=lambda name: bar.titled(f"{name}, "),
+            watch=titled,
         )
     rows = [{**trial.settings, **{k: v for k, v in vars(trial).items() if k != "settings"}} for trial in found]
     answers.show(rows if json_ is not None else [_short(row) for row in rows], json_)
