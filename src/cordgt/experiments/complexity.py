@@ -60,7 +60,8 @@ def complexity_report(asked: Asked, store: Store) -> Report:
             f"{model_name(m)}, as the paper has it: {CLAIMED[m][0]}; B the batch, C the context, d the mean degree."
             for m in asked.models
         ),
-        "A step is taken again and again on the last training events; TGN's goes on from batch to batch, as in training.",
+        "A step is taken again and again on the last training events; that of TGN goes on from batch to batch, as in "
+        "training.",
         "The paper's C²HD lacks the batch. TGAT's context is its neighbours at each of two hops, so that its slots "
         "grow with their square.",
         *notes(store, wanted, every, of_pairs=False),
