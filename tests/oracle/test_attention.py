@@ -18,7 +18,7 @@ from cordgt.models.cordgt import Cordgt
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask, score_queries
 from cordgt.training.network import make_network
-from cordgt.training.step import Step
+from cordgt.training.step import Step, make_optimizer
 
 SHAPE = (4, 7, 3, 2, 8)  # S, C, 3, H, D
 
@@ -109,8 +109,20 @@ def test_threads_that_compute_side_by_side_change_nothing(
     assert all(torch.equal(a, b) for a, b in zip(*few, strict=True))
 
 
-def a_step(at_once: int | None, drop: float, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """The loss and the weights of a step with ``at_once`` queries a part; None: in one."""
+@pytest.mark.parametrize("at_once", [10, None])
+def test_gradients_may_lie_in_memory_as_they_like(at_once: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adam in one kernel goes by a parameter's own strides, so it must be given gradients that have them."""
+    plain, turned = (a_step(at_once, 0.0, monkeypatch, adam=True, turned=turned) for turned in (False, True))
+    assert all(torch.equal(a, b) for a, b in zip(plain, turned, strict=True))
+
+
+def a_step(
+    at_once: int | None, drop: float, monkeypatch: pytest.MonkeyPatch, *, adam: bool = False, turned: bool = False
+) -> list[Tensor]:
+    """The loss and the weights of a step with ``at_once`` queries a part; None: in one.
+
+    ``adam``: as training makes it, in place of plain descent. ``turned``: gradients of matrices lie by columns.
+    """
     stream = synthetic_stream(events=600, nodes=40, seed=1).stream
     settings = make("cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6, "dropout": drop})
     task = LinkTask.prepare(stream, settings.protocol, seed=0, device=torch.device("cpu"))
@@ -119,8 +131,12 @@ def a_step(at_once: int | None, drop: float, monkeypatch: pytest.MonkeyPatch) ->
     weight[-3:] = 0.0
     torch.manual_seed(3)
     model = make_network(settings, edge_dim=0, node_dim=0).train()
+    for matrix in (p for p in model.parameters() if turned and p.dim() == 2):
+        matrix.register_hook(lambda gradient: gradient.t().contiguous().t())
     monkeypatch.setattr(Cordgt, "queries_at_once", at_once)
-    loss = Step(model, task, torch.optim.SGD(model.parameters(), lr=0.1), 0, 1)(position, weight)
+    cpu = torch.device("cpu")
+    optimizer = make_optimizer(settings, model, cpu) if adam else torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = Step(model, task, optimizer, 0, 1)(position, weight)
     return [loss, *(p.detach() for p in model.parameters())]
 
 

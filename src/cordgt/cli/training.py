@@ -206,7 +206,7 @@ def search(
         def titled(name: str) -> Any:
             """Counts the combinations, and says how long the others will take if they go as those before."""
             done = next(numbers)
-            if done in (1, 3, 10, 30, 100):
+            if done in (1, 3, 10, 30, 100) and not resume:  # those that were finished then took no time
                 hours = (len(tried) - done) * (clock.monotonic() - began) / done / 3600
                 console.note(f"{done} of {len(tried)} tried; the others take about {console.lasting(hours)}")
             return bar.titled(f"[{done + 1}/{len(tried)}] {name}, ")

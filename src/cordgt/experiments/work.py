@@ -77,10 +77,6 @@ def expected_seconds(
     return max(0.0, sum(k["seconds"] for k in same) / len(same) - spent)
 
 
-def _expected(cell: Cell, store: Store, device: str) -> float | None:
-    return expected_seconds(cell, store.every(cell.kind), device, store.spent(cell))
-
-
 def work(
     cells: Sequence[Cell],
     store: Store,
@@ -124,7 +120,9 @@ def _work_off(
             break
         if store.read(cell) is not None:
             continue
-        expected = None if limits.seconds == math.inf else _expected(cell, store, on)
+        expected = None
+        if limits.seconds < math.inf:
+            expected = expected_seconds(cell, store.every(cell.kind), on, store.spent(cell))
         with store.claimed(cell) as ours:
             if not ours:
                 outcome.elsewhere += 1

@@ -48,7 +48,6 @@ class Counts(LinkModel):
 
     def __init__(self, settings: CountsSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        self.settings = settings
         self.reader = PairReader()
         self.score = two_layers(proximity.PER_PAIR, settings.hidden, 1)
         self.ranks = settings.loss == "ranking"
