@@ -243,6 +243,14 @@ def test_a_training_that_blows_up(tmp_path: Path) -> None:
     assert not Path("run/metrics.json").exists()
 
 
+def test_a_training_that_collapses(tmp_path: Path) -> None:
+    """It ends with figures, which are those of guessing: said after the epoch, with what may help."""
+    data = write_events(tmp_path / "d.csv")
+    said = works("train", data, *settings(lr=100, batch_size=10, epochs=2), "--out", "run")
+    assert "Training has collapsed: every pair has the same score" in said.err
+    assert "collapsed" not in works("train", data, *settings(epochs=1), "--out", "sound").err
+
+
 def test_a_run_too_small_for_its_settings(tmp_path: Path) -> None:
     """One destination cannot be told from another."""
     data = write_events(tmp_path / "d.csv", [(u, 99, t) for u, _, t in events()])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from cordgt.tasks.metrics import link_metrics
+from cordgt.tasks.metrics import all_alike, link_metrics
 
 from . import slow
 
@@ -84,3 +84,14 @@ def test_order_within_a_batch_does_not_matter(pairs: list[tuple[float, float]]) 
 def test_no_events() -> None:
     nothing = np.array([])
     assert link_metrics(nothing, nothing) == {"ap": None, "auc": None, "ap_batch": None, "auc_batch": None, "events": 0}
+
+
+@pytest.mark.parametrize("n", [1, 3, 1000, 406_304])
+def test_scores_that_are_all_alike(n: int) -> None:
+    """Exactly a half, both, also where rounding could creep in: that is how a training that collapsed is told."""
+    same = np.full(n, 0.25, dtype=np.float32)
+    assert all_alike(link_metrics(same, same))
+    other = same.copy()
+    other[0] = 0.5
+    assert not all_alike(link_metrics(other, same))
+    assert not all_alike(link_metrics(same[:0], same[:0]))

@@ -25,9 +25,12 @@ from cordgt.events.stream import EventStream
 from cordgt.experiments import catalogue, measures, paper, plots
 from cordgt.experiments.ablation import ABLATIONS, ablation_cells, ablation_report
 from cordgt.experiments.cells import Cell, Store, flat, make_cell, parse_models, parse_seeds, parse_shard
+from cordgt.experiments.heatmap import heatmap_cells, heatmap_report
 from cordgt.experiments.link import NAMES, link_cells, link_report
 from cordgt.experiments.outlook import guess_seconds, outlook
 from cordgt.experiments.provenance import command
+from cordgt.experiments.scalability import scalability_cells, scalability_report
+from cordgt.experiments.sensitivity import sensitivity_cells, sensitivity_report
 from cordgt.experiments.tables import Asked, Compared, write
 from cordgt.experiments.work import Limits, expected_seconds, work
 from cordgt.machine import stopping
@@ -35,6 +38,8 @@ from cordgt.machine.stopping import Stopped
 from cordgt.models import MODELS
 from cordgt.run import RunFolder
 from cordgt.settings import parse_assignments
+
+TWIN = {"nodes": 673858, "events": 2708688, "fingerprint": "1", "differs": ""}
 
 
 def record(cell: Cell, ap: float, *, nodes: int = 1899, events: int = 59835, **changes: Any) -> dict[str, Any]:
@@ -398,6 +403,61 @@ def test_what_a_part_is_worth_is_taken_on_the_same_seeds(tmp_path: Path) -> None
     costs = {k["row"]: k["costs"] for k in report.records if k["metric"] == "ap"}
     assert costs["full"] == 0.0
     assert costs["no_mask"] == pytest.approx(1.0), "not 20 below, which the seeds alone would give"
+
+
+def test_settings_are_compared_on_the_seeds_they_share(tmp_path: Path) -> None:
+    """One setting is the default, of which other tables may have more seeds: its mean would differ by the draw."""
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt"], [0, 1, 2])
+    for cell in sensitivity_cells(asked):
+        if cell.seed == 0 or cell.variant == "default":
+            store.write(cell, record(cell, 0.9 + cell.seed / 100))
+    report = sensitivity_report(asked, store)
+    assert {row["ours"] for row in report.records} == {90.0}
+    assert {row["seeds"] for row in report.records} == {1}
+    for cell in sensitivity_cells(asked):
+        store.write(cell, record(cell, 0.9 + cell.seed / 100))
+    assert {row["ours"] for row in sensitivity_report(asked, store).records} == {91.0}
+
+
+def test_a_table_says_where_training_collapsed(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt", "popularity"], [0, 1])
+    guessing = {"ap": 0.5, "auc": 0.5, "ap_batch": 0.5, "auc_batch": 0.5, "events": 100}
+    constant = {"figures": {"test": {"transductive": guessing, "inductive": guessing}}}
+    for cell in link_cells(asked):
+        changes: dict[str, Any] = constant if cell.seed == 1 else {}
+        epochs = {"epochs": 3 if cell.model == "cordgt" else 0}  # what learns nothing may well say the same of all
+        store.write(cell, record(cell, 0.9, **epochs, **changes))
+    told = [note for note in link_report(asked, store, "ap").notes if "collapsed" in note]
+    assert len(told) == 1
+    assert "uci, cordgt, seed 1" in told[0] and "learning rate was 0.001" in told[0]
+
+
+def test_a_twins_sizes_are_the_datasets(tmp_path: Path) -> None:
+    """So the paper's seconds stand beside it, and the foot says what cannot be compared."""
+    store, asked = Store(tmp_path), Asked(["food-twin"], ["cordgt", "cawn"], [0])
+    for cell in scalability_cells(asked):
+        told: dict[str, Any] = {"seconds_per_epoch": 30.0, "peak_memory_mb": 100.0, "epochs": 1}
+        store.write(cell, record(cell, 0.8, stream=TWIN, **told))
+    report = scalability_report(asked, store)
+    assert {row["model"]: row["paper_seconds"] for row in report.records} == {
+        "CorDGT-10": 3319,
+        "CorDGT-20": None,
+        "CAWN": 3234,
+    }
+    about = [note for note in report.notes if "food-twin" in note]
+    assert len(about) == 1 and "its seconds can be compared, its accuracy cannot" in about[0]
+
+
+def test_a_heat_map_says_of_how_many(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt"], [0, 1])
+    for cell in heatmap_cells(asked):
+        grid = {"groups": ["near", "far"], "mean": [[1.0, None], [0.5, 0.25]], "nodes": [[1000, 0], [2, 3]]}
+        store.write(cell, record(cell, 0.9, figures={"pairs": 10, "td": grid, "sd": grid}))
+    report = heatmap_report(asked, store)
+    assert report.sections[0].rows[0] == ["source: near", "1.00 ± 0.00 (2,000)", "–"]
+    assert {row["nodes"] for row in report.records} == {2000, 0, 4, 6}
+    assert report.draw is not None
+    report.draw(tmp_path / "it.png")
 
 
 def test_an_empty_frame_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from cordgt.tasks.metrics import all_alike
+
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -101,6 +103,10 @@ class Bar:
             line += f"  {self.best}"
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
         err.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)
+        if "validation" in record and all_alike(record["validation"]):
+            note(
+                "Training has collapsed: every pair has the same score. A smaller learning rate often helps (--set lr)."
+            )
 
 
 class Receiving:

@@ -28,7 +28,7 @@ def heatmap_report(asked: Asked, store: Store) -> Report:
     wanted = heatmap_cells(asked)
     every = gather(store, wanted)
     sections, records = [], []
-    grids: dict[tuple[str, str], tuple[np.ndarray, list[str]]] = {}
+    grids: dict[tuple[str, str], tuple[np.ndarray, np.ndarray, list[str]]] = {}  # means, nodes, groups
     for data in asked.datasets:
         found = [k for k in every if k["data"] == data]
         for name, words in DISTANCES.items():
@@ -39,15 +39,18 @@ def heatmap_report(asked: Asked, store: Store) -> Report:
             nodes = np.sum([k["figures"][name]["nodes"] for k in found], axis=0)
             mean, std = _over_seeds(values)
             shown = data_name(data, every)
-            grids[name, shown] = mean, groups
-            words_of = [[_cell(m, s) for m, s in zip(*pair, strict=True)] for pair in zip(mean, std, strict=True)]
+            grids[name, shown] = mean, nodes, groups
+            words_of = [
+                [_cell(*figures) for figures in zip(*of, strict=True)] for of in zip(mean, std, nodes, strict=True)
+            ]
             rows = [[f"source: {g}", *line] for g, line in zip(groups, words_of, strict=True)]
             sections.append(Section(f"{shown}: {words}", ["", *(f"target: {g}" for g in groups)], rows))
             records += _records(data, name, groups, mean, std, nodes, len(found))
     pairs = sorted({k["figures"]["pairs"] for k in every})
     said = [
         "CorDGT with the linear head: what a context node says is Φ·h of its state, before the sigmoid; higher speaks "
-        f"for the pair. Of {', '.join(f'{n:,}' for n in pairs) or 'no'} true test pairs a seed, evenly over time.",
+        f"for the pair. Of {', '.join(f'{n:,}' for n in pairs) or 'no'} true test pairs a seed, evenly over time. In "
+        "brackets: how many context nodes, of all seeds together; a mean of few says little.",
         "Differs: pairs that never met are a group of their own beside four even ones; the paper has five even ones. "
         "Its picture has no figures; it says that nodes nearer to both ends speak louder.",
         *notes(store, wanted, every, of_pairs=False),
@@ -67,10 +70,11 @@ def _over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.where(n > 1, np.sqrt(squares / np.maximum(n - 1, 1)), np.nan)
 
 
-def _cell(mean: float, std: float) -> str:
+def _cell(mean: float, std: float, nodes: int) -> str:
     if not np.isfinite(mean):
         return NONE
-    return f"{mean:.2f}" if not np.isfinite(std) else f"{mean:.2f} ± {std:.2f}"
+    spread = f" ± {std:.2f}" if np.isfinite(std) else ""
+    return f"{mean:.2f}{spread} ({nodes:,})"
 
 
 def _records(
@@ -87,17 +91,17 @@ def _number(value: Any) -> float | None:
     return round(float(value), 5) if np.isfinite(value) else None
 
 
-def _draw(path: Path, grids: dict[tuple[str, str], tuple[np.ndarray, list[str]]]) -> None:
+def _draw(path: Path, grids: dict[tuple[str, str], tuple[np.ndarray, np.ndarray, list[str]]]) -> None:
     names = list(dict.fromkeys(name for name, _ in grids))
     data = list(dict.fromkeys(k for _, k in grids))
     with plots.figure(path, len(names), len(data), (1 + 4.6 * len(data), 0.6 + 3.4 * len(names))) as (made, axes):
-        for (name, of), (mean, groups) in grids.items():
+        for (name, of), (mean, nodes, groups) in grids.items():
             place = axes[names.index(name)][data.index(of)]
-            image = plots.heat(place, mean, (groups, groups), "{:.2f}")
+            image = plots.heat(place, mean, (groups, groups), "{:.2f}", counts=nodes)
             place.set(title=f"{of}: {DISTANCES[name]}", xlabel="to the target", ylabel="to the source")
             made.colorbar(image, ax=place, shrink=0.85, label="mean Φ·h")
         made.suptitle(
-            "What context nodes say of true pairs (higher: for the pair; blank: none there)",
+            "What context nodes say of true pairs (higher: for the pair), and how many there were",
             x=0.01,
             ha="left",
             fontsize=11,

@@ -127,15 +127,24 @@ def curves(axes: Any, series: Mapping[str, Sequence[tuple[float, Compared]]]) ->
     axes.set_axisbelow(True)
 
 
-def heat(axes: Any, values: np.ndarray, labels: tuple[Sequence[str], Sequence[str]], form: str = "{:.1f}") -> Any:
-    """A grid of numbers in colour and in figures; blank where there is none."""
+def heat(
+    axes: Any,
+    values: np.ndarray,
+    labels: tuple[Sequence[str], Sequence[str]],
+    form: str = "{:.1f}",
+    counts: np.ndarray | None = None,
+) -> Any:
+    """A grid of numbers in colour and in figures; blank where there is none. ``counts``: what stands below them."""
     shown = np.ma.masked_invalid(values)
     image = axes.imshow(shown, cmap="cividis", aspect="auto")
     low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 1.0)
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
             dark = (value - low) / (high - low or 1) < 0.55
-            axes.text(j, i, form.format(value), ha="center", va="center", fontsize=8, color="white" if dark else INK)
+            look: Any = {"ha": "center", "color": "white" if dark else INK}
+            axes.text(j, i, form.format(value), va="center" if counts is None else "bottom", fontsize=8, **look)
+            if counts is not None:
+                axes.text(j, i + 0.06, f"{counts[i, j]:,}", va="top", fontsize=6.5, **look)
     axes.set_yticks(range(len(labels[0])), labels[0])
     axes.set_xticks(range(len(labels[1])), labels[1])
     for side in axes.spines.values():

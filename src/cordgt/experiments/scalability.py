@@ -79,8 +79,6 @@ def scalability_report(asked: Asked, store: Store) -> Report:
         "gives no AP as a number. Ours leave out validation and the building of the index.",
         *notes(store, wanted, every),
     ]
-    if any(is_twin(data) for data in asked.datasets):
-        said.insert(1, "A **twin** is generated with the dataset's sizes: its seconds can be compared, its AP cannot.")
     return Report("Scalability: one epoch on large streams", sections, records, said, lambda path: _draw(path, points))
 
 

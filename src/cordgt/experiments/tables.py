@@ -7,16 +7,19 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from cordgt.datasets.twins import ENDING, is_twin
 from cordgt.experiments import paper
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.paper import Reported
 from cordgt.files import write_atomically, write_text
+from cordgt.tasks.metrics import all_alike
 
 NONE = "–"
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,13 @@ def gains(cells: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]], *ke
     return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
 
 
+def of_the_same_seeds(found: Mapping[Key, list[dict[str, Any]]]) -> dict[Key, list[dict[str, Any]]]:
+    """The cells whose seed all entries have; those without any cell are not asked."""
+    seeds = [{cell["seed"] for cell in cells} for cells in found.values() if cells]
+    shared = set.intersection(*seeds) if seeds else set()
+    return {key: [cell for cell in cells if cell["seed"] in shared] for key, cells in found.items()}
+
+
 def gather(store: Store, cells: Iterable[Cell]) -> list[dict[str, Any]]:
     """What the finished ones of some cells say."""
     found = (store.read(cell) for cell in cells)
@@ -200,6 +210,11 @@ def data_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
         if stream["differs"]:
             beside = " The paper's figures stand beside it all the same." if comparable([cell]) else ""
             said[f"\\* **{cell['data']}**: {stream['differs']}.{beside}"] = None
+        elif is_twin(cell["data"]):
+            said[
+                f"**{cell['data']}** ({size}) is generated, with the sizes of {cell['data'].removesuffix(ENDING)}: its "
+                "seconds can be compared, its accuracy cannot."
+            ] = None
         elif not comparable([cell]):
             unknown = f"**{cell['data']}** ({size}) is not a dataset of the paper's: no figure of its stands beside it."
             said[unknown] = None
@@ -227,6 +242,16 @@ def rule_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
             "differences are listed in docs/differences.md."
         )
     return said
+
+
+def collapse_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """Where training came to one score for every pair: that figure is of guessing, not of the model."""
+    return [
+        f"**{k['data']}, {k['model']}, seed {k['seed']}**: training collapsed, and every pair has the same score. "
+        f"The learning rate was {k['settings']['lr']:g}; a smaller one may help."
+        for k in cells
+        if k["kind"] == "link" and k.get("epochs") and all_alike(k["figures"]["test"]["transductive"])
+    ]
 
 
 def how_notes(cells: Sequence[dict[str, Any]], wanted: int, stale: int) -> list[str]:
@@ -263,4 +288,5 @@ def stale_cells(store: Store, cells: Iterable[Cell]) -> int:
 def notes(store: Store, wanted: Sequence[Cell], found: Sequence[dict[str, Any]], *, of_pairs: bool = True) -> list[str]:
     """The foot of a table. ``of_pairs``: its figures are those of link prediction, whose rules are told."""
     rules = rule_notes(found) if of_pairs else []
-    return [*rules, *how_notes(found, len(wanted), stale_cells(store, wanted)), *data_notes(found)]
+    how = how_notes(found, len(wanted), stale_cells(store, wanted))
+    return [*rules, *collapse_notes(found), *how, *data_notes(found)]

@@ -5,7 +5,8 @@ AP and AUC are those of scikit-learn (ties counted fairly, order of no consequen
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -41,6 +42,11 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, batch_size: int = 3
     return LinkMetrics(
         ap=float(ap[0]), auc=float(auc[0]), ap_batch=float(ap_rows.mean()), auc_batch=float(auc_rows.mean()), events=n
     )
+
+
+def all_alike(figures: Mapping[str, Any]) -> bool:
+    """Whether every pair had the same score, as after a training that collapsed: both figures are exactly a half."""
+    return figures["ap"] == 0.5 and figures["auc"] == 0.5
 
 
 def ap_and_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
