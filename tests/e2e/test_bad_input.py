@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+
+from cordgt.cli import console
 
 from .conftest import Trained
 from .helpers import TINY, contents, events, fails, settings, unchanged, works, write_events, write_rows
@@ -243,12 +246,26 @@ def test_a_training_that_blows_up(tmp_path: Path) -> None:
     assert not Path("run/metrics.json").exists()
 
 
-def test_a_training_that_collapses(tmp_path: Path) -> None:
-    """It ends with figures, which are those of guessing: said after the epoch, with what may help."""
+def test_every_pair_scored_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After a training that collapsed, say. Its figures are those of guessing: said wherever they are shown."""
     data = write_events(tmp_path / "d.csv")
-    said = works("train", data, *settings(lr=100, batch_size=10, epochs=2), "--out", "run")
-    assert "Training has collapsed: every pair has the same score" in said.err
-    assert "collapsed" not in works("train", data, *settings(epochs=1), "--out", "sound").err
+    command = ("train", data, *TINY, "--out", "run")
+    assert "same score" not in works(*command).err
+    path = Path("run/metrics.json")
+    metrics = json.loads(path.read_text())
+    metrics["test"]["transductive"] |= {"ap": 0.5, "auc": 0.5}
+    path.write_text(json.dumps(metrics))
+    assert "Every pair of the test period has the same score: training collapsed" in works(*command, "--resume").err
+    works("report", "run")
+    assert "Every pair of the test period has the same score" in Path("run/report.html").read_text(encoding="utf-8")
+
+    seeds = {"ap": {"values": [0.9, 0.5, 0.5]}, "auc": {"values": [0.9, 0.5, 0.6]}}
+    assert "in 1 of 3 runs" in console.scored_alike({"test": {"transductive": seeds}})[0]
+    epoch: dict[str, Any] = {"phase": "fit", "epoch": 1, "loss": 0.69, "train_seconds": 1.0, "best_epoch": 1}
+    for figures, said in ({"ap": 0.5, "auc": 0.5}, True), ({"ap": 0.5, "auc": 0.6}, False):
+        console.Bar().epoch_ends(epoch | {"validation": figures})
+        assert ("every pair scored alike" in capsys.readouterr().err) is said
+    console.Bar().epoch_ends(epoch | {"phase": "refit"})  # which validates nothing
 
 
 def test_a_run_too_small_for_its_settings(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import math
 import os
 import shlex
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.cm import ScalarMappable
 
 from cordgt import api
 from cordgt.errors import DataError, RunError, SettingError
@@ -31,15 +33,13 @@ from cordgt.experiments.outlook import guess_seconds, outlook
 from cordgt.experiments.provenance import command
 from cordgt.experiments.scalability import scalability_cells, scalability_report
 from cordgt.experiments.sensitivity import sensitivity_cells, sensitivity_report
-from cordgt.experiments.tables import Asked, Compared, write
+from cordgt.experiments.tables import Asked, Compared, gather, notes, write
 from cordgt.experiments.work import Limits, expected_seconds, work
 from cordgt.machine import stopping
 from cordgt.machine.stopping import Stopped
 from cordgt.models import MODELS
 from cordgt.run import RunFolder
 from cordgt.settings import parse_assignments
-
-TWIN = {"nodes": 673858, "events": 2708688, "fingerprint": "1", "differs": ""}
 
 
 def record(cell: Cell, ap: float, *, nodes: int = 1899, events: int = 59835, **changes: Any) -> dict[str, Any]:
@@ -419,45 +419,82 @@ def test_settings_are_compared_on_the_seeds_they_share(tmp_path: Path) -> None:
     assert {row["ours"] for row in sensitivity_report(asked, store).records} == {91.0}
 
 
-def test_a_table_says_where_training_collapsed(tmp_path: Path) -> None:
-    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt", "popularity"], [0, 1])
+def test_finished_cells_without_a_common_seed_are_not_shown(tmp_path: Path) -> None:
+    """As shares of several machines may be, before all are there: not shown, and said."""
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt"], [0, 1])
+    for seed in asked.seeds:
+        for cell in [cell for cell in sensitivity_cells(asked) if cell.seed == seed][seed::2]:
+            store.write(cell, record(cell, 0.9))
+    report = sensitivity_report(asked, store)
+    assert {row["ours"] for row in report.records} == {None}
+    assert "uci, batch size: the finished cells share no seed, so that none is shown." in report.notes
+    assert report.draw is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a legend of nothing would be one
+        report.draw(tmp_path / "it.png")
+
+
+def test_settings_without_any_cell_do_not_empty_the_others(tmp_path: Path) -> None:
+    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt"], [0, 1])
+    for cell in sensitivity_cells(asked):
+        if flat(cell.settings)["batch_size"] != 50:
+            store.write(cell, record(cell, 0.9))
+    found = {row["setting"]: row["seeds"] for row in sensitivity_report(asked, store).records}
+    assert found.pop("batch_size=50 visibility=paper") == 0
+    assert set(found.values()) == {2}
+
+
+@pytest.mark.parametrize("kind", ["link", "hard", "ranking"])
+def test_a_table_says_where_every_pair_has_the_same_score(tmp_path: Path, kind: str) -> None:
+    store = Store(tmp_path)
     guessing = {"ap": 0.5, "auc": 0.5, "ap_batch": 0.5, "auc_batch": 0.5, "events": 100}
     constant = {"figures": {"test": {"transductive": guessing, "inductive": guessing}}}
-    for cell in link_cells(asked):
-        changes: dict[str, Any] = constant if cell.seed == 1 else {}
-        epochs = {"epochs": 3 if cell.model == "cordgt" else 0}  # what learns nothing may well say the same of all
-        store.write(cell, record(cell, 0.9, **epochs, **changes))
-    told = [note for note in link_report(asked, store, "ap").notes if "collapsed" in note]
-    assert len(told) == 1
-    assert "uci, cordgt, seed 1" in told[0] and "learning rate was 0.001" in told[0]
+    cells = [make_cell("uci", "cordgt", 0, changes, kind=kind) for changes in ({}, {"mask": True}, {"fanout": (8, 1)})]
+    rule = make_cell("uci", "popularity", 0, kind=kind)  # which learns nothing, and may well say the same of all
+    for cell in (*cells, rule):
+        epochs = {"epochs": 0 if cell is rule else 3}
+        store.write(cell, record(cell, 0.9, **epochs, **({} if cell is cells[0] else constant)))
+    told = [note for note in notes(store, [*cells, rule], gather(store, [*cells, rule])) if "same score" in note]
+    assert [note.split("**")[1] for note in told] == [
+        "uci, cordgt, mask-true, seed 0",
+        "uci, cordgt, fanout-8x1, seed 0",
+    ]
+    assert all("lr=0.001" in note for note in told)
 
 
-def test_a_twins_sizes_are_the_datasets(tmp_path: Path) -> None:
-    """So the paper's seconds stand beside it, and the foot says what cannot be compared."""
-    store, asked = Store(tmp_path), Asked(["food-twin"], ["cordgt", "cawn"], [0])
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_twins_sizes_are_the_datasets(tmp_path: Path, quick: bool) -> None:
+    """So the paper's seconds stand beside it, but never beside a few of its events."""
+    store, asked = Store(tmp_path), Asked(["food-twin"], ["cordgt", "cawn"], [0], quick=quick)
+    stream = {"nodes": 673858, "events": 2708688, "fingerprint": "1", "differs": ""}
     for cell in scalability_cells(asked):
-        told: dict[str, Any] = {"seconds_per_epoch": 30.0, "peak_memory_mb": 100.0, "epochs": 1}
-        store.write(cell, record(cell, 0.8, stream=TWIN, **told))
+        store.write(cell, record(cell, 0.8, stream=stream, seconds_per_epoch=30.0, peak_memory_mb=100.0, epochs=1))
     report = scalability_report(asked, store)
-    assert {row["model"]: row["paper_seconds"] for row in report.records} == {
-        "CorDGT-10": 3319,
-        "CorDGT-20": None,
-        "CAWN": 3234,
-    }
-    about = [note for note in report.notes if "food-twin" in note]
-    assert len(about) == 1 and "its seconds can be compared, its accuracy cannot" in about[0]
+    known = {"CorDGT-10": 3319, "CorDGT-20": None, "CAWN": 3234}
+    assert {k["model"]: k["paper_seconds"] for k in report.records} == (dict.fromkeys(known) if quick else known)
+    assert any("food-twin" in note and "is not food" in note for note in report.notes)
+    assert any("seconds can be compared with the paper's" in note for note in report.notes) is not quick
 
 
-def test_a_heat_map_says_of_how_many(tmp_path: Path) -> None:
+def test_a_heat_map_says_of_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, asked = Store(tmp_path), Asked(["uci"], ["cordgt"], [0, 1])
+    grid: dict[str, Any] = {"groups": ["near", "far"], "mean": [[1.0, None], [0.5, 0.25]], "nodes": [[1000, 0], [2, 3]]}
     for cell in heatmap_cells(asked):
-        grid = {"groups": ["near", "far"], "mean": [[1.0, None], [0.5, 0.25]], "nodes": [[1000, 0], [2, 3]]}
-        store.write(cell, record(cell, 0.9, figures={"pairs": 10, "td": grid, "sd": grid}))
+        own = grid if cell.seed == 0 else grid | {"mean": [[1.0, None], [None, 0.25]], "nodes": [[1000, 0], [0, 3]]}
+        store.write(cell, record(cell, 0.9, figures={"pairs": 10, "td": own, "sd": own}))
     report = heatmap_report(asked, store)
-    assert report.sections[0].rows[0] == ["source: near", "1.00 ± 0.00 (2,000)", "–"]
-    assert {row["nodes"] for row in report.records} == {2000, 0, 4, 6}
+    assert report.sections[0].rows == [
+        ["source: near", "1.00 ± 0.00 (2,000)", "–"],
+        ["source: far", "0.50 (2)", "0.25 ± 0.00 (6)"],
+    ]
+    drawn: list[np.ndarray] = []
+    monkeypatch.setattr(plots, "heat", lambda *_, counts: drawn.append(counts) or ScalarMappable())
     assert report.draw is not None
     report.draw(tmp_path / "it.png")
+    assert [counts.tolist() for counts in drawn] == [[[2000, 0], [2, 6]]] * 2
+    nothing = heatmap_report(Asked(["enron"], ["cordgt"], [0]), store)
+    assert nothing.draw is not None
+    nothing.draw(tmp_path / "blank.png")
 
 
 def test_an_empty_frame_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from cordgt.tasks.metrics import all_alike
+from cordgt.tasks.metrics import ALIKE, all_alike
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -102,11 +102,8 @@ class Bar:
                 self.best += f"  MRR {record['validation']['mrr']:.4f}"
             line += f"  {self.best}"
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
+            line += "  every pair scored alike" if all_alike(record["validation"]) else ""
         err.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)
-        if "validation" in record and all_alike(record["validation"]):
-            note(
-                "Training has collapsed: every pair has the same score. A smaller learning rate often helps (--set lr)."
-            )
 
 
 class Receiving:
@@ -197,6 +194,17 @@ def below_floors(metrics: dict[str, Any]) -> list[str]:
     return [f"The model's test AP is below that of trivial predictors: {', '.join(above)}."] if above else []
 
 
+def scored_alike(metrics: dict[str, Any]) -> list[str]:
+    """A sentence where every pair of the test period has the same score, in a run or in some of several."""
+    row = metrics.get("test", {}).get("transductive", {})
+    by_run = zip(*(_values(row.get(k)) for k in ("ap", "auc")), strict=True)
+    runs = [all_alike({"ap": ap, "auc": auc}) for ap, auc in by_run]
+    if not any(runs):
+        return []
+    which = f", in {sum(runs)} of {len(runs)} runs" if len(runs) > 1 else ""
+    return [f"Every pair of the test period has the same score{which}: {ALIKE}."]
+
+
 def _is_below(figure: Any, floor: Any) -> bool:
     mean, other = (f["mean"] if isinstance(f, dict) else f for f in (figure, floor))
     return mean is not None and other is not None and mean < other
@@ -227,12 +235,17 @@ def undefined_figures(metrics: dict[str, Any]) -> list[str]:
 
 
 def _is_undefined(figure: Any) -> bool:
-    return all(value is None for value in figure["values"]) if isinstance(figure, dict) else figure is None
+    return all(value is None for value in _values(figure))
 
 
 def _distinct(figure: Any) -> list[Any]:
-    """The values of a figure, of one seed or of several."""
-    return sorted(set(figure["values"])) if isinstance(figure, dict) else [figure]
+    """What values a figure has, each once."""
+    return sorted(set(_values(figure)))
+
+
+def _values(figure: Any) -> list[Any]:
+    """A figure of one run, or those of several."""
+    return figure["values"] if isinstance(figure, dict) else [figure]
 
 
 def _percent(value: Any) -> str:

@@ -143,15 +143,15 @@ def suggest(folder: Path, stream: Any) -> None:
 
 
 def show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> None:
-    """Figures as a table or as JSON, and what to know of them: not defined, random negatives, below a floor."""
+    """Figures as a table or as JSON, and what to know of them: not defined, random negatives, alike, below a floor."""
     from cordgt.cli import answers
 
     if json_ is not None:
         answers.write_json(metrics, json_)
     if json_ != "-":
         console.out.print(console.figures_table(title, metrics))
-    said = (*console.undefined_figures(metrics), *console.stand_ins(metrics), *console.below_floors(metrics))
-    for text in said:
+    about = (console.undefined_figures, console.stand_ins, console.scored_alike, console.below_floors)
+    for text in (text for say in about for text in say(metrics)):
         console.note(text)
 
 

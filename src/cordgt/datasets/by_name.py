@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cordgt.datasets.synthetic import synthetic_stream
-from cordgt.datasets.twins import ENDING, TWINS, is_twin, twin_stream
+from cordgt.datasets.twins import TWINS, is_twin, twin_of, twin_stream
 from cordgt.errors import DataError, nearest
 from cordgt.events.stream import EventStream
 from cordgt.files import names_beside
@@ -182,7 +182,7 @@ def _whole(path: Path) -> Path:
 
 def paper_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
     """The published settings of a model for a dataset by its name, or for its twin; empty where there are none."""
-    known = KNOWN.get(name.removesuffix(ENDING))
+    known = KNOWN.get(twin_of(name))
     if known is None or not (known.in_paper or model in NOT_IN_PAPER):
         return {}
     return {key: getattr(known, key) for key in PAPER_SETTINGS.get(model, ())}

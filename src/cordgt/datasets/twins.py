@@ -173,6 +173,11 @@ def is_twin(name: str) -> bool:
     return name in TWINS
 
 
+def twin_of(name: str) -> str:
+    """The dataset that a twin is of; other names come back as they are."""
+    return name.removesuffix(ENDING)
+
+
 def twin_stream(name: str, *, scale: float = 1.0, seed: int = 0) -> EventStream:
     """The twin of that name, such as ``food-twin``; the same arguments give the same stream.
 
@@ -183,7 +188,7 @@ def twin_stream(name: str, *, scale: float = 1.0, seed: int = 0) -> EventStream:
     twin = TWINS[name].scaled(scale)
     src, dst, t = draw(twin, seed)
     called = name if scale == 1 else f"{name}, {scale:g} times its size"
-    of = name.removesuffix(ENDING)
+    of = twin_of(name)
     note = f"a twin of {of}: generated with its numbers of nodes, events and pairs, and the skew of {twin.like}"
     return EventStream.from_columns(src, dst, t, time=TimeAxis("number"), name=called, notes=(f"{note}; not {of}",))
 

@@ -134,7 +134,9 @@ def heat(
     form: str = "{:.1f}",
     counts: np.ndarray | None = None,
 ) -> Any:
-    """A grid of numbers in colour and in figures; blank where there is none. ``counts``: what stands below them."""
+    """A grid of numbers in colour and in figures; blank where there is none. ``counts``, of the same shape: whole
+    numbers, in small print below the figures.
+    """
     shown = np.ma.masked_invalid(values)
     image = axes.imshow(shown, cmap="cividis", aspect="auto")
     low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 1.0)

@@ -5,6 +5,7 @@ The paper shows these as pictures without figures, so there is nothing to subtra
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ DATASETS = ("uci", "enron")
 WEIGHTS = (0.1, 1.0, 10.0)  # of alpha and of beta
 NEIGHBOURS = (8, 16, 20, 32, 64)
 BATCHES = (50, 100, 200, 400)
+Grid = dict[tuple[float, float], Compared]  # by alpha and beta
 
 
 def _weights() -> dict[tuple[float, float], dict[str, Any]]:
@@ -69,12 +71,16 @@ def sensitivity_report(asked: Asked, store: Store) -> Report:
     sections: list[Section] = []
     records: list[dict[str, Any]] = []
     series: dict[str, dict[str, list[tuple[float, Compared]]]] = {"neighbours": {}, "batch size": {}}
-    grids: dict[str, np.ndarray] = {}
+    grids: dict[str, Grid] = {}
+    apart: list[str] = []  # what is not shown, and why
 
     def compared(data: str, variants: dict[Key, dict[str, Any]], what: str) -> dict[Key, Compared]:
-        """Of the seeds that all of these settings have."""
-        own = of_the_same_seeds({key: gather(store, _own(asked, data, each)) for key, each in variants.items()})
-        values = {key: Compared(percent(cells, "test", "inductive", "ap")) for key, cells in own.items()}
+        """What each setting has, on the seeds that all of them have; kept for the CSV too."""
+        own = {key: gather(store, _own(asked, data, changes)) for key, changes in variants.items()}
+        same = of_the_same_seeds(own)
+        values = {key: Compared(percent(cells, "test", "inductive", "ap")) for key, cells in same.items()}
+        if any(own.values()) and not any(same.values()):
+            apart.append(f"{data}, {what}: the finished cells share no seed, so that none is shown.")
         for key, changes in variants.items():
             about = {"data": data, "what": what, "setting": " ".join(f"{k}={v}" for k, v in changes.items())}
             records.append(about | {k: v for k, v in values[key].columns.items() if not k.startswith("paper")})
@@ -82,8 +88,7 @@ def sensitivity_report(asked: Asked, store: Store) -> Report:
 
     for data in asked.datasets:
         values = compared(data, _weights(), "alpha, beta")
-        means = [[values[a, b].mean for b in WEIGHTS] for a in WEIGHTS]
-        grids[data] = np.array([[np.nan if v is None else v for v in row] for row in means])
+        grids[data] = values
         rows = [[f"alpha {a:g}", *(values[a, b].ours for b in WEIGHTS)] for a in WEIGHTS]
         sections.append(
             Section(f"{data_name(data, found)}: alpha and beta", ["", *(f"beta {b:g}" for b in WEIGHTS)], rows)
@@ -103,6 +108,7 @@ def sensitivity_report(asked: Asked, store: Store) -> Report:
         "Batch sizes are compared under the rule `paper`, where pair records stop at the start of a batch; under "
         "`event` a score does not depend on the batch.",
         "Each row of neighbours and of batch sizes, and each grid, is of the seeds that all of its settings have.",
+        *apart,
         *notes(store, wanted, found),
     ]
 
@@ -112,25 +118,31 @@ def sensitivity_report(asked: Asked, store: Store) -> Report:
     return Report("Sensitivity to parameters: inductive AP, in percent", sections, records, said, draw)
 
 
-def _draw(path: Path, grids: dict[str, np.ndarray], series: dict[str, dict[str, list[tuple[float, Compared]]]]) -> None:
+def _draw(path: Path, grids: dict[str, Grid], series: dict[str, dict[str, list[tuple[float, Compared]]]]) -> None:
     panels = len(grids) + len(series)
     columns = 2
     rows = -(-panels // columns)
     with plots.figure(path, rows, columns, (8.5, 1 + 3 * rows)) as (made, axes):
         flat = list(axes.flat)
         words = ([f"{a:g}" for a in WEIGHTS], [f"{b:g}" for b in WEIGHTS])
-        for place, (data, grid) in zip(flat, grids.items(), strict=False):
-            plots.heat(place, grid, words, "{:.2f}")
-            place.set(title=f"{data}: alpha and beta", xlabel="beta", ylabel="alpha")
+        for place, (data, values) in zip(flat, grids.items(), strict=False):
+            means = [[values[a, b].mean for b in WEIGHTS] for a in WEIGHTS]
+            plots.heat(place, np.array(means, dtype=np.float64), words, "{:.2f}")  # None becomes NaN, which is blank
+            place.set(title=f"{data}: alpha and beta{_seeds(values.values())}", xlabel="beta", ylabel="alpha")
         for place, (what, lines) in zip(flat[len(grids) :], series.items(), strict=False):
-            plots.curves(place, lines)
+            plots.curves(place, {f"{data}{_seeds(c for _, c in line)}": line for data, line in lines.items()})
             sizes = NEIGHBOURS if what == "neighbours" else BATCHES
             place.set(title=what, xlabel=what, ylabel="inductive AP, %", xscale="log")
             place.set_xticks(sizes, [str(n) for n in sizes])
             place.minorticks_off()
-            place.legend(frameon=False)
+            if place.get_legend_handles_labels()[0]:
+                place.legend(frameon=False)
         for place in flat[panels:]:
             place.set_axis_off()
-        seeds = max((len(c.values) for lines in series.values() for line in lines.values() for _, c in line), default=0)
-        what = "mean and standard deviation over seeds" if seeds > 1 else "one seed"
-        made.suptitle(f"Inductive AP of CorDGT, %: {what}", x=0.01, ha="left", fontsize=11)
+        made.suptitle("Inductive AP of CorDGT, %: mean over seeds", x=0.01, ha="left", fontsize=11)
+
+
+def _seeds(values: Iterable[Compared]) -> str:
+    """How many stand behind figures that share theirs, as words after a name."""
+    n = max((len(value.values) for value in values), default=0)
+    return f", {n} seed{'s' if n > 1 else ''}" if n else ""

@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cordgt.datasets.twins import ENDING, is_twin
+from cordgt.datasets.twins import is_twin, twin_of
 from cordgt.experiments import paper
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.paper import Reported
 from cordgt.files import write_atomically, write_text
-from cordgt.tasks.metrics import all_alike
+from cordgt.tasks.metrics import ALIKE, all_alike
 
 NONE = "–"
+OF_PAIRS = ("link", "hard", "ranking")  # kinds of cells with the figures of link prediction
 Key = TypeVar("Key")
 
 
@@ -169,7 +170,9 @@ def gains(cells: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]], *ke
 
 
 def of_the_same_seeds(found: Mapping[Key, list[dict[str, Any]]]) -> dict[Key, list[dict[str, Any]]]:
-    """The cells whose seed all entries have; those without any cell are not asked."""
+    """Of each entry the cells of those seeds that all entries with any cell have: means over different seeds would
+    differ by the draw of masked nodes alone. Where no seed is shared, all are empty.
+    """
     seeds = [{cell["seed"] for cell in cells} for cells in found.values() if cells]
     shared = set.intersection(*seeds) if seeds else set()
     return {key: [cell for cell in cells if cell["seed"] in shared] for key, cells in found.items()}
@@ -211,10 +214,8 @@ def data_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
             beside = " The paper's figures stand beside it all the same." if comparable([cell]) else ""
             said[f"\\* **{cell['data']}**: {stream['differs']}.{beside}"] = None
         elif is_twin(cell["data"]):
-            said[
-                f"**{cell['data']}** ({size}) is generated, with the sizes of {cell['data'].removesuffix(ENDING)}: its "
-                "seconds can be compared, its accuracy cannot."
-            ] = None
+            of = twin_of(cell["data"])
+            said[f"**{cell['data']}** ({size}) is generated after the sizes of {of}, and is not {of}."] = None
         elif not comparable([cell]):
             unknown = f"**{cell['data']}** ({size}) is not a dataset of the paper's: no figure of its stands beside it."
             said[unknown] = None
@@ -244,14 +245,17 @@ def rule_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
     return said
 
 
-def collapse_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """Where training came to one score for every pair: that figure is of guessing, not of the model."""
-    return [
-        f"**{k['data']}, {k['model']}, seed {k['seed']}**: training collapsed, and every pair has the same score. "
-        f"The learning rate was {k['settings']['lr']:g}; a smaller one may help."
-        for k in cells
-        if k["kind"] == "link" and k.get("epochs") and all_alike(k["figures"]["test"]["transductive"])
-    ]
+def alike_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """Where training came to one score for every pair, which is the figure of guessing."""
+    said = []
+    for k in cells:
+        if k["kind"] in OF_PAIRS and k.get("epochs") and all_alike(k["figures"]["test"]["transductive"]):
+            variant = "" if k["variant"] == "default" else f", {k['variant']}"
+            said.append(
+                f"**{k['data']}, {k['model']}{variant}, seed {k['seed']}** (lr={k['settings']['lr']:g}): every pair of "
+                f"the test period has the same score: {ALIKE}."
+            )
+    return said
 
 
 def how_notes(cells: Sequence[dict[str, Any]], wanted: int, stale: int) -> list[str]:
@@ -289,4 +293,4 @@ def notes(store: Store, wanted: Sequence[Cell], found: Sequence[dict[str, Any]],
     """The foot of a table. ``of_pairs``: its figures are those of link prediction, whose rules are told."""
     rules = rule_notes(found) if of_pairs else []
     how = how_notes(found, len(wanted), stale_cells(store, wanted))
-    return [*rules, *collapse_notes(found), *how, *data_notes(found)]
+    return [*rules, *alike_notes(found), *how, *data_notes(found)]

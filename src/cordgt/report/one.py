@@ -46,6 +46,7 @@ from cordgt.report.why import by_distance, most_surprising
 from cordgt.run import RunFolder
 from cordgt.settings import Settings, make, written
 from cordgt.tasks.link import PARTS, SETTINGS
+from cordgt.tasks.metrics import ALIKE, all_alike
 
 FILE = "report.html"
 FEW = 30  # events below which a group's figure says little
@@ -154,6 +155,8 @@ def _cautions(look: Look) -> list[str]:
             f"The plots and lists below look at {len(asked):,} of the {asked.total:,} test events, evenly spread; "
             f"the figures are those of all. `cordgt report RUN --events all` looks at every one."
         )
+    if all_alike(look.metrics["test"]["transductive"]):
+        said.append(f"Every pair of the test period has the same score: {ALIKE}.")
     if asked.total < 100:
         said.append(f"The test period has {asked.total} events: every figure here is rough.")
     return said

@@ -11,6 +11,10 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 HITS = (1, 3, 10)
+ALIKE = (
+    "training collapsed, where a smaller learning rate often helps (--set lr=0.0003), or this model sees nothing in "
+    "these data that tells pairs apart"
+)  # what `all_alike` may mean
 
 
 class LinkMetrics(TypedDict):
@@ -45,7 +49,11 @@ def link_metrics(positive: np.ndarray, negative: np.ndarray, batch_size: int = 3
 
 
 def all_alike(figures: Mapping[str, Any]) -> bool:
-    """Whether every pair had the same score, as after a training that collapsed: both figures are exactly a half."""
+    """Whether every pair of a split had the same score, by its figures: AP and AUC are exactly a half then.
+
+    So they are where each group of tied scores is half of true pairs, which only a handful of pairs comes to by
+    chance. False where there are no figures.
+    """
     return figures["ap"] == 0.5 and figures["auc"] == 0.5
 
 
