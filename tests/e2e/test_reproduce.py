@@ -92,7 +92,7 @@ def test_a_time_limit_stops_and_the_next_call_goes_on(tmp_path: Path) -> None:
     assert not Path("results/link-ap.md").exists()
     begun = trained()
     more = limited(begun)
-    assert "saved after" in more.err
+    assert "saved after" in more.err and "seed 0: goes on" in more.err
     assert trained() > begun  # it went on, and did not start anew
 
 
@@ -274,4 +274,11 @@ def test_the_list(stand_ins: Path) -> None:
     assert rows["heatmap"]["cells"] == "0/6"
     told = works("reproduce", "--list").out
     assert "not here: reddit" in told
+    asked = ("--datasets", "enron,reddit", "--models", "tgn,cordgt", "--seeds", "2")
+    rows = {row["name"]: row for row in works("reproduce", "--list", *asked, "--json").json}
+    assert (rows["link-ap"]["data"], rows["link-ap"]["missing"]) == ("enron", "reddit")
+    assert rows["link-ap"]["cells"] == "0/4"
+    assert rows["heatmap"]["cells"] == "0/2"  # which is CorDGT's alone
+    assert rows["plus-ablation"]["cells"] == "0/0"  # in which neither has a place
+    fails("reproduce", "--list", "--models", "tgm", saying="Did you mean 'tgn'?")
     assert not Path("results").exists()

@@ -547,7 +547,7 @@ def test_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_datasets("uci", ("uci",), trained=False) == ["uci"]
     assert choose_datasets(None, ("uci", "food-twin")) == ["food-twin"]
     assert choose_datasets(None, ("uci", "food"), twins=True) == ["food-twin"]
-    rows = {row["name"]: row for row in outlook(Store(tmp_path), None, "cpu")}
+    rows = {row["name"]: row for row in outlook(Store(tmp_path), "cpu")}
     assert rows["complexity"]["data"] == "food-twin"  # of UCI there is no twin
 
 

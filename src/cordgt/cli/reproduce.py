@@ -71,6 +71,7 @@ def reproduce(
     from cordgt.experiments import catalogue, outlook
     from cordgt.experiments.cells import Store, choose_datasets, parse_models, parse_seeds, parse_shard
     from cordgt.experiments.tables import Asked
+    from cordgt.models import MODELS
     from cordgt.settings import parse_assignments
     from cordgt.training.devices import choose_device
 
@@ -85,7 +86,14 @@ def reproduce(
     store = Store(out / "quick" if quick else out)
     experiment = None if name is None else catalogue.find(name)
     if list_ or experiment is None or name is None:
-        rows = outlook.outlook(store, wanted, on.type, quick=quick)
+        rows = outlook.outlook(
+            store,
+            on.type,
+            datasets=None if datasets is None else choose_datasets(datasets, (), trained=False),
+            models=None if models in (None, "all") else parse_models(models, list(MODELS)),
+            seeds=wanted,
+            quick=quick,
+        )
         return _show_list([row for row in rows if name in (None, row["name"])], on.type, json_)
     trained = not report and experiment.cells is not None
     asked = Asked(
@@ -181,7 +189,7 @@ class _Told:
         elif what == "discards":
             console.note(f"{cell}: the run that was under way is removed, and trained anew. {word['why']}")
         else:
-            console.note(f"{cell}: begins")
+            console.note(f"{cell}: {'goes on' if word['again'] else 'begins'}")
 
 
 def _write(experiment: Experiment, name: str, asked: Asked, store: Store, json_: str | None) -> None:

@@ -292,11 +292,17 @@ def at_hand(data: str) -> bool:
     return data in by_name.GENERATED or by_name.find(data) is not None
 
 
+def _folders() -> str:
+    """Where datasets are looked for by name."""
+    others = "" if os.environ.get("CORDGT_DATA") else " ($CORDGT_DATA names another)"
+    return ", ".join(map(str, by_name.data_folders())) + others
+
+
 def none_at_hand(names: Sequence[str]) -> str:
     """What to say where a table has no data to be made of."""
     return (
         f"None of the datasets of this table is at hand: {', '.join(names)}. Fetch one (`cordgt data fetch NAME`), put "
-        f"NAME/ml_NAME.csv into one of {', '.join(map(str, by_name.data_folders()))}, or name others with --datasets: "
+        f"NAME/ml_NAME.csv into one of {_folders()}, or name others with --datasets: "
         "`cordgt data list`."
     )
 
@@ -324,7 +330,10 @@ def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = 
         raise SettingError("--datasets: no dataset is named.")
     for name in chosen:
         if any(sign in name for sign in ("/", os.sep, ".")):
-            raise SettingError(f"--datasets {name}: datasets are named here, not paths (see `cordgt data list`).")
+            raise SettingError(
+                f"--datasets {name}: datasets are named here, not paths. To name your own, put it as NAME/ml_NAME.csv "
+                f"into one of {_folders()}; `cordgt data list` shows what there is."
+            )
         if trained and not at_hand(name):
             by_name.resolve(name)  # says what is missing, and where it was looked for
             raise DataError(f"--datasets {name}: that is a file here, not a dataset by name (see `cordgt data list`).")

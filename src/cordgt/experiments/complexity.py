@@ -79,6 +79,8 @@ def _shown(ms: float) -> str:
 
 
 def _draw(path: Path, every: list[dict[str, Any]]) -> None:
+    from matplotlib.ticker import LogLocator
+
     data = list(dict.fromkeys(k["data"] for k in every))
     with plots.figure(path, max(1, len(data)), len(SIZES), (11, 0.8 + 3 * max(1, len(data)))) as (made, axes):
         for i, of in enumerate(data):
@@ -91,6 +93,8 @@ def _draw(path: Path, every: list[dict[str, Any]]) -> None:
                     place.loglog(x, y, label=label, color=plots.SERIES[n], marker=plots.MARKERS[n], lw=1.4, ms=5)
                     ticks.update(x)
                 place.set_xticks(sorted(ticks), [f"{v:,}" for v in sorted(ticks)])
+                place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                place.yaxis.set_major_formatter("{x:,g}")
                 place.minorticks_off()
                 place.set(title=f"{of}: {words}", xlabel=words, ylabel="ms a step")
                 place.grid(color=plots.GRID, lw=0.7)

@@ -111,7 +111,7 @@ def _draw(path: Path, grids: dict[tuple[str, str], Grid]) -> None:
             place.set(title=f"{of}: {DISTANCES[name]}", xlabel="to the target", ylabel="to the source")
             made.colorbar(image, ax=place, shrink=0.85, label="mean Φ·h")
         made.suptitle(
-            "What context nodes say of true pairs (higher: for the pair), and how many there were (blank: none)",
+            "What context nodes say of true pairs (higher: for the pair), and how many there were (no colour: few)",
             x=0.01,
             ha="left",
             fontsize=11,

@@ -51,8 +51,9 @@ def node_report(asked: Asked, store: Store) -> Report:
             Section(data_name(data, every), ["", "AUC: the paper", "here", "difference", "AP here", "seeds"], rows)
         )
     said = [
-        "The encoder is trained on links and frozen; an MLP on its embeddings of single nodes (STPE-U) tells whether "
-        "the source's state changes with an event, seeing what is strictly earlier. Split by time as the links are.",
+        "The encoder is trained on links and frozen; an MLP on its embeddings of single nodes (for CorDGT: STPE-U) "
+        "tells whether the source's state changes with an event, seeing what is strictly earlier. Split by time as the "
+        "links are.",
         "Positive labels are rare: both kinds weigh the same in the loss, the epoch is chosen by validation AUC, and "
         "AUC is taken over the whole test period. AP shows what that leaves of precision.",
         *counts.values(),

@@ -62,24 +62,35 @@ def usual_datasets(experiment: Experiment, *, trained: bool) -> list[str]:
     return choose_datasets(None, experiment.datasets, trained=trained, twins=experiment.twins)
 
 
-def outlook(store: Store, seeds: Sequence[int] | None, device: str, *, quick: bool = False) -> list[dict[str, Any]]:
+def outlook(
+    store: Store,
+    device: str,
+    *,
+    datasets: Sequence[str] | None = None,
+    models: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    quick: bool = False,
+) -> list[dict[str, Any]]:
     """A row for each experiment: data here and missing, cells finished, and about how long the others take.
 
-    ``seeds`` None: as many as each takes by itself.
+    Of ``datasets``, ``models`` and ``seeds`` None: what each takes by itself; of models only those it has a place for.
     """
     rows = []
     finished = [cell for kind in KINDS for cell in store.every(kind)]
     for name, experiment in EXPERIMENTS.items():
-        names = [twin_where_missing(d) if experiment.twins else d for d in experiment.datasets]
+        usual = experiment.datasets if experiment.cells is not None else all_datasets()
+        names = list(usual if datasets is None else datasets)
+        missing = [d for d in names if not at_hand(d)]
+        if experiment.twins and datasets is None:
+            names = [twin_where_missing(d) for d in names]
         here = [name for name in names if at_hand(name)]
-        missing = [d for d in experiment.datasets if not at_hand(d)]
         row: dict[str, Any] = {"name": name, "about": experiment.about, "data": ", ".join(here) or None}
         row |= {"missing": ", ".join(missing) or None}
         cells: list[Cell] = []
         if experiment.cells is not None and here:
             own = experiment.usual_seeds(quick) if seeds is None else list(seeds)
-            asked = Asked(here, experiment.usual_models, own, quick=quick)
-            cells = list(dict.fromkeys(experiment.cells(asked)))
+            of = experiment.usual_models if models is None else [m for m in models if m in experiment.models]
+            cells = list(dict.fromkeys(experiment.cells(Asked(here, of, own, quick=quick)))) if of else []
         left = [cell for cell in cells if store.read(cell) is None]
         hours = sum(_seconds(cell, finished, device) for cell in left) / 3600
         rows.append(row | {"cells": f"{len(cells) - len(left)}/{len(cells)}", "hours": round(hours, 2)})

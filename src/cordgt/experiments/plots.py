@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.experiments.tables import Compared
+from cordgt.experiments.tables import NONE, Compared
 
 OURS, PAPER, INK, SOFT, GRID = "#0072B2", "#D55E00", "#222222", "#666666", "#DDDDDD"
 NOT_AS_PUBLISHED = "* not as published"
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D00")
 MARKERS = "osD^vPX*"
+FEW = 0.001  # of all that a heat map counts: a mean of fewer has no colour
 BESIDE = 4  # panels side by side: more would be too small to read in a document
 
 
@@ -87,8 +88,13 @@ def _panel(axes: Any, panel: Mapping[str, Compared], *, show_names: bool) -> Non
             axes.errorbar(
                 compared.mean, y + apart, xerr=compared.std or 0, fmt="o", color=OURS, ms=5, lw=1.2, capsize=2
             )
-    if all(compared.mean is None and compared.paper is None for compared in panel.values()):
+    blank = [y for y, compared in enumerate(panel.values()) if compared.mean is None and compared.paper is None]
+    if len(blank) == len(panel):
         _say_blank(axes, any(compared.cells for compared in panel.values()))
+    else:
+        axes.locator_params(axis="x", nbins=6, steps=[1, 2, 5, 10])
+        for y in blank:
+            axes.text(0.02, y, NONE, transform=axes.get_yaxis_transform(), va="center", color=SOFT)
     axes.set_yticks(range(len(panel)), list(panel) if show_names else [""] * len(panel))
     axes.set_ylim(len(panel) - 0.5, -0.5)
     axes.grid(axis="x", color=GRID, lw=0.7)
@@ -122,7 +128,10 @@ def curves(axes: Any, series: Mapping[str, Sequence[tuple[float, Compared]]]) ->
             x, means = [p[0] for p in known], [p[1].mean for p in known]
             spread = [p[1].std or 0 for p in known]
             look = {"color": SERIES[k % len(SERIES)], "marker": MARKERS[k % len(MARKERS)]}
-            axes.errorbar(x, means, yerr=spread, label=name, lw=1.4, ms=5, capsize=2, **look)
+            if any(spread):
+                axes.errorbar(x, means, yerr=spread, label=name, lw=1.4, ms=5, capsize=2, **look)
+            else:
+                axes.plot(x, means, label=name, lw=1.4, ms=5, **look)
     axes.grid(color=GRID, lw=0.7)
     axes.set_axisbelow(True)
 
@@ -132,21 +141,33 @@ def heat(
     values: np.ndarray,
     labels: tuple[Sequence[str], Sequence[str]],
     form: str = "{:.1f}",
+    *,
     counts: np.ndarray | None = None,
+    span: float = 0.0,
+    framed: tuple[int, int] | None = None,
 ) -> Any:
-    """A grid of numbers in colour and in figures; blank where there is none. ``counts``, of the same shape: whole
-    numbers, in small print below the figures.
+    """A grid of numbers in colour and in figures; blank where there is none.
+
+    ``counts``, of the same shape: whole numbers, in small print below the figures; where they are few there is no
+    colour. Colours span at least ``span``, so that noise does not look like structure; ``framed`` is (row, column).
     """
-    shown = np.ma.masked_invalid(values)
-    image = axes.imshow(shown, cmap="cividis", aspect="auto")
+    from matplotlib.patches import Rectangle
+
+    few = np.zeros(values.shape, dtype=bool) if counts is None else counts < FEW * counts.sum()
+    shown = np.ma.masked_where(few | ~np.isfinite(values), values)
     low, high = (float(shown.min()), float(shown.max())) if shown.count() else (0.0, 1.0)
+    wider = max(0.0, span - (high - low)) / 2
+    low, high = low - wider, high + wider
+    image = axes.imshow(shown, cmap="cividis", aspect="auto", vmin=low, vmax=high)
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
-            dark = (value - low) / (high - low or 1) < 0.55
-            look: Any = {"ha": "center", "color": "white" if dark else INK}
+            dark = not few[i, j] and (value - low) / (high - low or 1) < 0.55
+            look: Any = {"ha": "center", "color": "white" if dark else SOFT if few[i, j] else INK}
             axes.text(j, i, form.format(value), va="center" if counts is None else "bottom", fontsize=8, **look)
             if counts is not None:
                 axes.text(j, i + 0.06, f"{counts[i, j]:,}", va="top", fontsize=6.5, **look)
+    if framed is not None:
+        axes.add_patch(Rectangle((framed[1] - 0.5, framed[0] - 0.5), 1, 1, fill=False, ec=PAPER, lw=2.5))
     axes.set_yticks(range(len(labels[0])), labels[0])
     axes.set_xticks(range(len(labels[1])), labels[1])
     for side in axes.spines.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cordgt.datasets.twins import is_twin, twin_of
 from cordgt.experiments import paper, plots
@@ -22,10 +22,20 @@ from cordgt.experiments.tables import (
     percent,
 )
 from cordgt.models import MODELS
+from cordgt.tasks.metrics import all_alike
 
 DATASETS = ("food", "outdoors")
 TRAINED = tuple(name for name, kind in MODELS.items() if kind.network.trains and not kind.network.transductive)
 CONTEXTS = (10, 20)  # nodes that CorDGT draws at its first hop
+
+
+class Point(NamedTuple):
+    """A model in the picture; seconds None where it is not measured."""
+
+    name: str
+    seconds: float | None
+    ap: Compared
+    alike: bool  # every pair has the same score, in any run: see `all_alike`
 
 
 def _entries(models: list[str]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -53,7 +63,7 @@ def scalability_report(asked: Asked, store: Store) -> Report:
     wanted = scalability_cells(asked)
     every = gather(store, wanted)
     sections, records = [], []
-    points: dict[str, list[tuple[str, float, Compared]]] = {}
+    points: dict[str, list[Point]] = {}
     for data in asked.datasets:
         rows = []
         # a twin has the dataset's sizes by construction
@@ -70,8 +80,8 @@ def scalability_report(asked: Asked, store: Store) -> Report:
             about = {"data": data, "model": name, "paper_seconds": theirs, "seconds": seconds.columns["ours"]}
             about |= {"seconds_std": seconds.columns["std"], "peak_memory_mb": peak}
             records.append(about | {k: v for k, v in ap.columns.items() if not k.startswith("paper")})
-            if seconds.mean is not None and ap.mean is not None:
-                points.setdefault(data, []).append((name, seconds.mean, ap))
+            alike = any(all_alike(k["figures"]["test"]["transductive"]) for k in found)
+            points.setdefault(data, []).append(Point(name, seconds.mean, ap, alike))
         columns = ["", "seconds an epoch: the paper", "here", "inductive AP here", "peak GPU memory, MB", "seeds"]
         sections.append(Section(data_name(data, every), columns, rows))
     twins = any(is_twin(data) for data in asked.datasets)
@@ -90,23 +100,20 @@ def _seconds(value: Compared) -> str:
     return f"{value.mean:,.1f}" if value.std is None else f"{value.mean:,.1f} ± {value.std:,.1f}"
 
 
-def _draw(path: Path, points: dict[str, list[tuple[str, float, Compared]]]) -> None:
+def _draw(path: Path, points: dict[str, list[Point]]) -> None:
     """A mark for each model, told by the legend: names beside the marks would cover each other."""
     from matplotlib.ticker import LogLocator
 
-    names = list(dict.fromkeys(name for named in points.values() for name, _, _ in named))
+    names = list(dict.fromkeys(point.name for named in points.values() for point in named))
     with plots.figure(path, 1, max(1, len(points)), (2.6 + 4.2 * max(1, len(points)), 4.2)) as (made, axes):
         handles = {}
         for place, (data, named) in zip(axes[0], points.items(), strict=False):
-            for name, seconds, ap in named:
-                k = names.index(name)
-                look = {"color": plots.SERIES[k % len(plots.SERIES)], "marker": plots.MARKERS[k % len(plots.MARKERS)]}
-                look["mfc"] = "white" if k >= len(plots.SERIES) else look["color"]
-                size = 9 if name.startswith("CorDGT") else 6
-                handles[name] = place.errorbar(
-                    seconds, ap.mean, yerr=ap.std or 0, ms=size, lw=1.2, capsize=2, ls="none", **look
-                )
-            place.set(xscale="log", title=data, xlabel="seconds an epoch", ylabel="inductive AP, %")
+            for point in reversed(named):  # the first on top: CorDGT's marks lie close to each other
+                if point.seconds is not None and point.ap.mean is not None:
+                    handles[point.name] = _mark(place, point, names.index(point.name))
+            missing = [point.name for point in named if point.seconds is None]
+            foot = f"\nnot measured: {', '.join(missing)}" if missing else ""
+            place.set(xscale="log", title=data, xlabel=f"seconds an epoch{foot}", ylabel="inductive AP, %")
             place.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             place.xaxis.set_major_formatter("{x:g}")
             place.xaxis.set_minor_formatter("")
@@ -114,5 +121,21 @@ def _draw(path: Path, points: dict[str, list[tuple[str, float, Compared]]]) -> N
             place.grid(color=plots.GRID, lw=0.7, which="both", axis="x")
             place.grid(color=plots.GRID, lw=0.7, axis="y")
             place.set_axisbelow(True)
-        made.legend(list(handles.values()), list(handles), loc="outside right center", frameon=False)
+        shown = [name for name in names if name in handles]
+        made.legend([handles[name] for name in shown], shown, loc="outside right center", frameon=False)
         made.suptitle("One epoch: upper left is better", x=0.01, ha="left", fontsize=11)
+
+
+def _mark(place: Any, point: Point, k: int) -> Any:
+    """The k-th model's: a handle for the legend."""
+    color = plots.SERIES[k % len(plots.SERIES)]
+    hollow = k >= len(plots.SERIES)
+    look: Any = {"marker": plots.MARKERS[k % len(plots.MARKERS)], "color": color, "mfc": "white" if hollow else color}
+    ours = point.name.startswith("CorDGT")
+    look |= {"ms": 9 if ours else 6, "mec": "white" if ours else color}
+    if point.ap.std:
+        place.errorbar(point.seconds, point.ap.mean, yerr=point.ap.std, color=color, lw=1.2, capsize=2)
+    if point.alike:
+        where: Any = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
+        place.annotate("all pairs alike", (point.seconds, point.ap.mean), color=plots.SOFT, **where)
+    return place.plot(point.seconds, point.ap.mean, ls="none", **look)[0]

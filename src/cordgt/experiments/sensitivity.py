@@ -31,6 +31,7 @@ DATASETS = ("uci", "enron")
 WEIGHTS = (0.1, 1.0, 10.0)  # of alpha and of beta
 NEIGHBOURS = (8, 16, 20, 32, 64)
 BATCHES = (50, 100, 200, 400)
+SPAN = 4.0  # points that the colours of a grid span at least: about what seeds differ by
 Grid = dict[tuple[float, float], Compared]  # by alpha and beta
 
 
@@ -127,7 +128,8 @@ def _draw(path: Path, grids: dict[str, Grid], series: dict[str, dict[str, list[t
         words = ([f"{a:g}" for a in WEIGHTS], [f"{b:g}" for b in WEIGHTS])
         for place, (data, values) in zip(flat, grids.items(), strict=False):
             means = [[values[a, b].mean for b in WEIGHTS] for a in WEIGHTS]
-            plots.heat(place, np.array(means, dtype=np.float64), words, "{:.2f}")  # None becomes NaN, which is blank
+            shown = np.array(means, dtype=np.float64)  # None becomes NaN, which is blank
+            plots.heat(place, shown, words, "{:.2f}", span=SPAN, framed=_published(data))
             place.set(title=f"{data}: alpha and beta{_seeds(values.values())}", xlabel="beta", ylabel="alpha")
         for place, (what, lines) in zip(flat[len(grids) :], series.items(), strict=False):
             plots.curves(place, {f"{data}{_seeds(c for _, c in line)}": line for data, line in lines.items()})
@@ -139,7 +141,21 @@ def _draw(path: Path, grids: dict[str, Grid], series: dict[str, dict[str, list[t
                 place.legend(frameon=False)
         for place in flat[panels:]:
             place.set_axis_off()
-        made.suptitle("Inductive AP of CorDGT, %: mean over seeds", x=0.01, ha="left", fontsize=11)
+        made.suptitle(
+            "Inductive AP of CorDGT, %: mean over seeds; framed: the paper's alpha and beta",
+            x=0.01,
+            ha="left",
+            fontsize=11,
+        )
+
+
+def _published(data: str) -> tuple[int, int] | None:
+    """Where the paper's own alpha and beta stand in the grid."""
+    settings = by_name.paper_settings(data)
+    try:
+        return WEIGHTS.index(settings["alpha"]), WEIGHTS.index(settings["beta"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _seeds(values: Iterable[Compared]) -> str:

@@ -133,7 +133,7 @@ def _work_off(
             if not limits.fits(expected):
                 outcome.unfit += 1
                 continue
-            tell({"what": "begins", "cell": cell.label})
+            tell({"what": "begins", "cell": cell.label, "again": store.spent(cell) > 0})
             try:
                 with time_limit(limits.ends):
                     watcher = Silent() if watch is None else watch(cell)
