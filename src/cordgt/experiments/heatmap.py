@@ -56,7 +56,8 @@ def heatmap_report(asked: Asked, store: Store) -> Report:
     said = [
         "CorDGT with the linear head: what a context node says is Φ·h of its state, before the sigmoid; higher speaks "
         f"for the pair. Of {', '.join(f'{n:,}' for n in pairs) or 'no'} true test pairs a seed, evenly over time. In "
-        "brackets: how often a context node fell there, in all pairs of all seeds; a mean of few says little.",
+        "brackets: how often a context node fell there, in all pairs of all seeds; a mean of few says little. The mean "
+        "and the deviation are of the seeds' means.",
         "Distance 0 in space is the end itself, so 0 to both is a pair of a node with itself.",
         "Differs: pairs that never met are a group of their own beside four even ones; the paper has five even ones. "
         "Its picture has no figures; it says that nodes nearer to both ends speak louder.",

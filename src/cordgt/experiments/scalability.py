@@ -87,7 +87,8 @@ def scalability_report(asked: Asked, store: Store) -> Report:
     twins = any(is_twin(data) for data in asked.datasets)
     said = [
         f"One epoch. The paper's seconds are those its text names, on an {paper.figures()['epoch_gpu']}; its figure "
-        "gives no AP as a number. Ours leave out validation and the building of the index.",
+        "gives no AP as a number. Ours leave out validation and the building of the index; trainings side by side "
+        "(`--workers`) take a little longer than alone.",
         *(["A twin's seconds can be compared with the paper's, its AP cannot."] if twins and not asked.quick else []),
         *notes(store, wanted, every),
     ]
