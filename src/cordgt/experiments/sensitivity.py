@@ -106,8 +106,8 @@ def sensitivity_report(asked: Asked, store: Store) -> Report:
         "Inductive AP of CorDGT, in percent. The paper has these as curves without figures; it says: on UCI alpha and "
         "beta matter little, on Enron alpha ≤ 1 and beta ≥ 1 are better; UCI gains with more neighbours, Enron is best "
         "at 20; UCI does not mind the batch size, Enron loses as it grows.",
-        "Batch sizes are those of training, under the rule `paper`, where pair records stop at the start of a batch; the "
-        "test period is read in the same batches at every size. Under `event` a score does not depend on the batch.",
+        "Batch sizes are those of training, under the rule `paper`, where pair records stop at the start of a batch; "
+        "the test period is read in the same batches at every size. Under `event` a score does not depend on the batch.",
         "Each row of neighbours and of batch sizes, and each grid, is of the seeds that all of its settings have.",
         *apart,
         *notes(store, wanted, found),
