@@ -107,7 +107,7 @@ def sensitivity_report(asked: Asked, store: Store) -> Report:
         "beta matter little, on Enron alpha ≤ 1 and beta ≥ 1 are better; UCI gains with more neighbours, Enron is best "
         "at 20; UCI does not mind the batch size, Enron loses as it grows.",
         "Batch sizes are those of training, under the rule `paper`, where pair records stop at the start of a batch; "
-        "the test period is read in the same batches at every size. Under `event` a score does not depend on the batch.",
+        "the test period is read in the same batches at every size. Under `event` no score depends on the batch.",
         "Each row of neighbours and of batch sizes, and each grid, is of the seeds that all of its settings have.",
         *apart,
         *notes(store, wanted, found),
