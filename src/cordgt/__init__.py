@@ -58,3 +58,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'cordgt' has no attribute '{name}'")
     return getattr(importlib.import_module(f"cordgt.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What is offered, for those who look."""
+    return list(__all__)

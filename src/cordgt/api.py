@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from cordgt import __version__
@@ -22,11 +24,12 @@ from cordgt.machine.threads import keep_threads
 from cordgt.models.base import LinkModel
 from cordgt.predict import Oracle, Recommendation
 from cordgt.reading.columns import as_text, can_be_read_twice, fit
+from cordgt.reading.opening import COMMENTS
 from cordgt.reading.readers import read_events
 from cordgt.report.asked import AT_MOST
 from cordgt.report.look import Look, look_at
 from cordgt.report.one import FILE, write_report
-from cordgt.run import RunFolder, Unwritten, fingerprint, ids_fingerprint, is_same_data
+from cordgt.run import RunFolder, Start, Unwritten, fingerprint, ids_fingerprint, is_same_data
 from cordgt.settings import Settings, known_keys, make
 from cordgt.store.folder import open_store
 from cordgt.tasks.link import MEASURED_BY, PARTS, LinkTask, history_of, split_of
@@ -106,7 +109,9 @@ class Run:
             return replace(self, stream=self.stream.append_stream(source))
         ids = {"ids": "shared" if self.stream.ids.shared else "separate"}
         later = read_events(source, **(ids | self.columns_for(source, columns)))
-        return replace(self, stream=self.stream.append_stream(later))
+        grown = self.stream.append_stream(later)
+        skipped = tuple(note for note in later.notes if COMMENTS in note)
+        return replace(self, stream=replace(grown, notes=(*grown.notes, *skipped)))
 
     def columns_for(self, source: Any, asked: Mapping[str, Any], *, labels_needed: bool = False) -> dict[str, Any]:
         """The options ``asked`` for, completed by those of the training if a file of events has all of these.
@@ -128,7 +133,7 @@ class Run:
         Relative to random partners, not a base rate: 0.9 says "rather this one than a random one", not "in nine of ten
         cases". Without a time, everything in the history is seen. A single pair gives an array of one.
         """
-        src, dst = (_as_list(x) for x in (src, dst))
+        src, dst = (_ids(_as_list(x)) for x in (src, dst))
         n = max(len(src), len(dst))
         src, dst = (x * n if len(x) == 1 else x for x in (src, dst))
         if len(src) != len(dst):
@@ -138,7 +143,11 @@ class Run:
         return self.oracle.score(src, dst, self._times(at, n))[0]
 
     def recommend(self, node: Any, at: Any = None, top: int = 10, *, new_only: bool = False) -> list[Recommendation]:
-        """The ``top`` destinations most likely to meet ``node``, best first; with ``new_only`` those it has not met."""
+        """The ``top`` destinations most likely to meet ``node``, best first; with ``new_only`` those it has not met.
+
+        A node that is not in the history is asked for as a newcomer; several are asked for one by one.
+        """
+        _ids([node])
         return self.oracle.recommend(node, self._time(at), top, new_only=new_only)[0]
 
     def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
@@ -149,7 +158,7 @@ class Run:
         """
         found = np.arange(self.stream.n_nodes)
         if nodes is not None:
-            found = self.oracle.nodes_of_either_side(_as_list(nodes), sides)
+            found = self.oracle.nodes_of_either_side(_ids(_as_list(nodes)), sides)
         return self.oracle.embed(found, self._time(at))
 
     def evaluate(self, watcher: Watcher | None = None, *, part: str | None = None, **changes: Any) -> dict[str, Any]:
@@ -162,7 +171,8 @@ class Run:
             check_choice("part", part, PARTS)
         model, task = self.measured(**changes)
         figures = all_figures(model, task, watcher or Silent(), PARTS if part is None else (part,))
-        about = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
+        about: dict[str, Any] = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
+        about |= {"init": self.metrics["init"]} if "init" in self.metrics else {}
         return {**about, "protocol": dict(vars(task.protocol)), **figures}
 
     def measured(self, **changes: Any) -> tuple[LinkModel, LinkTask]:
@@ -260,6 +270,15 @@ def _as_list(values: Any) -> list[Any]:
     return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
 
 
+def _ids(values: list[Any]) -> list[Any]:
+    """The values, if each can be the id of a node; SettingError otherwise, where it would pass for a newcomer's."""
+    for value in values:
+        whole = isinstance(value, float | np.floating) and value == np.floor(value)
+        if isinstance(value, bool | np.bool_) or not (whole or isinstance(value, str | int | np.integer)):
+            raise SettingError(f"{value!r} is not the id of a node: text or a whole number, one at a time, is.")
+    return values
+
+
 def _columns_of(data: Mapping[str, Any]) -> dict[str, str]:
     found = data.get("columns")
     return as_text(found) if isinstance(found, dict) else {}
@@ -285,7 +304,7 @@ def train(
     Args:
         out: the run folder; by default the first free one of ``runs/NAME-MODEL-seedN``.
         resume: continue the run in ``out`` where it was interrupted; a finished one is returned as it is.
-        init: a run whose weights to start from.
+        init: a run whose weights to start from: those it was measured with, not refitted ones.
         refit: afterwards train on all events for as many epochs as validation chose; questions are then answered by
             that model, while the figures stay those of the split.
         report: write ``report.html`` into the folder at the end.
@@ -333,7 +352,7 @@ def train_run(
         processes.check_same(group, _told(settings, stream, resume, refit, init is not None))
     folder = RunFolder(out) if group.leads else Unwritten(out)
     with folder.locked(), memory_explained(settings, folder):
-        start = None if init is None or not group.leads else _initial_weights(init, settings)
+        start = None if init is None or not group.leads else _initial_weights(init, settings, stream)
         run, task = _train_locked(
             stream, settings, folder, chosen, resume, start, refit, as_text(columns or {}), watcher, group
         )
@@ -368,7 +387,7 @@ def _train_locked(
     folder: RunFolder,
     device: torch.device,
     resume: bool,
-    start: dict[str, torch.Tensor] | None,
+    begins: Start | None,
     refit: bool,
     columns: dict[str, str],
     watcher: Watcher | None,
@@ -385,22 +404,23 @@ def _train_locked(
         if not resume:
             raise taken_error(out)
         check_same(folder, settings, trained_on)
-        start, refit = as_begun(folder, start, refit)
+        begins, refit = as_begun(folder, begins, refit)
         if folder.finished and not (refit and "refit" not in folder.read_metrics()):
             done = Run.load(out, str(device))
-    metrics, refit, starts = group.from_first((None if done is None else done.metrics, refit, start is not None))
+    metrics, refit, starts = group.from_first((None if done is None else done.metrics, refit, begins is not None))
     if metrics is not None:
         return done or Run(RunFolder(out), settings, stream, metrics, device, columns), None
-    start = group.tensors_from_first(start or {}) if starts else None
+    start = group.tensors_from_first({} if begins is None else begins.weights) if starts else None
     task = LinkTask.prepare(
         trained_on, settings.protocol, seed=settings.seed, device=device, group=group
     )  # before anything is written
     if group.leads and not folder.holds_run:
         check_free(out)
         check_weights(start, settings, stream)
-        folder.create(settings, stream, columns=columns, start=start, refit=refit)
+        folder.create(settings, stream, columns=columns, start=begins, refit=refit)
+    about = None if begins is None else begins.about
     with curves(watcher or Silent(), out) if group.leads else nullcontext(Silent()) as watching:
-        metrics = train_in(folder, settings, task, start=start, refit=refit, watcher=watching)
+        metrics = train_in(folder, settings, task, start=start, init=about, refit=refit, watcher=watching)
     return Run(RunFolder(out), settings, stream, metrics, device, columns), task
 
 
@@ -416,8 +436,32 @@ def _as_it_was(stream: EventStream, folder: RunFolder, group: Group) -> EventStr
         return stream  # `check_same` says so
 
 
-def _initial_weights(init: str | Path | Run, settings: Settings) -> dict[str, torch.Tensor]:
+def _initial_weights(init: str | Path | Run, settings: Settings, stream: EventStream) -> Start:
+    """The weights that a run was measured with. Refitted ones know events that the new run may be measured on."""
     run = init if isinstance(init, Run) else Run.load(init, "cpu")
     if run.settings.model != settings.model:
         raise SettingError(f"--init {run.path} is a {run.settings.model}; this run is a {settings.model}.")
-    return run.folder.read_tensors(run.weights)[0]
+    return Start(
+        run.folder.read_tensors("model.safetensors")[0], str(run.path), _known_before(run, stream, settings.protocol)
+    )
+
+
+def _known_before(run: Run, stream: EventStream, protocol: Protocol) -> str:
+    """What a run that another starts from has seen of what that one is measured on, in words; empty: nothing."""
+    own = run._own_stream()
+    if own.time.kind != stream.time.kind:
+        return ""
+    theirs, ours = split_of(own, run.settings.protocol), split_of(stream, protocol)
+    said = []
+    until, end = (of.t[split.train[-1]] for of, split in ((own, theirs), (stream, ours)))
+    if until > end:
+        shown = (of.time.format(np.array([t]))[0].as_py() for of, t in ((own, until), (stream, end)))
+        said.append("it was trained on events until {}, past the training period here, which ends {}".format(*shown))
+    known, new = (
+        of.ids.names.filter(pa.array(which)) for of, which in ((own, ~theirs.new_node), (stream, ours.new_node))
+    )
+    if known.type == new.type:
+        both = int(pc.sum(pc.is_in(new, pc.unique(known))).as_py() or 0)
+        if both:
+            said.append(f"it knows {both:,} of the {len(new):,} nodes that count as new here")
+    return "; ".join(said)

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -37,6 +37,7 @@ from cordgt.errors import DataError, RunError, SettingError, nearest
 from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.stream import EventStream
 from cordgt.files import exclusive, names_beside, write_bytes
+from cordgt.models import MODELS
 from cordgt.settings import Settings, from_toml, toml_lines
 from cordgt.store.folder import is_store, open_store
 
@@ -46,6 +47,19 @@ STORE_FILE = "events.json"
 BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
 STATES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
 FIGURES = ("model", "data", "seed", "epochs", "validation", "test")  # what metrics.json has at least
+
+
+class Start(NamedTuple):
+    """What a run starts from where `--init` is given."""
+
+    weights: Mapping[str, Tensor]
+    run: str
+    knows: str  # what that run has seen of what this one is measured on, in words; empty: nothing
+
+    @property
+    def about(self) -> dict[str, str]:
+        """For metrics.json."""
+        return {"run": self.run, "knows": self.knows}
 
 
 @dataclass(frozen=True)
@@ -95,12 +109,12 @@ class RunFolder:
         stream: EventStream,
         *,
         columns: Mapping[str, str] | None = None,
-        start: Mapping[str, Tensor] | None = None,
+        start: Start | None = None,
         refit: bool = False,
     ) -> None:
         """Make the folder with its configuration and history. The configuration comes last: without it there is no run.
 
-        ``columns``: the column options the events were read with. ``start``: the weights to start from. ``refit``:
+        ``columns``: the column options the events were read with. ``start``: what to start from. ``refit``:
         whether to train on everything afterwards. All three are kept, for `--events` and `--resume`.
         """
         try:
@@ -109,7 +123,7 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror or error}.") from None
         if start is not None:
-            self.write_tensors("init.safetensors", start, {})
+            self.write_tensors("init.safetensors", start.weights, {})
         self.write_text("history.jsonl", "")
         data = {
             "name": stream.name,
@@ -119,7 +133,8 @@ class RunFolder:
             "ids": ids_fingerprint(stream),
             "columns": dict(columns or {}),
         }
-        begun = {"init": start is not None, "refit": refit}
+        begun: dict[str, Any] = {"init": start is not None, "refit": refit}
+        begun |= {} if start is None else {"init_run": start.run, "init_knows": start.knows}
         tables = "\n".join(["", "[data]", *toml_lines(data), "", "[run]", *toml_lines(begun), ""])
         self.write_text("config.toml", f"format = {FORMAT}\n{settings.to_toml()}{tables}")
 
@@ -162,6 +177,11 @@ class RunFolder:
         if not path.exists():
             raise RunError(f"{self.path} is not a run folder: it has no config.toml.{self._hint()}")
         given = self._parsed()
+        if isinstance(given.get("model"), str) and given["model"] not in MODELS:
+            raise RunError(
+                f"{path} is a run's of a model that is not known here: there is no model '{given['model']}'."
+                f"{nearest(given['model'], MODELS)} A model of one's own is known to the Python that adds it."
+            )
         try:
             return from_toml(path.read_text(encoding="utf-8"), str(path)), dict(given["data"])
         except KeyError:

@@ -80,6 +80,7 @@ def summarise(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "model": first["model"],
         "data": first["data"],
+        **({"init": first["init"]} if "init" in first else {}),
         "seeds": [m["seed"] for m in metrics],
         "mask_seeds": (masks := [m["protocol"]["mask_seed"] for m in metrics]),
         # one protocol but for the draws of the masked nodes, which are listed where there are several

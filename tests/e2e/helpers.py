@@ -93,9 +93,8 @@ def process(*argv: Any, extra: Mapping[str, str] | None = None, **options: Any) 
     command = [sys.executable, "-m", "cordgt", *map(str, argv)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(cordgt.__file__).parents[1])}
     environment |= extra or {}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options
-    )
+    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, env=environment, **(piped | options))
 
 
 # -------------------- files

@@ -19,7 +19,7 @@ from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import link_metrics
 
 from .conftest import Trained
-from .helpers import TINY, Said, call, events, process, works, write_events, write_rows
+from .helpers import TINY, Said, call, events, fails, process, works, write_events, write_rows
 
 LAST = events()[-1][2]
 
@@ -92,7 +92,9 @@ def test_a_single_pair_needs_no_file(tmp_path: Path, trained: Trained) -> None:
     assert "no file was given" in call("predict", trained.run, *single, "--src", "who").err
     for wrong in (["--source", "3"], ["--pairs", asked, "--source", "3", "--destination", "5"], []):
         assert "either --pairs FILE, or --source ID and --destination ID" in call("predict", trained.run, *wrong).err
-    assert "column of times" in call("predict", trained.run, "--pairs", asked, "--at", LAST).err
+    fails("predict", trained.run, "--pairs", asked, "--at", LAST, saying="has times of its own")
+    timeless = pairs_file(tmp_path / "timeless.csv", ("3", "5"))
+    assert works("predict", trained.run, "--pairs", timeless, "--at", LAST, "--json").json == from_file
 
 
 def test_what_not_in_training_means_is_said_once(tmp_path: Path, trained: Trained) -> None:

@@ -16,7 +16,7 @@ import torch
 from cordgt.cli import console
 
 from .conftest import Trained
-from .helpers import TINY, contents, events, fails, settings, unchanged, works, write_events, write_rows
+from .helpers import TINY, contents, events, fails, process, settings, unchanged, works, write_events, write_rows
 
 HEADER = "src,dst,time\n"
 GOOD = "".join(f"{u},{v},{t}\n" for u, v, t in events(60))
@@ -266,6 +266,22 @@ def test_every_pair_scored_alike(tmp_path: Path, capsys: pytest.CaptureFixture[s
         console.Bar().epoch_ends(epoch | {"validation": figures})
         assert ("every pair scored alike" in capsys.readouterr().err) is said
     console.Bar().epoch_ends(epoch | {"phase": "refit"})  # which validates nothing
+
+
+def test_lines_of_events_taken_for_comments_are_said(tmp_path: Path, trained: Trained) -> None:
+    later = write_events(tmp_path / "later.csv", [(3, 5, LAST + 1), ("#4", 5, LAST + 2)])
+    said = works("recommend", trained.run, "--source", "3", "--events", later).err
+    assert "1 line starting with # or % skipped (ids that begin so belong in quotes)" in said
+
+
+def test_a_full_disk_for_the_answer(trained: Trained) -> None:
+    """Standard output that takes no more: one message and exit code 2, for much and for little."""
+    for words in (["recommend", str(trained.run), "--source", "3"], ["version"], ["models"]):
+        with open("/dev/full", "w") as full:
+            asked = process(*words, stdout=full)
+            _, said = asked.communicate(timeout=120)
+        assert asked.returncode == 2, said
+        assert "cannot be written" in said and "Traceback" not in said and "ignored" not in said
 
 
 def test_a_run_too_small_for_its_settings(tmp_path: Path) -> None:

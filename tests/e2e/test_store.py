@@ -20,7 +20,7 @@ from cordgt.conversion.convert import convert_to_store, parse_size
 from cordgt.store import growing
 from cordgt.store.folder import VERSION, locked, open_store
 
-from .helpers import TINY, events, fails, process, settings, works, write_rows
+from .helpers import TINY, events, fails, process, settings, works, write_events, write_rows
 
 HEADER = ("src", "dst", "time")
 
@@ -302,3 +302,20 @@ def test_columns_are_remembered(tmp_path: Path) -> None:
         assert "columns that" not in " ".join(told.split())
     other = write_rows(tmp_path / "other.csv", [(7, 5, 2, 1)], header=("amount", "day", "whom", "by"))
     fails("data", "append", tmp_path / "x.store", other, saying=("no column 'who' for --src", "another with --src"))
+
+
+def test_the_same_day_twice_is_said(tmp_path: Path) -> None:
+    """As a nightly job does that is started again. Nothing is refused: two purchases at one time may well be two."""
+    days = [[(f"a{k}", f"b{k % 3}", f"2024-03-0{day}") for k in range(20)] for day in (1, 2)]
+    first, second = (write_events(tmp_path / f"{k}.csv", rows) for k, rows in enumerate(days))
+    works("data", "convert", first, "it.store")
+    assert "repeat" not in works("data", "append", "it.store", second).err
+    assert "20 of the new events repeat one that is there" in works("data", "append", "it.store", second).err
+    again = works("data", "append", "it.store", first, "--late", "merge").err
+    assert "20 of the new events repeat one that is there" in again and "80 events in all" in again
+
+
+def test_lines_that_an_append_takes_for_comments_are_said(tmp_path: Path) -> None:
+    works("data", "convert", write_events(tmp_path / "a.csv", [("a", "b", 1), ("c", "d", 2)] * 5), "it.store")
+    said = works("data", "append", "it.store", write_events(tmp_path / "b.csv", [("a", "b", 3), ("#c", "d", 4)])).err
+    assert "lines starting with # or % skipped (ids that begin so belong in quotes)" in said

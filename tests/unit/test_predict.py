@@ -416,3 +416,12 @@ def test_rule_without_embeddings(tmp_path: Path) -> None:
         made.embed(["n1"])
     met = {r.node for r in made.recommend("n1", top=99) if r.met}
     assert all((r.score > 0.5) == (r.node in met) for r in made.recommend("n1", top=99))
+
+
+@pytest.mark.parametrize("wrong", [["3", "5"], None, True, 1.5, float("nan"), np.array([3, 5])])
+def test_what_is_no_id_is_no_newcomer(run: Run, wrong: Any) -> None:
+    """A list where one id is asked for, or a hole in a column, would otherwise be answered as somebody unknown."""
+    with pytest.raises(SettingError, match="is not the id of a node"):
+        run.recommend(wrong)
+    with pytest.raises(SettingError, match="is not the id of a node"):
+        run.score([wrong], ["5"])

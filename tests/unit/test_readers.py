@@ -483,3 +483,31 @@ def test_real_files(data_folder: Path, name: str, nodes: int, events: int, width
     assert stream.label is not None
     assert int((stream.label > 0).sum()) == positive
     assert stream.t[0] == 0
+
+
+def test_questions_are_no_comments(tmp_path: Path) -> None:
+    """An id may begin with # or %: every question is answered. What stands before the first line is a comment."""
+    path = tmp_path / "pairs.csv"
+    path.write_text("# asked on Monday\nsrc,dst,time\n#c1,t1,700\nc1,t2,701\n%x,t2,701\n")
+    src, dst, _ = read_pairs(path)
+    assert src.to_pylist() == ["#c1", "c1", "%x"]
+    assert dst.to_pylist() == ["t1", "t2", "t2"]
+    path.write_text("id\n#c1\nc2\n")
+    assert read_ids(path).to_pylist() == ["#c1", "c2"]
+
+
+def test_numbers_that_look_like_dates_are_remarked_on(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text("src,dst,time\na,b,20240131\na,c,20240201\n")
+    assert any("2024-05-31" in note for note in read_events(path).notes)
+    path.write_text("src,dst,time\na,b,20240131\na,c,20240299\n")
+    assert not any("2024-05-31" in note for note in read_events(path).notes)
+
+
+def test_words_for_a_missing_id_are_remarked_on(tmp_path: Path) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text("src,dst,time\na,b,1\nNULL,b,2\nnull,c,3\nNapoleon,c,4\n")
+    notes = read_events(path).notes
+    assert any("taken for ids of nodes: 'NULL', 'null'" in note for note in notes)
+    path.write_text("src,dst,time\na,b,1\nNapoleon,c,4\n")
+    assert not any("taken for ids" in note for note in read_events(path).notes)

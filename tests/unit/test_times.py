@@ -113,3 +113,11 @@ def test_typed_columns() -> None:
 )
 def test_what_text_looks_like(text: str, kind: str) -> None:
     assert looks_like_time(text) == kind
+
+
+def test_a_date_of_numpy() -> None:
+    axis = TimeAxis("date")
+    assert axis.parse(np.datetime64("2024-03-01")) == axis.parse("2024-03-01")
+    assert axis.parse(np.datetime64("2024-03-01T12:30:00", "ns")) == axis.parse("2024-03-01T12:30:00")
+    with pytest.raises(DataError):
+        axis.parse(np.datetime64("NaT"))

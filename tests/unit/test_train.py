@@ -564,9 +564,26 @@ def test_init_starts_from_the_others_weights(tmp_path: Path) -> None:
     assert third.metrics["validation"] == first.metrics["validation"]
 
 
-def test_init_takes_the_refitted_weights(tmp_path: Path, whole: Run) -> None:
+def test_init_leaves_refitted_weights_alone(tmp_path: Path, whole: Run) -> None:
+    """They were trained on the test period, and the new run may be measured on the very same events."""
     run = fit(tmp_path / "run", epochs=1, lr=1e-30, init=whole.path)
-    assert_same_weights(weights(run.path), weights(whole.path, "refit.safetensors"))
+    assert_same_weights(weights(run.path), weights(whole.path))
+    assert run.metrics["init"] == {"run": str(whole.path), "knows": ""}
+
+
+def test_init_of_a_run_that_knows_more_is_told(tmp_path: Path) -> None:
+    """Trained past the new run's training period, or on nodes that count as new there; kept through a resume."""
+    later = fit(tmp_path / "later", habits(), epochs=1)
+    options: dict[str, Any] = {"epochs": 2, "train_part": 0.4, "mask_seed": 5}
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", init=later.path, watcher=Interrupts("step", "fit", 1), **options)
+    run = fit(tmp_path / "run", resume=True, **options)
+    knows = run.metrics["init"]["knows"]
+    assert "it was trained on events until" in knows and "past the training period here" in knows
+    assert "nodes that count as new here" in knows
+    assert Run.load(run.path).evaluate(part="test")["init"]["knows"] == knows
+    html = (run.path / "report.html").read_text(encoding="utf-8")
+    assert "The figures may flatter: this run started from" in html
 
 
 def test_interrupted_run_remembers_where_it_started(tmp_path: Path, whole: Run) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from cordgt.audit.checks import FAIL, NOTE, OK, WARNING, Check
 from cordgt.errors import DataError
+from cordgt.events.describe import n_repeated
 from cordgt.events.stream import EventStream
 from cordgt.tasks.link import split_of
 from cordgt.tasks.protocol import Protocol
@@ -41,13 +42,7 @@ def _ties(stream: EventStream) -> Check:
 
 
 def _duplicates(stream: EventStream) -> Check:
-    order = np.lexsort((stream.tie_start, stream.dst, stream.src))
-    columns = [x[order] for x in (stream.src, stream.dst, stream.tie_start)]
-    same = np.logical_and.reduce([x[1:] == x[:-1] for x in columns])
-    if stream.edge_x is not None:
-        at = np.flatnonzero(same)
-        same[at] = (stream.edge_x[order[at]] == stream.edge_x[order[at + 1]]).all(axis=1)
-    n, loops = int(same.sum()), int((stream.src == stream.dst).sum())
+    n, loops = n_repeated(stream), int((stream.src == stream.dst).sum())
     many = n > 0.01 * stream.n_events
     told = f"{n:,} events repeat another in pair, time and features ({n / stream.n_events:.1%}); {loops:,} self-loops"
     return Check("duplicates", "events that are there twice", WARNING if many else NOTE, told)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +32,7 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from None
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what a disk says that takes no more
 TRAIN = ("train", "search")  # commands that keep what they have done so far, once they have begun
 
 # In the order of the help.
@@ -85,9 +89,19 @@ def main() -> None:
     """Run the command line. A person's mistake gives one message and exit code 2."""
     try:
         with among_others(next((word for word in sys.argv[1:] if not word.startswith("-")), "")):
-            app(args=_lone_json(sys.argv[1:]), prog_name="cordgt")
+            try:
+                app(args=_lone_json(sys.argv[1:]), prog_name="cordgt")
+            finally:
+                sys.stdout.flush()  # here, where a full disk can still be told
     except CordgtError as error:
         console.fail(str(error))
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left over is not tried again
+        with suppress(OSError):
+            console.fail(f"the answer cannot be written to where it goes: {error.strerror}.")
         sys.exit(2)
 
 

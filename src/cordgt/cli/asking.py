@@ -58,8 +58,6 @@ def predict(
     single = source is not None and destination is not None
     if single == (pairs is not None) or (source is None) != (destination is None):
         raise SettingError("Give either --pairs FILE, or --source ID and --destination ID.")
-    if pairs is not None and at is not None:
-        raise SettingError("--at is for a single pair; a file of pairs has a column of times.")
     if pairs is None and events is None and given_columns(src, dst, time, label, features, None, node_features):
         raise SettingError("--src, --dst and --time name columns of a file, and no file was given.")
     answers.check_output(output)
@@ -72,6 +70,10 @@ def predict(
     else:
         columns = columns_of_questions(loaded, pairs, given_columns(src, dst, time), beside_events=events is not None)
         sources, destinations, times = read_pairs(pairs, **columns, axis=loaded.stream.time)
+        if at is not None:
+            if times is not None:
+                raise SettingError(f"--at: {pairs} has times of its own. Leave one of the two out.")
+            times = np.full(len(sources), loaded.stream.time.parse(at))
     if loaded.oracle.model.ranks:
         console.note("This model learnt to rank: compare scores of one source's pairs, not those of different sources.")
     with answering(len(sources)) as progress:

@@ -24,6 +24,8 @@ from rich.table import Table
 
 from cordgt.tasks.metrics import ALIKE, all_alike
 
+JUDGED = {"ap": "AP", "auc": "AUC", "mrr": "MRR"}  # in which a model is held against its floors
+
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -178,20 +180,20 @@ def figures_table(title: str, metrics: dict[str, Any]) -> Table:
             table.add_row(f"{part}, {setting}", *(_percent(row[k]) for k in shown.values()), events)
             for name, floor in metrics.get("floors", {}).items() if part == parts[-1] else ():
                 of_floor = floor[part][setting]
-                mark = "!" if _is_below(row["ap"], of_floor["ap"]) else " "
+                mark = "!" if _where_below(row, of_floor) else " "
                 table.add_row(f"{mark} {name}", *(_percent(of_floor[k]) for k in shown.values()), "", style="dim")
     return table
 
 
 def below_floors(metrics: dict[str, Any]) -> list[str]:
-    """One sentence where trivial predictors reach a higher test AP than the model; nothing otherwise."""
+    """One sentence where trivial predictors reach more on the test period than the model; nothing otherwise."""
     above = [
-        f"{name} ({setting})"
+        f"{name} ({setting}: {', '.join(where)})"
         for setting, row in metrics.get("test", {}).items()
         for name, floor in metrics.get("floors", {}).items()
-        if _is_below(row["ap"], floor["test"][setting]["ap"])
+        if (where := _where_below(row, floor["test"][setting]))
     ]
-    return [f"The model's test AP is below that of trivial predictors: {', '.join(above)}."] if above else []
+    return [f"The model is below trivial predictors on the test period: {', '.join(above)}."] if above else []
 
 
 def scored_alike(metrics: dict[str, Any]) -> list[str]:
@@ -203,6 +205,17 @@ def scored_alike(metrics: dict[str, Any]) -> list[str]:
         return []
     which = f", in {sum(runs)} of {len(runs)} runs" if len(runs) > 1 else ""
     return [f"Every pair of the test period has the same score{which}: {ALIKE}."]
+
+
+def known_before(metrics: dict[str, Any]) -> list[str]:
+    """A sentence where the run that this one started from has seen what it is measured on."""
+    knows = metrics.get("init", {}).get("knows")
+    return [f"The figures may flatter: this run started from {metrics['init']['run']}; {knows}."] if knows else []
+
+
+def _where_below(row: dict[str, Any], floor: dict[str, Any]) -> list[str]:
+    """The figures in which a floor is above the model."""
+    return [word for key, word in JUDGED.items() if _is_below(row.get(key), floor.get(key))]
 
 
 def _is_below(figure: Any, floor: Any) -> bool:

@@ -121,6 +121,10 @@ def compare(
         answers.show(table_rows(found), None)
         for text in found["says"]:
             console.out.print(text, markup=False)
+        console.note(
+            "In brackets: what other events might have given. Of other seeds, by which trainings differ too, it says "
+            "nothing: train several (--seeds) before you believe a small lead."
+        )
 
 
 def audit(

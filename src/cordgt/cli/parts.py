@@ -99,6 +99,8 @@ def open_run(path: Path, device: str, events: Path | None = None, columns: dict[
         raise SettingError(f"--node-features: {path} was trained without features of nodes.")
     longer = loaded.with_events(events, **columns)
     console.note(f"{events}: {longer.stream.n_events - loaded.stream.n_events:,} events appended to the history")
+    for text in longer.stream.notes[len(loaded.stream.notes) :]:
+        console.note(f"{events}: {text}")
     return longer
 
 
@@ -150,9 +152,10 @@ def show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> None
         answers.write_json(metrics, json_)
     if json_ != "-":
         console.out.print(console.figures_table(title, metrics))
-    about = (console.undefined_figures, console.stand_ins, console.scored_alike, console.below_floors)
-    for text in (text for say in about for text in say(metrics)):
-        console.note(text)
+    first = (console.undefined_figures, console.stand_ins, console.scored_alike)
+    for say in (*first, console.known_before, console.below_floors):
+        for text in say(metrics):
+            console.note(text)
 
 
 @contextmanager

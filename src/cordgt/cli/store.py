@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -15,6 +15,10 @@ from cordgt.cli.options import Dst, Features, Ids, Label, NodeFeatures, Src, Tim
 from cordgt.cli.parts import given_columns, load_data
 from cordgt.errors import DataError, check_choice
 
+if TYPE_CHECKING:
+    from cordgt.store.folder import Store
+
+LOOKED_THROUGH = 5_000_000  # events of a store in which repeated ones are counted after a merge
 Anything = Annotated[
     str,
     typer.Argument(
@@ -140,6 +144,7 @@ def data_append(
     """Add later events to a store. Until it is done, and where it fails, the store is what it was."""
     from cordgt.conversion.append import Late
     from cordgt.conversion.convert import append_to, kept_columns, parse_size
+    from cordgt.reading.opening import COMMENTS
     from cordgt.store.folder import open_store
 
     columns = given_columns(src, dst, time, label, features, ids)
@@ -149,6 +154,7 @@ def data_append(
     if kept:
         told = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in kept.items())
         console.note(f"{data} is read from the columns that {store} was made with: {' '.join(told)}")
+    repeated = _repeated_in(before) if late == "merge" else None  # a merge puts another store in its place
     with Progressing() as watcher:
         grown = append_to(
             store,
@@ -159,9 +165,40 @@ def data_append(
             **columns,
         )
     events, nodes = grown.n_events - before.n_events, grown.n_nodes - before.n_nodes
+    if late == "merge":
+        now = None if repeated is None else _repeated_in(grown)
+        twice = 0 if now is None or repeated is None else now - repeated
+    else:
+        twice = _repeated_at_the_seam(grown, before.n_events)
+    if twice:
+        console.note(
+            f"{twice:,} of the new events repeat one that is there, in pair, time and features: appended before?"
+        )
+    for text in grown.notes[len(before.notes) :]:
+        if COMMENTS in text:
+            console.note(f"{data}: {text}")
     console.note(
         f"{store}: {events:,} events and {nodes:,} nodes more; {grown.n_events:,} events in all, {_size(grown)}"
     )
+
+
+def _repeated_in(store: Store) -> int | None:
+    """How many events of a store repeat another; None where it is too large to be looked through each time."""
+    from cordgt.events.describe import n_repeated
+
+    return None if store.n_events > LOOKED_THROUGH else n_repeated(store.stream())
+
+
+def _repeated_at_the_seam(grown: Store, n: int) -> int:
+    """How many events after the first ``n`` repeat one of these: only those of the very last time can."""
+    import numpy as np
+
+    from cordgt.events.describe import n_repeated
+
+    longer = grown.stream()
+    since = int(longer.tie_start[n - 1])
+    until = int(np.searchsorted(longer.tie_start, since, side="right"))
+    return n_repeated(longer, since, until) - n_repeated(longer, since, n)
 
 
 def data_check(store: StoreDir) -> None:

@@ -44,6 +44,7 @@ from cordgt.events.stream import check_exact, check_span
 from cordgt.events.times import TimeAxis
 from cordgt.events.vocabulary import LONGEST_TEXT, text_buffers
 from cordgt.reading.chunks import Both, OneStream, Source
+from cordgt.reading.opening import COMMENTS
 from cordgt.store.folder import EVENTS, INDEX, LOOKUP, NAMES, Array, Store, disk_explained, locked, open_store
 from cordgt.store.growing import Writer, abandoned_on_error, pieces
 from cordgt.store.index_files import Earlier, narrow, write_index
@@ -227,8 +228,9 @@ def _grown(store: Store, stage: Stage, work: Path, memory: int, watcher: Watcher
     grown.arrays.update(index_arrays(work, written) | write_lookup(every_id, work))
     watcher.begins("fingerprints", None)
     note = f"{stage.rows} later events appended, with {len(new)} new nodes"
+    skipped = [said for said in stage.source.notes() if COMMENTS in said]
     told = (*store.generations, generation(grown, every_id))
-    return replace(grown, longest=written.longest, generations=told, notes=(*store.notes, note))
+    return replace(grown, longest=written.longest, generations=told, notes=(*store.notes, *skipped, note))
 
 
 def _append_events(store: Store, stage: Stage, numbering: Numbering, memory: int, watcher: Watcher) -> dict[str, Array]:

@@ -59,3 +59,15 @@ def _n_pairs(stream: EventStream) -> int:
     order = np.lexsort((high, low))
     low, high = low[order], high[order]
     return 1 + int(((low[1:] != low[:-1]) | (high[1:] != high[:-1])).sum())
+
+
+def n_repeated(stream: EventStream, start: int = 0, stop: int | None = None) -> int:
+    """How many events repeat another in pair, time and features; of those from ``start`` to ``stop``."""
+    src, dst, tie = (np.asarray(x[start:stop]) for x in (stream.src, stream.dst, stream.tie_start))
+    order = np.lexsort((tie, dst, src))
+    same = np.logical_and.reduce([x[order][1:] == x[order][:-1] for x in (src, dst, tie)])
+    if stream.edge_x is not None:
+        at = np.flatnonzero(same)
+        one, other = (stream.edge_x[start + order[k]] for k in (at, at + 1))
+        same[at] = (one == other).all(axis=1)
+    return int(same.sum())

@@ -52,6 +52,8 @@ class TimeAxis:
         """One time (text, number, date or datetime) on this axis. DataError where it does not stand on it."""
         if isinstance(value, bool) or not isinstance(value, str | int | float | date | np.generic):
             raise DataError(f"{value!r} is not a time; {self.expected} was expected.")
+        if isinstance(value, np.datetime64):
+            value = value.astype("datetime64[us]").item()
         try:
             found: int | float = self.parse_column(pa.array([value]))[0].item()
         except RowError as error:
@@ -146,7 +148,8 @@ def _text_numbers(column: Any) -> Ints | Floats:
         raise RowError(row, "the time is missing; a number was expected")
     if looks_like_time(value) == "date":
         raise RowError(row, TimeAxis("number").wrong_axis(value))
-    raise RowError(row, f"the time {value!r} is not a number")
+    # the first one tells whether times are numbers or dates
+    raise RowError(row, f"the time {value!r} is not a number{f', nor {_ISO}' if row == 0 else ''}")
 
 
 def _finite(numbers: Any, column: Any) -> Floats:

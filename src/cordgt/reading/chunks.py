@@ -24,7 +24,7 @@ from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream, label_column
 from cordgt.events.times import TimeAxis
 from cordgt.files import PARQUET_ERRORS
-from cordgt.reading.opening import more_text
+from cordgt.reading.opening import COMMENTS, more_text
 from cordgt.reading.pieces import HEAD, at_places, batches, opened, parquet_file, text_file, typed_piece, whole_lines
 from cordgt.reading.readers import (
     DATE_NOTE,
@@ -139,7 +139,7 @@ class EventFiles:
 
     def notes(self) -> tuple[str, ...]:
         table, roles = self.first, self.roles
-        said = ["lines starting with # or % skipped"] if self._comments else []
+        said = [f"lines {COMMENTS}"] if self._comments else []
         if len(self.paths) > 1:
             said.append(f"{len(self.paths)} files, from {self.paths[0].name} to {self.paths[-1].name}")
         said += column_notes(table, roles)

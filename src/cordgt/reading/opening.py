@@ -22,6 +22,7 @@ from cordgt.reading.tables import MARK, Table, TextTable, TypedTable
 from cordgt.reading.usual_names import layout_of
 
 _QUOTED = rb'"[^"]*+(?:""[^"]*+)*+(?:"|\Z)'  # to the end of the text where it is never closed
+COMMENTS = "starting with # or % skipped (ids that begin so belong in quotes)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +34,14 @@ class Expected:
         n_columns: how many columns there are at least.
         is_header: whether the first row (fields without the white space around them) names the columns.
         whitespace: whether white space may separate the fields.
+        comments: whether lines that begin with # or % are none of the table; False: only those before its first line.
     """
 
     what: str
     n_columns: int
     is_header: Callable[[list[str]], bool]
     whitespace: bool = True
+    comments: bool = True
 
 
 def open_source(source: Any, expected: Expected) -> Table:
@@ -94,7 +97,7 @@ def open_text(label: str, data: bytes, expected: Expected) -> TextTable:
     What they show holds for the rest, which `more_text` reads. DataError where it is no text, or holds no rows.
     """
     raw = _cleaned(label, data)
-    data, n_comments = _without_comments(raw)
+    data, n_comments = _without_comments(raw) if expected.comments else (re.sub(rb"\A(?:[#%].*\n)+", b"", raw), 0)
     delimiter = _delimiter(label, _first_lines(data), expected)
     if n_comments and b'"' in raw:
         data, n_comments = _without_comments(raw, delimiter)
@@ -113,7 +116,7 @@ def open_text(label: str, data: bytes, expected: Expected) -> TextTable:
             raise DataError(f"{label} holds a header but no rows.")
     first = rows[1] if has_header else rows[0]
     layout = layout_of(header or ())
-    comments = f"{n_comments} {'line' if n_comments == 1 else 'lines'} starting with # or % skipped"
+    comments = f"{n_comments} {'line' if n_comments == 1 else 'lines'} {COMMENTS}"
     return TextTable(
         label=label,
         header=header,
@@ -135,7 +138,7 @@ def more_text(table: TextTable, data: bytes, first_line: int) -> TextTable:
     """
     data, n_comments = _without_comments(_cleaned(table.label, data), table.delimiter)
     data = _single_spaced(data) if table.delimiter == " " else _quotes_first(data, table.delimiter)
-    notes = table.notes if not n_comments else ("lines starting with # or % skipped",)
+    notes = table.notes if not n_comments else (f"lines {COMMENTS}",)
     return replace(table, body=data, first_line=first_line, notes=notes)
 
 

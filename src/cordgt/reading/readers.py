@@ -41,6 +41,7 @@ from cordgt.store.folder import is_store, open_store
 __all__ = ["convert", "join_node_features", "read_events", "read_ids", "read_pairs"]
 
 Ids = Literal["auto", "shared", "separate"]
+NO_NAMES = ["", "na", "n/a", "nan", "none", "null", "nil"]  # what exports write for a missing id, in lower case
 NOT_LABELS = "not read as labels"  # what tells notes about labels that were left out from others
 DATE_NOTE = "times are dates; those without a zone are taken as UTC"
 
@@ -127,7 +128,7 @@ def _from_table(source: Any, options: ColumnOptions, ids: Ids, name: str | None,
     else:
         edge_x, feature_notes = _features(table, roles, asked=options.features is not None)
     shared, id_note = id_spaces(table, roles, ids)
-    date_notes = [DATE_NOTE] if axis.kind == "date" else []
+    date_notes = [DATE_NOTE] if axis.kind == "date" else written_dates(when)
     stream = EventStream.from_columns(
         table.ids(columns[roles.src], roles.src),
         table.ids(columns[roles.dst], roles.dst),
@@ -139,7 +140,28 @@ def _from_table(source: Any, options: ColumnOptions, ids: Ids, name: str | None,
         name=name_of(source) if name is None else name,
         notes=(*table.notes, *column_notes(table, roles), *label_notes, *feature_notes, *date_notes, id_note),
     )
+    stream = replace(stream, notes=(*stream.notes, *missing_names(stream.ids.names)))
     return with_node_features_beside(stream, Path(source)) if beside and table.layout == "ml" else stream
+
+
+def written_dates(t: np.ndarray) -> list[str]:
+    """A remark where numbers look like dates written as 20240531: the time between them is then not what it seems."""
+    if t.dtype.kind != "i" or len(t) == 0 or t.min() < 19000101 or t.max() > 21001231:
+        return []
+    month, day = t // 100 % 100, t % 100
+    if not ((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)).all():
+        return []
+    return ["the times look like dates written as 20240531, and are read as plain numbers: write them as 2024-05-31"]
+
+
+def missing_names(names: Any) -> list[str]:
+    """A remark where ids look like words for a missing one: each is a node of that name."""
+    if not is_text(names.type):
+        return []
+    plain = pc.utf8_lower(pc.utf8_trim_whitespace(names))
+    found = names.filter(pc.is_in(plain, pa.array(NO_NAMES, names.type))).unique().to_pylist()
+    shown = ", ".join(repr(name) for name in found)
+    return [f"taken for ids of nodes: {shown}; leave out their rows where the id is missing"] if found else []
 
 
 def name_of(source: Any) -> str:
@@ -274,10 +296,11 @@ def read_pairs(
 
     The ids are Arrow columns of integers or text, for ``NodeIds.find``. The times are as in the file, for
     ``TimeAxis.parse_column``; with ``axis`` they are parsed here, so that an error names the line. The columns are
-    recognised as those of events are; a file without a header holds ``src dst [time]``.
+    recognised as those of events are; a file without a header holds ``src dst [time]``. No question is taken for a
+    comment, but lines before the first.
     """
     options = ColumnOptions(src, dst, time)
-    table = open_table(source, options, need_time=need_time)
+    table = open_table(source, options, need_time=need_time, comments=False)
     roles = choose(table, options, need_time=need_time)
     columns = table.columns([k for k in (roles.src, roles.dst, roles.time) if k is not None])
     if len(columns[roles.src]) == 0:
@@ -299,7 +322,9 @@ def read_ids(source: Any, column: Column = None) -> Any:
         return by_name or bool(named_in(first, NODE | SRC))
 
     # Names of people hold spaces: white space separates nothing here.
-    table = open_source(source, Expected(what="Ids", n_columns=2, is_header=is_header, whitespace=False))
+    table = open_source(
+        source, Expected(what="Ids", n_columns=2, is_header=is_header, whitespace=False, comments=False)
+    )
     header = table.header or ()
     if column is not None:
         position = position_of(table, str(column), "src")

@@ -53,9 +53,9 @@ class Roles:
         return {*self.single(), *self.features}
 
 
-def open_table(source: Any, options: ColumnOptions, *, need_time: bool = True) -> Table:
+def open_table(source: Any, options: ColumnOptions, *, need_time: bool = True, comments: bool = True) -> Table:
     """A table of events or pairs from a path, a pandas or Arrow table. Errors as in ``open_source``."""
-    return open_source(source, expected_text(options, need_time=need_time))
+    return open_source(source, replace(expected_text(options, need_time=need_time), comments=comments))
 
 
 def expected_text(options: ColumnOptions, *, need_time: bool) -> Expected:

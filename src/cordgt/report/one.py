@@ -49,6 +49,7 @@ from cordgt.tasks.link import PARTS, SETTINGS
 from cordgt.tasks.metrics import ALIKE, all_alike
 
 FILE = "report.html"
+FLOORS_ABOVE = "In percent; ▲: a trivial predictor reaches more than the model, in AP, AUC or MRR"
 FEW = 30  # events below which a group's figure says little
 
 
@@ -157,6 +158,9 @@ def _cautions(look: Look) -> list[str]:
         )
     if all_alike(look.metrics["test"]["transductive"]):
         said.append(f"Every pair of the test period has the same score: {ALIKE}.")
+    init = look.metrics.get("init", {})
+    if init.get("knows"):
+        said.append(f"The figures may flatter: this run started from {init['run']}; {init['knows']}.")
     if asked.total < 100:
         said.append(f"The test period has {asked.total} events: every figure here is rough.")
     return said
@@ -184,14 +188,19 @@ def _figures(look: Look) -> Html:
             rows.append([f"{part}, {setting}", *(percent(own.get(k)) for k in shown.values()), f"{own['events']:,}"])
             for name, floor in metrics.get("floors", {}).items() if part == "test" else ():
                 of = floor[part][setting]
-                mark = " ▲" if own["ap"] is not None and of["ap"] is not None and of["ap"] > own["ap"] else ""
+                above = (of[k] > own[k] for k in ("ap", "auc", "mrr") if None not in (of.get(k), own.get(k)))
+                mark = " ▲" if any(above) else ""
                 title = Html(f'<span class="floor">&nbsp; {text(name)}{mark}</span>')
                 rows.append([title, *(percent(of.get(k)) for k in shown.values()), ""])
     plots = [_floor_plot(look, setting) for setting in SETTINGS if metrics["test"][setting]["ap"] is not None]
     batch = metrics["protocol"]["eval_batch"]
     return section(
         "Figures, beside trivial predictors",
-        table(["", *shown, "events"], rows, caption="In percent; ▲: a trivial predictor reaches more than the model"),
+        table(
+            ["", *shown, "events"],
+            rows,
+            caption=FLOORS_ABOVE,
+        ),
         side_by_side(*plots),
         paragraph(
             f"Each true event is told from one other destination ({metrics['protocol']['negatives']} negatives), so "

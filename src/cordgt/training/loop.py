@@ -8,7 +8,7 @@ resume needs, wherever it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from signal import Signals
@@ -289,10 +289,14 @@ def train_in(
     task: LinkTask,
     *,
     start: dict[str, Tensor] | None = None,
+    init: Mapping[str, str] | None = None,
     refit: bool = False,
     watcher: Watcher | None = None,
 ) -> dict[str, Any]:
-    """Train, evaluate and write everything into ``folder``; the contents of ``metrics.json`` come back."""
+    """Train, evaluate and write everything into ``folder``; the contents of ``metrics.json`` come back.
+
+    ``init``: what is to be said there of ``start``.
+    """
     watcher = watcher or Silent()
     device = task.network_device
     use_precision(settings, device)
@@ -306,6 +310,8 @@ def train_in(
             stop.check()  # the others were asked to end as well, and this one waited for them
             raise
     metrics["peak_memory_mb"] = peak_memory_mb(device)
+    if init is not None:
+        metrics["init"] = dict(init)
     for name in STATES:  # the weights above are finished, so a resume needs no checkpoint
         folder.remove(name)
     folder.write_metrics(metrics)

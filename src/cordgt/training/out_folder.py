@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from cordgt.errors import RunError
 from cordgt.events.stream import EventStream
-from cordgt.run import BEFORE_CONFIG, RunFolder, every_setting, is_same_data
+from cordgt.run import BEFORE_CONFIG, RunFolder, Start, every_setting, is_same_data
 from cordgt.settings import Settings
 from cordgt.training.network import load_weights, network_for
 
@@ -43,18 +44,19 @@ def with_seed(settings: Settings) -> dict[str, Any]:
     return {"seed": settings.seed} | every_setting(settings)
 
 
-def as_begun(
-    folder: RunFolder, start: dict[str, torch.Tensor] | None, refit: bool
-) -> tuple[dict[str, torch.Tensor] | None, bool]:
-    """The weights an interrupted run started from, and whether it refits; RunError where others are asked for now."""
+def as_begun(folder: RunFolder, start: Start | None, refit: bool) -> tuple[Start | None, bool]:
+    """What an interrupted run started from, and whether it refits; RunError where something else is asked for now."""
     begun = folder.begun()
-    kept = folder.read_tensors("init.safetensors")[0] if begun.get("init") else None
-    if start is not None and (kept is None or not _equal_weights(start, kept)):
+    kept = None
+    if begun.get("init"):
+        told = (str(begun.get(key, "")) for key in ("init_run", "init_knows"))
+        kept = Start(folder.read_tensors("init.safetensors")[0], *told)
+    if start is not None and (kept is None or not _equal_weights(start.weights, kept.weights)):
         raise RunError(f"{folder.path} was begun {'without' if kept is None else 'with another'} --init. Use the same.")
     return kept, refit or bool(begun.get("refit"))
 
 
-def _equal_weights(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+def _equal_weights(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
