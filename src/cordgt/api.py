@@ -114,18 +114,19 @@ class Run:
         return replace(self, stream=replace(grown, notes=(*grown.notes, *skipped)))
 
     def columns_for(self, source: Any, asked: Mapping[str, Any], *, labels_needed: bool = False) -> dict[str, Any]:
-        """The options ``asked`` for, completed by those of the training if a file of events has all of these.
+        """The options ``asked`` for, completed by those of the training if a file of events has its ends and times.
 
-        It need not have the training's label, unless ``labels_needed``: then the option stays, for reading to say that
-        there is no such column.
+        Other columns of the training's that it has not stay named, for reading to say that there is no such column;
+        the label only where ``labels_needed``.
         """
         together = {**self.columns, **asked}
         without_label = {k: v for k, v in together.items() if k != "label" or k in asked}
         if not self.columns or not can_be_read_twice(source) or fit(source, together):
             return together
-        if fit(source, without_label):
-            return together if labels_needed else without_label
-        return dict(asked)
+        ends = {k: v for k, v in together.items() if k in ("src", "dst", "time")}
+        if not fit(source, ends):
+            return dict(asked)
+        return together if labels_needed else without_label
 
     def score(self, src: Any, dst: Any, at: Any = None) -> np.ndarray:
         """How likely each source meets each destination at the given time (one, or one a pair), between 0 and 1.

@@ -82,6 +82,8 @@ def test_a_run_sees_what_was_appended_to_its_store(home: Path, tmp_path: Path) -
     works("data", "check", own)
     assert works("predict", run, "--pairs", asked).out == expected
     assert works("evaluate", run, "--json").json == figures
+    said = works("train", own, *TINY, "--device", "cpu", "--out", run, "--resume").err
+    assert f"this run goes on with the {len(events())} events that it began with" in said
 
 
 def test_late_events_are_refused_or_merged(store: Path, home: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from cordgt.api import Run, train
 from cordgt.errors import DataError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.predict import KNOWN, NEWCOMER, UNTRAINED
+from cordgt.reading.readers import read_events
 from cordgt.tasks.link import LinkTask, history_of, score_queries
 from cordgt.tasks.metrics import link_metrics
 
@@ -425,3 +426,15 @@ def test_what_is_no_id_is_no_newcomer(run: Run, wrong: Any) -> None:
         run.recommend(wrong)
     with pytest.raises(SettingError, match="is not the id of a node"):
         run.score([wrong], ["5"])
+
+
+def test_later_events_without_a_column_of_the_training_say_which(tmp_path: Path) -> None:
+    """Not that sources cannot be found, which have their column."""
+    rows = [f"k{i % 7},a{i % 5},{i},{i % 3}" for i in range(60)]
+    (tmp_path / "shop.csv").write_text("\n".join(["Kunde,Artikel,Tag,Preis", *rows]))
+    columns = {"src": "Kunde", "dst": "Artikel", "time": "Tag", "features": "Preis"}
+    stream = read_events(tmp_path / "shop.csv", **columns)
+    run = train(stream, "counts", out=tmp_path / "run", device="cpu", columns=columns, epochs=1, batch_size=20)
+    (tmp_path / "later.csv").write_text("Kunde,Artikel,Tag\nk1,a2,99\n")
+    with pytest.raises(DataError, match="has no column 'Preis'"):
+        run.with_events(tmp_path / "later.csv")
