@@ -18,8 +18,8 @@ from cordgt.reading.roles import Roles
 from cordgt.reading.tables import TextTable
 
 
-def rows_of(data: bytes, delimiter: str) -> list[list[str]]:
-    """The fields of every row that is neither blank nor a comment.
+def rows_of(data: bytes, delimiter: str, *, comments: bool = True) -> list[list[str]]:
+    """The fields of every row that is neither blank nor a comment; ``comments`` False: only before the first row.
 
     A quote opens a field only at its start or after spaces there; two of them within are one. A comment begins at the
     start of a line.
@@ -31,7 +31,7 @@ def rows_of(data: bytes, delimiter: str) -> list[list[str]]:
     rows: list[list[str]] = []
     at = 0
     while at < len(text):
-        if text[at] in "#%":
+        if text[at] in "#%" and (comments or not rows):
             at = _end_of_line(text, at) + 1
             continue
         row, at = _row(text, at, delimiter)
@@ -131,8 +131,8 @@ def _label_or_features_differ(row: list[str], table: TextTable, roles: Roles, st
 
 
 def ids_differ(data: bytes, table: TextTable, columns: dict[int, Any]) -> str:
-    """The same for ids alone, which come back in the order of the file. ``columns``: position to values."""
-    rows = _data_rows(data, table)
+    """The same for the ids of questions, which come back in the order of the file. ``columns``: position to values."""
+    rows = _data_rows(data, table, comments=False)
     for position, values in columns.items():
         if len(rows) != len(values):
             return f"{len(rows)} rows, {len(values)} ids"
@@ -142,8 +142,8 @@ def ids_differ(data: bytes, table: TextTable, columns: dict[int, Any]) -> str:
     return ""
 
 
-def _data_rows(data: bytes, table: TextTable) -> list[list[str]]:
-    rows = rows_of(data, table.delimiter)
+def _data_rows(data: bytes, table: TextTable, *, comments: bool = True) -> list[list[str]]:
+    rows = rows_of(data, table.delimiter, comments=comments)
     return rows if table.header is None else rows[1:]
 
 

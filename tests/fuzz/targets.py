@@ -234,7 +234,7 @@ def _try_pairs(rng: Random, source: Any, data: bytes | None, own: Readers) -> st
     if when is not None and len(when) != len(src):
         raise Misread(f"{len(src)} pairs, {len(when)} times")
     asked = ColumnOptions(**options)
-    table = _text_table(source, data, lambda: open_table(source, asked, need_time=need_time))
+    table = _text_table(source, data, lambda: open_table(source, asked, need_time=need_time, comments=False))
     if table is not None and data is not None:
         roles = choose(table, asked, need_time=need_time)
         wrong = ids_differ(data, table, {roles.src: src, roles.dst: dst})
@@ -251,10 +251,11 @@ def _try_ids(rng: Random, source: Any, data: bytes | None, own: Readers) -> str:
     if data is None or column is not None or data[:4] == b"PAR1":
         return "read"
     # Only where there is nothing to choose: one field a row.
-    table = open_source(source, Expected(what="Ids", n_columns=2, is_header=lambda _: False, whitespace=False))
+    ids_alone: dict[str, Any] = {"what": "Ids", "n_columns": 2, "whitespace": False, "comments": False}
+    table = open_source(source, Expected(is_header=lambda _: False, **ids_alone))
     if not isinstance(table, TextTable) or table.width != 1:
         return "read"
-    first = open_source(source, Expected(what="Ids", n_columns=2, is_header=lambda _: True, whitespace=False)).header
+    first = open_source(source, Expected(is_header=lambda _: True, **ids_alone)).header
     from cordgt.reading.usual_names import NODE, SRC, named_in
 
     wrong = "" if named_in(first or (), NODE | SRC) else ids_differ(data, table, {0: ids})

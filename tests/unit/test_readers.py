@@ -494,6 +494,9 @@ def test_questions_are_no_comments(tmp_path: Path) -> None:
     assert dst.to_pylist() == ["t1", "t2", "t2"]
     path.write_text("id\n#c1\nc2\n")
     assert read_ids(path).to_pylist() == ["#c1", "c2"]
+    path.write_text("# asked\n\n# twice\nsrc,dst,time\na,b,700\nc,d,soon\n")
+    with pytest.raises(DataError, match="line 6: the time 'soon'"):
+        read_pairs(path, axis=TimeAxis("number"))
 
 
 def test_numbers_that_look_like_dates_are_remarked_on(tmp_path: Path) -> None:

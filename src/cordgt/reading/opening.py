@@ -97,7 +97,7 @@ def open_text(label: str, data: bytes, expected: Expected) -> TextTable:
     What they show holds for the rest, which `more_text` reads. DataError where it is no text, or holds no rows.
     """
     raw = _cleaned(label, data)
-    data, n_comments = _without_comments(raw) if expected.comments else (re.sub(rb"\A(?:[#%].*\n)+", b"", raw), 0)
+    data, n_comments = _without_comments(raw) if expected.comments else (_without_comments_before(raw), 0)
     delimiter = _delimiter(label, _first_lines(data), expected)
     if n_comments and b'"' in raw:
         data, n_comments = _without_comments(raw, delimiter)
@@ -182,6 +182,11 @@ def _without_comments(data: bytes, delimiter: str | None = None) -> tuple[bytes,
 
     before = rb"[ \t]" if delimiter == " " else re.escape(delimiter).encode()
     return re.sub(rb"(?m)(?:^|(?<=%s)) *%s|^[#%%].*" % (before, _QUOTED), blank, data), n_comments
+
+
+def _without_comments_before(data: bytes) -> bytes:
+    """The text with the comment lines blanked that stand before its first line of another kind."""
+    return re.sub(rb"\A(?:(?:[#%].*|[ \t]*)(?:\n|\Z))+", lambda found: b"\n" * found[0].count(b"\n"), data)
 
 
 def _is_spaced(lines: list[str], delimiter: str) -> bool:
