@@ -276,7 +276,8 @@ def _ids(values: list[Any]) -> list[Any]:
     for value in values:
         whole = isinstance(value, float | np.floating) and value == np.floor(value)
         if isinstance(value, bool | np.bool_) or not (whole or isinstance(value, str | int | np.integer)):
-            raise SettingError(f"{value!r} is not the id of a node: text or a whole number, one at a time, is.")
+            several = " Ask for several one by one." if hasattr(value, "__len__") else ""
+            raise SettingError(f"{value!r} is not the id of a node: text and whole numbers are.{several}")
     return values
 
 

@@ -321,3 +321,5 @@ def test_lines_that_an_append_takes_for_comments_are_said(tmp_path: Path) -> Non
     works("data", "convert", write_events(tmp_path / "a.csv", [("a", "b", 1), ("c", "d", 2)] * 5), "it.store")
     said = works("data", "append", "it.store", write_events(tmp_path / "b.csv", [("a", "b", 3), ("#c", "d", 4)])).err
     assert "lines starting with # or % skipped (ids that begin so belong in quotes)" in said
+    late = write_events(tmp_path / "c.csv", [("a", "b", 1), ("%c", "d", 1)])
+    assert "lines starting with # or % skipped" in works("data", "append", "it.store", late, "--late", "merge").err

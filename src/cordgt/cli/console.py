@@ -22,9 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from cordgt.tasks.metrics import ALIKE, all_alike
-
-JUDGED = {"ap": "AP", "auc": "AUC", "mrr": "MRR"}  # in which a model is held against its floors
+from cordgt.tasks.metrics import ALIKE, JUDGED, all_alike
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -205,12 +203,6 @@ def scored_alike(metrics: dict[str, Any]) -> list[str]:
         return []
     which = f", in {sum(runs)} of {len(runs)} runs" if len(runs) > 1 else ""
     return [f"Every pair of the test period has the same score{which}: {ALIKE}."]
-
-
-def known_before(metrics: dict[str, Any]) -> list[str]:
-    """A sentence where the run that this one started from has seen what it is measured on."""
-    knows = metrics.get("init", {}).get("knows")
-    return [f"The figures may flatter: this run started from {metrics['init']['run']}; {knows}."] if knows else []
 
 
 def _where_below(row: dict[str, Any], floor: dict[str, Any]) -> list[str]:

@@ -147,13 +147,14 @@ def suggest(folder: Path, stream: Any) -> None:
 def show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> None:
     """Figures as a table or as JSON, and what to know of them: not defined, random negatives, alike, below a floor."""
     from cordgt.cli import answers
+    from cordgt.tasks.metrics import known_before
 
     if json_ is not None:
         answers.write_json(metrics, json_)
     if json_ != "-":
         console.out.print(console.figures_table(title, metrics))
     first = (console.undefined_figures, console.stand_ins, console.scored_alike)
-    for say in (*first, console.known_before, console.below_floors):
+    for say in (*first, known_before, console.below_floors):
         for text in say(metrics):
             console.note(text)
 

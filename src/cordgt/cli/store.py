@@ -154,7 +154,7 @@ def data_append(
     if kept:
         told = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in kept.items())
         console.note(f"{data} is read from the columns that {store} was made with: {' '.join(told)}")
-    repeated = _repeated_in(before) if late == "merge" else None  # a merge puts another store in its place
+    repeated = _repeated_in(before) if late == "merge" else 0  # before another store is put in its place
     with Progressing() as watcher:
         grown = append_to(
             store,
@@ -165,12 +165,9 @@ def data_append(
             **columns,
         )
     events, nodes = grown.n_events - before.n_events, grown.n_nodes - before.n_nodes
-    if late == "merge":
-        now = None if repeated is None else _repeated_in(grown)
-        twice = 0 if now is None or repeated is None else now - repeated
-    else:
-        twice = _repeated_at_the_seam(grown, before.n_events)
-    if twice:
+    merged = late == "merge"
+    twice = _repeated_in(grown) - repeated if merged else _repeated_at_the_seam(grown, before.n_events)
+    if twice > 0:
         console.note(
             f"{twice:,} of the new events repeat one that is there, in pair, time and features: appended before?"
         )
@@ -182,11 +179,11 @@ def data_append(
     )
 
 
-def _repeated_in(store: Store) -> int | None:
-    """How many events of a store repeat another; None where it is too large to be looked through each time."""
+def _repeated_in(store: Store) -> int:
+    """How many events of a store repeat another; 0 where it is too large to be looked through each time."""
     from cordgt.events.describe import n_repeated
 
-    return None if store.n_events > LOOKED_THROUGH else n_repeated(store.stream())
+    return 0 if store.n_events > LOOKED_THROUGH else n_repeated(store.stream())
 
 
 def _repeated_at_the_seam(grown: Store, n: int) -> int:

@@ -384,7 +384,7 @@ class Both:
             yield None, replace(rows, label=label, edge_x=rows.edge_x if self.has_features() else None)
 
     def notes(self) -> tuple[str, ...]:
-        return self.first.notes()
+        return (*self.first.notes(), *(note for note in self.second.notes() if COMMENTS in note))
 
     def has_labels(self) -> bool:
         return self.first.has_labels()

@@ -46,7 +46,7 @@ from cordgt.report.why import by_distance, most_surprising
 from cordgt.run import RunFolder
 from cordgt.settings import Settings, make, written
 from cordgt.tasks.link import PARTS, SETTINGS
-from cordgt.tasks.metrics import ALIKE, all_alike
+from cordgt.tasks.metrics import ALIKE, JUDGED, all_alike, known_before
 
 FILE = "report.html"
 FLOORS_ABOVE = "In percent; ▲: a trivial predictor reaches more than the model, in AP, AUC or MRR"
@@ -158,9 +158,7 @@ def _cautions(look: Look) -> list[str]:
         )
     if all_alike(look.metrics["test"]["transductive"]):
         said.append(f"Every pair of the test period has the same score: {ALIKE}.")
-    init = look.metrics.get("init", {})
-    if init.get("knows"):
-        said.append(f"The figures may flatter: this run started from {init['run']}; {init['knows']}.")
+    said += known_before(look.metrics)
     if asked.total < 100:
         said.append(f"The test period has {asked.total} events: every figure here is rough.")
     return said
@@ -188,7 +186,7 @@ def _figures(look: Look) -> Html:
             rows.append([f"{part}, {setting}", *(percent(own.get(k)) for k in shown.values()), f"{own['events']:,}"])
             for name, floor in metrics.get("floors", {}).items() if part == "test" else ():
                 of = floor[part][setting]
-                above = (of[k] > own[k] for k in ("ap", "auc", "mrr") if None not in (of.get(k), own.get(k)))
+                above = (of[k] > own[k] for k in JUDGED if None not in (of.get(k), own.get(k)))
                 mark = " ▲" if any(above) else ""
                 title = Html(f'<span class="floor">&nbsp; {text(name)}{mark}</span>')
                 rows.append([title, *(percent(of.get(k)) for k in shown.values()), ""])

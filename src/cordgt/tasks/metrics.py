@@ -17,6 +17,9 @@ ALIKE = (
 )  # what `all_alike` may mean
 
 
+JUDGED = {"ap": "AP", "auc": "AUC", "mrr": "MRR"}  # the figures in which a model is held against its floors
+
+
 class LinkMetrics(TypedDict):
     """Figures of one split, 0–1; None where the split has no event."""
 
@@ -55,6 +58,13 @@ def all_alike(figures: Mapping[str, Any]) -> bool:
     chance. False where there are no figures.
     """
     return figures["ap"] == 0.5 and figures["auc"] == 0.5
+
+
+def known_before(metrics: Mapping[str, Any]) -> list[str]:
+    """A sentence where the run that this one started from (`--init`) has seen what it is measured on."""
+    init = metrics.get("init", {})
+    knows = init.get("knows")
+    return [f"The figures may flatter: this run started from {init['run']}; {knows}."] if knows else []
 
 
 def ap_and_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
