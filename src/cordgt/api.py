@@ -454,6 +454,8 @@ def _known_before(run: Run, stream: EventStream, protocol: Protocol) -> str:
     if own.time.kind != stream.time.kind:
         return ""
     theirs, ours = split_of(own, run.settings.protocol), split_of(stream, protocol)
+    if not len(ours.train):
+        return ""  # there is nothing to train on, which is said where the training begins
     said = []
     until, end = (of.t[split.train[-1]] for of, split in ((own, theirs), (stream, ours)))
     if until > end:

@@ -179,7 +179,7 @@ class RunFolder:
         given = self._parsed()
         if isinstance(given.get("model"), str) and given["model"] not in MODELS:
             raise RunError(
-                f"{path} is a run's of a model that is not known here: there is no model '{given['model']}'."
+                f"{path} names a model that is not known here: there is no model '{given['model']}'."
                 f"{nearest(given['model'], MODELS)} A model of one's own is known to the Python that adds it."
             )
         try:
