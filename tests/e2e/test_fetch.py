@@ -33,14 +33,14 @@ def test_fetched_then_trained_on_by_name(by_hand: Path) -> None:
 
 def test_other_numbers(by_hand: Path) -> None:
     (by_hand / "ml_uci.csv").write_text("\n".join(ML.splitlines()[:-1]) + "\n")
-    fails("data", "fetch", "uci", "--from", by_hand, saying=["59 links (60 are published)", "--accept-different"])
+    fails("data", "fetch", "uci", "--from", by_hand, saying=["59 links (published: 60)", "--accept-different"])
     works("data", "fetch", "uci", "--from", by_hand, "--accept-different")
 
 
 def test_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "WAIT", 0.001)
+    monkeypatch.setattr(download, "RETRY_DELAY", 0.001)
     monkeypatch.setattr(sources, "SNAP", "http://127.0.0.1:9/jodie")  # where nobody listens
     monkeypatch.setenv("no_proxy", "*")
-    fails("data", "fetch", "reddit", saying=["127.0.0.1 cannot be reached", "Is there a network", "--from DIR"])
+    fails("data", "fetch", "reddit", saying=["127.0.0.1 cannot be reached", "Check the network", "--from DIR"])
     fails("data", "fetch", "redit", saying="Did you mean 'reddit'?")
     fails("train", "reddit", saying="cordgt data fetch reddit")

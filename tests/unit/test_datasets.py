@@ -134,12 +134,12 @@ def test_settings_of_the_paper() -> None:
 def test_the_list(elsewhere: Path) -> None:
     path = put(elsewhere / "data", "my_calls")
     (elsewhere / "data" / "notes").mkdir()
-    rows = {row.name: row for row in by_name.list_known()}
+    rows = {row.name: row for row in by_name.list_datasets()}
     assert len(rows) == 11 + len(TWINS)
-    assert rows["food-twin"] == by_name.Listed("food-twin", 673858, 2708688, None, generated=True)
-    assert rows["reddit"] == by_name.Listed("reddit", 10984, 672447, None)
-    assert rows["mooc"] == by_name.Listed("mooc", 7144, 411749, None)
-    assert rows["my_calls"] == by_name.Listed("my_calls", None, None, path)
+    assert rows["food-twin"] == by_name.DatasetEntry("food-twin", 673858, 2708688, None, is_generated=True)
+    assert rows["reddit"] == by_name.DatasetEntry("reddit", 10984, 672447, None)
+    assert rows["mooc"] == by_name.DatasetEntry("mooc", 7144, 411749, None)
+    assert rows["my_calls"] == by_name.DatasetEntry("my_calls", None, None, path)
 
 
 def test_a_file_that_is_not_as_published_says_so(elsewhere: Path) -> None:
@@ -157,7 +157,7 @@ def test_real_data_is_as_published(data_folder: Path, monkeypatch: pytest.Monkey
         pytest.skip(f"{data_folder} has no {name}")
     stream = by_name.load(name)
     assert stream.name == name
-    assert by_name.difference(name, stream) == ""
+    assert by_name.describe_difference(name, stream) == ""
 
 
 def test_the_synthetic_stream_by_name(elsewhere: Path) -> None:

@@ -356,7 +356,7 @@ def test_what_is_not_as_published_is_a_caution(run: Run) -> None:
         told = replace(look.task.stream, name="uci", notes=notes)
         return report(replace(look, task=replace(look.task, stream=told))).split('id="figures"')[0]
 
-    differs = by_name.difference("uci", look.task.stream)
+    differs = by_name.describe_difference("uci", look.task.stream)
     assert "published: 1899" in lead(differs)
     assert "not read" not in lead("not read: a column")
     assert "published" not in lead()  # somebody's own file of that name

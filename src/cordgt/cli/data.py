@@ -27,9 +27,9 @@ def data_list(json_: Json = None) -> None:
             "name": k.name,
             "nodes": k.nodes,
             "events": k.links,
-            "found": "generated" if k.generated else k.path and str(k.path),
+            "found": "generated" if k.is_generated else k.path and str(k.path),
         }
-        for k in by_name.list_known()
+        for k in by_name.list_datasets()
     ]
     answers.show(rows, json_)
 

@@ -21,12 +21,12 @@ from cordgt.reading.readers import read_events
 from cordgt.reading.roles import ColumnOptions
 from cordgt.store.folder import is_part, is_store, unfinished
 
-AS_PUBLISHED = " as published: "  # what tells the notes that `difference` makes from others
+AS_PUBLISHED = " as published: "  # marks the notes of `describe_difference`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """What is published about a dataset; intensity is 2 links / (nodes * span in seconds), None where not given."""
+    """Published facts of a dataset. Intensity is 2 links / (nodes * span in seconds); None if not published."""
 
     nodes: int
     links: int
@@ -34,7 +34,7 @@ class Dataset:
     link_attributes: int = 0
     intensity: float | None = None
     bipartite: bool = False
-    labelled: bool = False  # True: published with two kinds of labels; False: with none, or with zeros
+    labelled: bool = False  # published with labels 0 and 1; False: without labels, or with zeros only
     in_paper: bool = True
     fanout: tuple[int, ...] = (20, 1)
     alpha: float = 1.0
@@ -112,25 +112,25 @@ KNOWN: dict[str, Dataset] = {
 }
 
 
-SYNTHETIC = "synthetic"  # the stream of the demo, by that name
-GENERATED = (SYNTHETIC, *TWINS)  # made on demand, in seconds, the same every time
+SYNTHETIC = "synthetic"  # the stream of the demo
+GENERATED = (SYNTHETIC, *TWINS)  # generated on demand in seconds, always the same
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A row of ``list_known``: numbers are None for a folder that is not a known dataset, path if it is not here."""
+class DatasetEntry:
+    """A row of `list_datasets`. ``path`` is None if the dataset is not on this machine."""
 
     name: str
-    nodes: int | None
+    nodes: int | None  # published; None for a dataset that is not in `KNOWN`
     links: int | None
     path: Path | None
-    generated: bool = False  # True: made on demand
+    is_generated: bool = False
 
 
 def data_folders() -> tuple[Path, ...]:
-    """Where datasets are looked for by name: $CORDGT_DATA if set, then the user's cache."""
+    """The folders searched for datasets: $CORDGT_DATA if set, then the user's cache."""
     own = os.environ.get("CORDGT_DATA")
-    return (*([Path(own).expanduser()] if own else []), cache_folder())
+    return (Path(own).expanduser(), cache_folder()) if own else (cache_folder(),)
 
 
 def cache_folder() -> Path:
@@ -140,44 +140,39 @@ def cache_folder() -> Path:
 
 
 def find(name: str) -> Path | None:
-    """The file of a dataset by name, NAME/ml_NAME.csv or .csv.gz in the folders searched; None if it is in none."""
+    """Find NAME/ml_NAME.csv or .csv.gz in the data folders; None if no folder has it."""
     if not _is_plain(name):
         return None
     for folder in data_folders():
-        for ending in (".csv", ".csv.gz"):
-            path = folder / name / f"ml_{name}{ending}"
-            if os.path.isfile(path):  # which, unlike a Path, is not upset by a name too long
+        for suffix in (".csv", ".csv.gz"):
+            path = folder / name / f"ml_{name}{suffix}"
+            if os.path.isfile(path):  # Path.is_file raises if the name is too long
                 return path
     return None
 
 
 def resolve(data: str | os.PathLike[str]) -> Path:
-    """The file DATA stands for: a dataset's name, or a path.
+    """Find the file that ``data`` stands for: a dataset's name, or a path.
 
-    A path wins if it is written as one (with a separator or a dot) or if no such name is known. DataError, with the
-    nearest name and the places searched, where there is neither.
+    It is a path if it contains a separator or a dot, or if no dataset has that name. DataError if there is neither,
+    with the nearest name and the places searched.
     """
     text = os.fspath(data)
     if not text:
         raise DataError("No data is named: give a dataset's name or a path.")
-    path = _expanded(text)
+    path = _expand_user(text)
     if not _is_plain(text):
-        if os.path.exists(path):
-            return _whole(path)
-        raise DataError(f"There is no file {path}.{unfinished(path) or nearest(path.name, names_beside(path))}")
+        if not os.path.exists(path):
+            raise DataError(f"There is no file {path}.{unfinished(path) or nearest(path.name, names_beside(path))}")
+        if is_part(path):
+            raise DataError(f"{path} is a store that is not finished.{unfinished(path)}")
+        return path
     found = find(text)
     if found is not None:
         return found
     if text not in KNOWN and os.path.exists(path):
         return path
-    raise DataError(_not_found(text, path))
-
-
-def _whole(path: Path) -> Path:
-    """The path itself; DataError where it is the folder that a store is being made in."""
-    if is_part(path):
-        raise DataError(f"{path} is a store that is not finished.{unfinished(path)}")
-    return path
+    raise DataError(_not_found_message(text, path))
 
 
 def paper_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
@@ -188,39 +183,40 @@ def paper_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
     return {key: getattr(known, key) for key in PAPER_SETTINGS.get(model, ())}
 
 
-def list_known() -> list[Listed]:
-    """Every known dataset, every other one that is found by name, with where it is, and those made on demand."""
-    rows = [Listed(name, known.nodes, known.links, find(name)) for name, known in KNOWN.items()]
-    rows += [Listed(name, None, None, find(name)) for name in _found_names() if name not in KNOWN]
-    return rows + [Listed(name, twin.nodes, twin.events, None, generated=True) for name, twin in TWINS.items()]
+def list_datasets() -> list[DatasetEntry]:
+    """Every known dataset, every other one in the data folders, and every generated twin."""
+    rows = [DatasetEntry(name, known.nodes, known.links, find(name)) for name, known in KNOWN.items()]
+    rows += [DatasetEntry(name, None, None, find(name)) for name in _names_in_folders() if name not in KNOWN]
+    return rows + [DatasetEntry(name, k.nodes, k.events, None, is_generated=True) for name, k in TWINS.items()]
 
 
 def load(data: str | os.PathLike[str], **options: Any) -> EventStream:
-    """``read_events`` of what DATA stands for; a known dataset that is not as published is said to differ.
+    """Read the events that ``data`` stands for, with a note if a known dataset differs from the published one.
 
-    A twin's name, or ``synthetic``, generates the stream; a file of that name is read when it is written as a path.
+    A twin's name, or ``synthetic``, generates the stream. To read a file of that name, write it as a path.
     """
-    if os.fspath(data) in GENERATED:
-        return _generate(os.fspath(data), options)
+    name = os.fspath(data)
+    if name in GENERATED:
+        return _generate(name, options)
     path = resolve(data)
     if path.is_dir() and not is_store(path):
         raise DataError(told_of(path, ColumnOptions(**{k: v for k, v in options.items() if k in OPTIONS})))
     stream = read_events(path, **options)
-    differs = difference(os.fspath(data), stream)
-    return stream.with_notes(differs) if differs else stream
+    note = describe_difference(name, stream)
+    return stream.with_notes(note) if note else stream
 
 
 def _generate(name: str, options: dict[str, Any]) -> EventStream:
-    given = [key for key, value in options.items() if value is not None and (key, value) != ("ids", "auto")]
-    if given:
-        raise DataError(f"{name} is generated: there is no file to read, so leave out --{given[0].replace('_', '-')}.")
+    for key, value in options.items():
+        if value is not None and (key, value) != ("ids", "auto"):
+            raise DataError(f"{name} is generated: there is no file to read, so leave out --{key.replace('_', '-')}.")
     return twin_stream(name) if is_twin(name) else synthetic_stream().stream
 
 
-def difference(name: str, stream: EventStream) -> str:
-    """How a stream differs from the published dataset of that name, in a sentence; empty if it does not.
+def describe_difference(name: str, stream: EventStream) -> str:
+    """How a stream differs from the published dataset of that name; empty if it does not.
 
-    Node attributes are not compared: those that are published with these datasets are zeros, and read as none.
+    Node attributes are not compared: the published ones are all zeros, which are read as none.
     """
     known = KNOWN.get(name)
     if known is None:
@@ -231,29 +227,29 @@ def difference(name: str, stream: EventStream) -> str:
         ("link attributes", stream.edge_dim, known.link_attributes),
     )
     parts = [f"{here} {what} (published: {there})" for what, here, there in compared if here != there]
-    missing = missing_labels(name, stream)
+    missing = describe_missing_labels(name, stream)
     parts += [missing] if missing else []
     return f"not {name}{AS_PUBLISHED}{', '.join(parts)}" if parts else ""
 
 
-def missing_labels(name: str, stream: EventStream) -> str:
-    """What is wrong with the labels of a dataset that is published with two kinds of them; empty if nothing is."""
+def describe_missing_labels(name: str, stream: EventStream) -> str:
+    """What is wrong with the labels of a dataset that is published with labels 0 and 1; empty if nothing is."""
     known = KNOWN.get(name)
     if known is None or not known.labelled:
         return ""
-    sound = np.empty(0) if stream.label is None else stream.label[np.isfinite(stream.label)]
-    if len(sound) == 0:
+    labels = np.empty(0) if stream.label is None else stream.label[np.isfinite(stream.label)]
+    if len(labels) == 0:
         return "no labels (published: 0 and 1)"
-    return f"every label is {sound[0]:g} (published: 0 and 1)" if sound.min() == sound.max() else ""
+    return f"every label is {labels[0]:g} (published: 0 and 1)" if labels.min() == labels.max() else ""
 
 
-def differences_in(notes: Iterable[str]) -> list[str]:
-    """Those of a stream's notes that are of `difference`'s making."""
+def select_differences(notes: Iterable[str]) -> list[str]:
+    """Those of a stream's notes that come from `describe_difference`."""
     return [note for note in notes if note.startswith("not ") and AS_PUBLISHED in note]
 
 
-def _expanded(text: str) -> Path:
-    """A path with ``~`` as the home of the user; as it is written where there is no such user."""
+def _expand_user(text: str) -> Path:
+    """A path with ``~`` expanded; unchanged if there is no such user."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -261,23 +257,21 @@ def _expanded(text: str) -> Path:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether this can be a name: no separator, no dot."""
-    separators = {os.sep, os.altsep or os.sep, "/", "."}
-    return bool(text) and not any(k in text for k in separators)
+    """Whether this can be a dataset's name: no separator, no dot."""
+    return bool(text) and not any(k in text for k in (os.sep, os.altsep or os.sep, "/", "."))
 
 
-def _found_names() -> list[str]:
+def _names_in_folders() -> list[str]:
     names = {k.name for folder in data_folders() if folder.is_dir() for k in folder.iterdir() if k.is_dir()}
     return sorted(k for k in names if find(k) is not None)
 
 
-def _not_found(name: str, path: Path) -> str:
-    """What was looked for and where."""
+def _not_found_message(name: str, path: Path) -> str:
     places = " and ".join(str(folder / name / f"ml_{name}.csv[.gz]") for folder in data_folders())
-    unset = "" if os.environ.get("CORDGT_DATA") else "; CORDGT_DATA is not set"
+    if not os.environ.get("CORDGT_DATA"):
+        places += "; CORDGT_DATA is not set"
     if name in KNOWN:
-        instead = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
-        fetch = f" Fetch it: cordgt data fetch {name}."
-        return f"The dataset {name} is not here: looked for {places}{unset}.{instead}{fetch}"
-    hint = unfinished(path) or nearest(name, [*KNOWN, *GENERATED, *_found_names(), *names_beside(path)])
-    return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}{unset}."
+        hint = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
+        return f"The dataset {name} is not here: looked for {places}.{hint} Fetch it: cordgt data fetch {name}."
+    hint = unfinished(path) or nearest(name, [*KNOWN, *GENERATED, *_names_in_folders(), *names_beside(path)])
+    return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}."

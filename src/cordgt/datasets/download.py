@@ -1,335 +1,211 @@
-"""Downloads that can be cut off: what was received is kept aside and continued, and nothing is trusted half.
+"""Download files over HTTP with pooch, and resume downloads that were cut off.
 
-A file grows as ``NAME.part`` beside what is known of it (``NAME.part.json``). It is continued only where the server
-says that it is still the same file, becomes ``NAME`` only when it is whole and its checksum is right, and is deleted
-where that is wrong. A whole file is taken again only while its checksum is that of ``NAME.whole.json``.
+pooch skips a file that is already there, verifies checksums, and gives a file its name only when it is complete. This
+module adds what pooch lacks: resuming, retries, a deadline, a check of the free disk space and a progress callback.
+A partial file is ``NAME.part``. ``NAME.part.json`` holds the server's validator (ETag or Last-Modified): the download
+resumes only if the server still has the same version.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from http.client import HTTPException
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import pooch
+import requests
+from urllib3.exceptions import HTTPError as ReadError
+
 from cordgt.errors import DataError
 from cordgt.files import write_text
 
-TRIES = 5
-WAIT = 1.0  # seconds before the second try; doubled before each further one
-LONGEST_WAIT = 60.0
+MAX_ATTEMPTS = 5
+RETRY_DELAY = 1.0  # seconds before the second attempt; doubles with each further one
+MAX_RETRY_DELAY = 60.0
 TIMEOUT = 30.0  # seconds without a byte
-CHUNK = 1 << 18
-MOST_JSON = 16 << 20  # bytes of an answer that is not a file
-PASSING = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others in a while
+DEADLINE = 6 * 3600.0  # seconds for one file, all attempts together
+CHUNK_BYTES = 1 << 18
+MAX_JSON_BYTES = 16 << 20
+TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 T = TypeVar("T")
-Progress = Callable[[int, int | None], None]  # bytes so far, and in all where known
+Progress = Callable[[int, int | None], None]  # bytes so far, and in total if known
 
 
-class Unreachable(DataError):
-    """No server answered, or it broke off every time."""
+class DownloadError(DataError):
+    """A server cannot be reached, closes the connection on every attempt, or gives an unexpected answer."""
 
 
-class Refused(DataError):
-    """A server answered, and not with what was asked for."""
+def download(
+    url: str,
+    target: Path,
+    *,
+    checksum: str | None = None,
+    size: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Download ``url`` to ``target``. Do nothing if the file is there and matches ``checksum``.
 
+    Args:
+        checksum: ``md5:…`` or ``sha256:…``; None if the publisher gives none.
+        size: bytes of the file; None if the publisher does not say.
 
-@dataclass(frozen=True)
-class Expected:
-    """What is known of a file before it comes: None where nothing is."""
-
-    size: int | None = None
-    md5: str | None = None
-    sha256: str | None = None
-
-    def sums(self) -> dict[str, str]:
-        """The checksums that are known, by name, as `checksums` has them."""
-        known = {"sha256": self.sha256, "md5": self.md5}
-        return {name: value.lower() for name, value in known.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """A file that is whole."""
-
-    path: Path
-    url: str
-    size: int
-    sha256: str
-
-
-def download(url: str, target: Path, expected: Expected | None = None, progress: Progress | None = None) -> Fetched:
-    """Fetch ``url`` into ``target``, going on from what an earlier call left.
-
-    Unreachable where the network fails every time, Refused where the server answers with an error, DataError where the
-    disk is full: what has come so far is kept for the next call. DataError where the file is not what was expected:
-    nothing of it is kept.
+    DownloadError if the server fails, DataError if the disk is full: the next call resumes the partial file.
+    DataError if the file does not match ``checksum`` or ``size``: nothing of it is kept.
     """
-    part, expected = _Part(target), expected or Expected()
-    kept = _kept(url, part, expected)
-    if kept is not None:
-        return kept
+    part = _PartialFile(url, target)
 
-    def attempt() -> Fetched:
-        _receive(url, part, expected, progress or _silent)
-        return _accept(url, part, expected)
+    def downloader(url: str, output: str, _: Any) -> None:
+        deadline = time.monotonic() + DEADLINE
+        _with_retries(url, lambda: _receive(part, size, progress or _ignore, deadline))
+        part.path.replace(output)
+        part.discard()
 
-    return _persistently(url, attempt, lambda: part.size)
+    pooch.get_logger().setLevel("WARNING")  # the default announces every file
+    try:
+        pooch.retrieve(url, checksum, target.name, target.parent, downloader=downloader)
+    except DownloadError as error:
+        kept = f" {part.size:,} bytes are kept: run the same command again to resume." if part.size else ""
+        raise DownloadError(f"{error}{kept}") from None
+    except ValueError as error:  # the checksum differs, and pooch has deleted the file
+        raise DataError(f"{url} is not the published file. {error}") from None
+    except OSError as error:
+        raise DataError(f"{error.filename or part.path} cannot be written: {error.strerror or error}.") from None
 
 
 def read_json(url: str) -> Any:
-    """A small JSON answer. Errors as in `download`."""
+    """Fetch a small JSON document. DownloadError if the server fails or the answer is not JSON."""
 
     def attempt() -> Any:
-        with urllib.request.urlopen(_request(url), timeout=TIMEOUT) as answer:
+        with _get(url) as response:
+            response.raise_for_status()
             try:
-                return json.loads(answer.read(MOST_JSON))
+                return json.loads(response.raw.read(MAX_JSON_BYTES))
             except ValueError:
-                raise Refused(f"{url} does not answer as it used to: no JSON came back.") from None
+                raise DownloadError(f"{url} does not answer as it used to: the answer is not JSON.") from None
 
-    return _persistently(url, attempt, lambda: 0)
+    return _with_retries(url, attempt)
 
 
-def _persistently(url: str, attempt: Callable[[], T], received: Callable[[], int]) -> T:
-    """What an attempt gives, which is made again while the network fails or the server is busy.
+def _with_retries(url: str, attempt: Callable[[], T]) -> T:
+    """Repeat ``attempt`` while the network fails or the server is busy. DownloadError after the last attempt.
 
-    The waits between grow, and are as long as the server asks for, up to `LONGEST_WAIT`. ``received``: how many bytes
-    are kept where all attempts fail. Errors as in `download`.
+    Delays double, and are at least what the server asks for (Retry-After), up to `MAX_RETRY_DELAY`.
     """
-    wait = WAIT
-    for number in range(1, TRIES + 1):
+    delay = RETRY_DELAY
+    for number in range(1, MAX_ATTEMPTS + 1):
         try:
             return attempt()
-        except urllib.error.HTTPError as error:
-            if error.code not in PASSING or number == TRIES:
-                raise Refused(_refused(url, error.code)) from None
-            wait = max(wait, min(_asked_to_wait(error), LONGEST_WAIT))
-        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError, CutShort) as error:
-            if number == TRIES:
-                raise Unreachable(_unreachable(url, error, received())) from None
-        time.sleep(wait)
-        wait = min(2 * wait, LONGEST_WAIT)
-    raise AssertionError("the last try returns or raises")
+        except requests.HTTPError as error:
+            response = error.response
+            assert response is not None  # raise_for_status sets it
+            status, retry_after = response.status_code, response.headers.get("Retry-After", "")
+            if status not in TRANSIENT_STATUS or number == MAX_ATTEMPTS:
+                advice = "It may have moved." if status in (403, 404, 410) else "Try again later."
+                raise DownloadError(f"{url} cannot be fetched: the server answers {status}. {advice}") from None
+            if retry_after.isdecimal():
+                delay = max(delay, min(float(retry_after), MAX_RETRY_DELAY))
+        except (requests.RequestException, ReadError) as error:
+            if number == MAX_ATTEMPTS:
+                raise DownloadError(
+                    f"{urlsplit(url).hostname} cannot be reached or closes the connection ({number} attempts; "
+                    f"{_reason(error)}). Check the network and the proxy settings (https_proxy)."
+                ) from None
+        time.sleep(delay)
+        delay = min(2 * delay, MAX_RETRY_DELAY)
+    raise AssertionError("the last attempt returns or raises")
 
 
-class CutShort(Exception):
-    """The connection ended before the file did."""
+def _reason(error: Exception) -> str:
+    """The innermost message of a network error, without the connection objects that urllib3 prints before it."""
+    cause = error.args[0] if error.args else error
+    return str(getattr(cause, "reason", cause)).rpartition(": ")[2]
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A file on its way."""
+class _PartialFile:
+    """``NAME.part``, and ``NAME.part.json`` with what the server said about the file."""
 
-    target: Path
-
-    @property
-    def path(self) -> Path:
-        return self.target.with_name(f"{self.target.name}.part")
-
-    @property
-    def about(self) -> Path:
-        return self.target.with_name(f"{self.target.name}.part.json")
-
-    @property
-    def whole(self) -> Path:
-        return self.target.with_name(f"{self.target.name}.whole.json")
+    def __init__(self, url: str, target: Path) -> None:
+        self.url = url
+        self.path = target.with_name(f"{target.name}.part")
+        self.info_path = target.with_name(f"{target.name}.part.json")
 
     @property
     def size(self) -> int:
-        try:
-            return self.path.stat().st_size
-        except OSError:
-            return 0
+        return self.path.stat().st_size if self.path.exists() else 0
 
-    def known(self) -> dict[str, Any]:
-        """What the server said of the file when it began; empty where that is not known, so that it begins anew."""
+    def read_info(self) -> dict[str, Any]:
+        """``url``, ``validator`` and ``size``; empty if they are missing or belong to another URL."""
         try:
-            found = json.loads(self.about.read_text(encoding="utf-8"))
+            info = json.loads(self.info_path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return info if isinstance(info, dict) and info.get("url") == self.url else {}
 
-    def begin(self, about: Mapping[str, Any]) -> None:
-        self.path.unlink(missing_ok=True)
-        write_text(self.about, json.dumps(about))
+    def start(self, headers: Any, size: int | None) -> None:
+        """Start over with the version that the server has now. A weak ETag cannot validate a resumed download."""
+        self.discard()
+        etag = headers.get("ETag", "W/")
+        validator = headers.get("Last-Modified") if etag.startswith("W/") else etag
+        write_text(self.info_path, json.dumps({"url": self.url, "validator": validator, "size": size}))
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)
-        self.about.unlink(missing_ok=True)
+        self.info_path.unlink(missing_ok=True)
 
 
-def _receive(url: str, part: _Part, expected: Expected, progress: Progress) -> None:
-    """Everything that is still missing. CutShort where the connection ends before."""
-    known, headers = part.known(), {}
-    have = part.size
-    if have and known.get("url") == url and known.get("mark"):
-        if have == known.get("size"):
+def _receive(part: _PartialFile, expected_size: int | None, progress: Progress, deadline: float) -> None:
+    """Request the missing bytes and append them. requests.ConnectionError if the connection ends early."""
+    info, have, headers = part.read_info(), part.size, {}
+    if have and info.get("validator"):
+        if have == info.get("size"):
             return
-        headers = {"Range": f"bytes={have}-", "If-Range": str(known["mark"])}
-    try:
-        answer = urllib.request.urlopen(_request(url, headers), timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code != 416:
-            raise
-        part.discard()  # there is more of it here than there
-        raise CutShort("the server has fewer bytes than were received") from None
-    with answer:
-        goes_on = answer.status == 206 and _starts_at(answer.headers.get("Content-Range"), have)
-        if answer.status == 206 and not goes_on:  # a part of it, and not the one that is missing
+        headers = {"Range": f"bytes={have}-", "If-Range": str(info["validator"])}
+    with _get(part.url, headers) as response:
+        is_partial = response.status_code == 206
+        starts_here = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        if response.status_code == 416 or (is_partial and not starts_here):
             part.discard()
-            raise CutShort("the server sent another part of the file than it was asked for")
-        if not goes_on:
-            have = 0
-        total = _total(answer, have)
-        if not goes_on:
-            part.begin({"url": url, "mark": _mark(answer.headers), "size": total})
-        _check_size(url, total, expected, part)
-        _check_room(part.path, total, have)
-        _write_on(answer, part, have, total, progress)
-
-
-def _write_on(answer: Any, part: _Part, have: int, total: int | None, progress: Progress) -> None:
-    with _opened(part.path, "ab" if have else "wb") as file:
-        progress(have, total)
-        while chunk := _read(answer):
-            try:
-                file.write(chunk)
-                file.flush()  # a full disk is told here, and what counts as received is there
-            except OSError as error:
-                raise DataError(f"{part.path} cannot be written: {error.strerror or error}.") from None
-            have += len(chunk)
-            if total is not None and have > total:
-                break
+            raise requests.ConnectionError("the server does not have the requested range")
+        response.raise_for_status()
+        have = have if is_partial else 0
+        length = response.headers.get("Content-Length", "")
+        total = have + int(length) if length.isdecimal() else None
+        if None not in (total, expected_size) and total != expected_size:
+            part.discard()
+            raise DataError(f"{part.url} has {total:,} bytes; {expected_size:,} were expected. Nothing was kept.")
+        if not is_partial:
+            part.start(response.headers, total)
+        free = shutil.disk_usage(part.path.parent).free
+        if total is not None and total - have > free:
+            raise DataError(f"{part.path.parent} has {free:,} bytes free; the download needs {total - have:,} more.")
+        with open(part.path, "ab") as file:
             progress(have, total)
-    if total is not None and have > total:
-        part.discard()
-        raise DataError(f"{part.target.name}: more bytes came than were announced ({total:,}). Nothing was kept.")
+            while chunk := response.raw.read(CHUNK_BYTES):
+                file.write(chunk)
+                file.flush()  # reports a full disk now, before the bytes count as received
+                have += len(chunk)
+                progress(have, total)
+                if time.monotonic() > deadline:
+                    raise DownloadError(f"{part.url} took longer than {DEADLINE / 3600:g} hours.")
     if total is not None and have < total:
-        raise CutShort(f"{have:,} of {total:,} bytes came")
+        raise requests.ConnectionError(f"{have:,} of {total:,} bytes came")
 
 
-def _opened(path: Path, how: str) -> Any:
-    try:
-        return open(path, how)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
-
-
-def _read(answer: Any) -> bytes:
-    """The next bytes; CutShort where the network fails."""
-    try:
-        return bytes(answer.read(CHUNK))
-    except (OSError, HTTPException) as error:
-        raise CutShort(str(error) or type(error).__name__) from None
-
-
-def _accept(url: str, part: _Part, expected: Expected) -> Fetched:
-    """The whole file under its own name, if it is what was expected; else nothing of it stays."""
-    sums = checksums(part.path)
-    for name, wanted in expected.sums().items():
-        if sums[name] != wanted:
-            part.discard()
-            raise DataError(
-                f"{url} is not what was published: its {name} is {sums[name]}, {wanted} was expected. Nothing was "
-                "kept; fetch it again. If that does not help, the source has changed, or something on the way has."
-            )
-    size = part.size
-    if expected.size is not None and size != expected.size:
-        part.discard()
-        raise DataError(f"{url} has {size:,} bytes; {expected.size:,} were expected. Nothing was kept.")
-    about = json.dumps({"url": url, "sha256": sums["sha256"]})
-    write_text(part.whole, about)
-    os.replace(part.path, part.target)
-    part.discard()
-    return Fetched(part.target, url, size, sums["sha256"])
-
-
-def _kept(url: str, part: _Part, expected: Expected) -> Fetched | None:
-    """The file as an earlier call received it, where it is still that; else it goes."""
-    try:
-        about = json.loads(part.whole.read_text(encoding="utf-8"))
-        sums = checksums(part.target)
-        if about == {"url": url, "sha256": sums["sha256"]} and expected.sums().items() <= sums.items():
-            return Fetched(part.target, url, part.target.stat().st_size, sums["sha256"])
-    except (OSError, ValueError):
-        pass
-    part.target.unlink(missing_ok=True)
-    part.whole.unlink(missing_ok=True)
-    return None
-
-
-def checksums(path: Path) -> dict[str, str]:
-    """MD5 and SHA-256 of a file in hexadecimal. MD5 because publishers give it: against accidents, not attacks."""
-    digests = {"md5": hashlib.md5(usedforsecurity=False), "sha256": hashlib.sha256()}
-    with open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
-            for digest in digests.values():
-                digest.update(chunk)
-    return {name: digest.hexdigest() for name, digest in digests.items()}
-
-
-def _request(url: str, headers: Mapping[str, str] | None = None) -> urllib.request.Request:
+def _get(url: str, headers: dict[str, str] | None = None) -> requests.Response:
+    """Open a response without reading its body. DataError if the URL is not http or https."""
     from cordgt import __version__
 
     if urlsplit(url).scheme not in ("http", "https"):
-        raise DataError(f"{url} is no address on the web.")
+        raise DataError(f"{url} is not an http or https URL.")
+    # identity: sizes and ranges count the bytes of the file itself
     own = {"User-Agent": f"cordgt/{__version__}", "Accept-Encoding": "identity"}
-    return urllib.request.Request(url, headers={**own, **(headers or {})})
+    return requests.get(url, headers=own | (headers or {}), stream=True, timeout=TIMEOUT)
 
 
-def _mark(headers: Any) -> str | None:
-    """What tells this version of the file from another one; None where the server gives nothing strong."""
-    etag = headers.get("ETag")
-    return etag if etag and not etag.startswith("W/") else headers.get("Last-Modified")
-
-
-def _starts_at(content_range: str | None, have: int) -> bool:
-    return content_range is not None and content_range.replace("bytes ", "").startswith(f"{have}-")
-
-
-def _total(answer: Any, have: int) -> int | None:
-    length = answer.headers.get("Content-Length")
-    return have + int(length) if length is not None and length.isdecimal() else None
-
-
-def _check_size(url: str, total: int | None, expected: Expected, part: _Part) -> None:
-    if None not in (total, expected.size) and total != expected.size:
-        part.discard()
-        raise DataError(f"{url} has {total:,} bytes; {expected.size:,} were expected. Nothing was kept.")
-
-
-def _check_room(path: Path, total: int | None, have: int) -> None:
-    free = shutil.disk_usage(path.parent).free
-    if total is not None and total - have > free:
-        raise DataError(f"{path.parent} has room for {free:,} bytes, and {total - have:,} are still to come.")
-
-
-def _asked_to_wait(error: urllib.error.HTTPError) -> float:
-    asked = error.headers.get("Retry-After", "") if error.headers else ""
-    return float(asked) if asked.isdecimal() else 0.0
-
-
-def _refused(url: str, code: int) -> str:
-    gone = " It may have moved." if code in (403, 404, 410) else " Try again later."
-    return f"{url} cannot be fetched: the server answers {code}.{gone}"
-
-
-def _unreachable(url: str, error: Exception, have: int) -> str:
-    why = getattr(error, "reason", None) or error
-    told = f"{urlsplit(url).hostname} cannot be reached, or breaks off, after {TRIES} tries ({why})."
-    kept = f" {have:,} bytes are kept, and the same command goes on from there." if have else ""
-    return f"{told} Is there a network, or a proxy to set (https_proxy)?{kept}"
-
-
-def _silent(have: int, total: int | None) -> None:
-    """Tells nobody."""
+def _ignore(have: int, total: int | None) -> None:
+    """Report no progress."""

@@ -1,14 +1,13 @@
-"""Datasets by name: fetched or taken from a folder, converted, checked, and put where `by_name` finds them.
+"""Fetch a known dataset: download it or take local files, convert it, check it, and put it where `by_name` finds it.
 
-Everything is made in a folder of its own beside the target and renamed at the end: a dataset is there whole and
-checked, or not at all. ``source.json`` beside it says where it is from and what its files' checksums were.
+All work happens in a temporary folder beside the target, which is renamed at the end: a dataset is there complete and
+checked, or not at all. ``source.json`` beside it records its origin and the checksums of the original files.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,28 +19,30 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+from pooch import file_hash
 
 from cordgt.datasets import gowalla
 from cordgt.datasets.archives import Archive, is_archive
-from cordgt.datasets.by_name import KNOWN, data_folders, find, missing_labels
-from cordgt.datasets.download import Refused, Unreachable, checksums, download
-from cordgt.datasets.sources import DGB_NAMES, SOURCES, Source, remotes
+from cordgt.datasets.by_name import KNOWN, data_folders, describe_missing_labels, find
+from cordgt.datasets.download import DownloadError, download
+from cordgt.datasets.sources import SOURCES, list_remote_files
 from cordgt.errors import DataError, nearest
 from cordgt.events.describe import describe
 from cordgt.events.stream import EventStream
 from cordgt.files import exclusive
 from cordgt.reading.readers import NOT_LABELS, read_events
 
-ABOUT = "source.json"
-DOWNLOADS = ".downloads"  # in the data folder: what is on its way
-JODIE_LABEL = "3"  # where JODIE's files have their labels, whatever the column is called
+SOURCE_FILE = "source.json"
+DOWNLOADS = ".downloads"  # in the data folder: downloads in progress
+JODIE_LABEL = "3"  # position of the labels in JODIE's files, whatever the column's name
+FEATURE_SUFFIXES = (".npy", "_node.npy")
 
-Progress = Callable[[str, int, int | None], None]  # what, how much of it so far, and in all where known
+Progress = Callable[[str, int, int | None], None]  # what, how much of it so far, and in total if known
 
 
 @dataclass(frozen=True)
-class Result:
-    """A dataset that is there: its file, whether it was there before, and what it is like."""
+class FetchResult:
+    """A dataset in place: its file, whether it was there before, and its statistics."""
 
     path: Path
     was_here: bool
@@ -52,110 +53,107 @@ class Result:
 def fetch(
     name: str,
     *,
-    given: Path | None = None,
-    again: bool = False,
+    local: Path | None = None,
+    overwrite: bool = False,
     accept_different: bool = False,
     progress: Progress | None = None,
-) -> Result:
-    """Put the dataset of that name where it is found by name; nothing is done where it is there already.
+) -> FetchResult:
+    """Put a known dataset where it is found by name. Do nothing if it is there already.
 
     Args:
-        given: a folder or archive with files that were fetched by hand, in place of a download.
-        again: replace what is there.
-        accept_different: keep it though its numbers of nodes or links, or its checksum, are not those expected.
+        local: a folder or archive of files to use instead of a download.
+        overwrite: replace the dataset that is there.
+        accept_different: keep it even if its nodes, links, labels or checksum differ from those expected.
 
-    DataError where it cannot be had or is not what was published; then what was there before is as it was.
+    DataError if it cannot be fetched or is not as published; the dataset that was there before then stays.
     """
     if name not in SOURCES:
-        raise DataError(f"'{name}' cannot be fetched.{nearest(name, SOURCES)} These can: {', '.join(SOURCES)}.")
-    there = find(name)
-    if there is not None and not again:
-        stream = read_events(there, name=name)
-        return Result(there, True, _facts(name, stream), (*_left_out(stream), *_warned(name, stream)))
+        raise DataError(f"'{name}' cannot be fetched.{nearest(name, SOURCES)} Choose from: {', '.join(SOURCES)}.")
+    path = find(name)
+    if path is not None and not overwrite:
+        stream = read_events(path, name=name)
+        return FetchResult(path, True, _facts(name, stream), (*_label_notes(stream), *_label_warnings(name, stream)))
     base = data_folders()[0]
-    tell = progress or _silent
-    with _alone(base, name) as downloads:
-        _sweep(base, name)
-        files = _received(name, downloads, tell) if given is None else {p: str(p) for p in _given(name, given)}
+    progress = progress or _ignore
+    with _lock_downloads(base, name) as downloads:
+        _clean_up(base, name)
+        if local is None:
+            files = _download_files(name, downloads, progress)
+        else:
+            files = {path: str(path) for path in _find_local_files(name, local)}
         try:
-            made = _make(name, base, files, given, tell, accept_different)
+            result = _build(name, base, files, local, progress, accept_different)
         except DataError:
-            if SOURCES[name].kind == "jodie":  # published without a checksum: the file itself may be what is wrong
-                _empty(downloads)
+            if SOURCES[name].kind == "jodie":  # published without a checksum: the file itself may be wrong
+                shutil.rmtree(downloads, ignore_errors=True)
             raise
-        _empty(downloads)
-    return made
+        shutil.rmtree(downloads, ignore_errors=True)
+    return result
 
 
-def _empty(downloads: Path) -> None:
-    """Remove what was received; the folder itself is locked, and goes at the end."""
-    for file in downloads.iterdir():
-        file.unlink(missing_ok=True)
+def _clean_up(base: Path, name: str) -> None:
+    """Delete what a killed process left unfinished, and restore the dataset it was replacing."""
+    if not (base / name).exists() and (old := base / f".{name}.old").exists():
+        os.replace(old, base / name)
+    for folder in (base / f".{name}.old", base / f".{name}.part"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(base: Path, name: str) -> None:
-    """Remove what a process that was killed left half made, and put back what it had taken out of the way."""
-    for old in base.glob(f".{name}.*.old"):
-        if (old / "old").exists() and not (base / name).exists():
-            os.replace(old / "old", base / name)
-        shutil.rmtree(old, ignore_errors=True)
-    for part in base.glob(f".{name}.*.part"):
-        shutil.rmtree(part, ignore_errors=True)
+# -------------------- original files
 
 
-# -------------------- getting the files
-
-
-def _received(name: str, downloads: Path, progress: Progress) -> dict[Path, str]:
-    """The published files, downloaded, each with its address."""
-    found = {}
+def _download_files(name: str, downloads: Path, progress: Progress) -> dict[Path, str]:
+    """Download the published files; each path with its URL."""
+    files = {}
     try:
-        for remote in remotes(name):
-            target = downloads / remote.name
-            made = download(remote.url, target, remote.expected, partial(progress, remote.name))
-            found[made.path] = remote.url
-    except (Unreachable, Refused) as error:
-        place = SOURCES[name].place
-        raise type(error)(f"{error} Files fetched by hand from {place} are taken with --from DIR.") from None
-    return found
+        for remote in list_remote_files(name):
+            path = downloads / remote.name
+            report = partial(progress, remote.name)
+            download(remote.url, path, checksum=remote.checksum, size=remote.size, progress=report)
+            files[path] = remote.url
+    except DownloadError as error:
+        raise DownloadError(
+            f"{error} You can also get the files from {SOURCES[name].homepage} yourself and pass them with --from DIR."
+        ) from None
+    return files
 
 
-def _given(name: str, given: Path) -> list[Path]:
-    """The files of a dataset among those in a folder, or in an archive. DataError with what is missing."""
-    if not given.exists():
-        raise DataError(f"There is no folder {given}.")
-    if is_archive(given):
-        return [given]
-    if not given.is_dir():
-        raise DataError(f"{given} is neither a folder nor an archive (.zip, .tar, .tar.gz).")
+def _find_local_files(name: str, local: Path) -> list[Path]:
+    """The files of a dataset in a folder, or the archive itself. DataError with what is missing."""
+    if not local.exists():
+        raise DataError(f"There is no folder {local}.")
+    if is_archive(local):
+        return [local]
+    if not local.is_dir():
+        raise DataError(f"{local} is neither a folder nor an archive (.zip, .tar, .tar.gz).")
     source = SOURCES[name]
     if source.kind == "gowalla":
-        missing = [file for file in gowalla.FILES if not (given / file).is_file()]
+        missing = [file for file in gowalla.FILES if not (local / file).is_file()]
         if missing:
-            has = ", ".join(file for file in gowalla.FILES if file not in missing) or "none of its files"
-            raise DataError(f"{given} is incomplete for {name}: it has {has}, but not {', '.join(missing)}.")
-        return [given / file for file in gowalla.FILES]
-    looked = _looked_for(name, given)
-    found = next((path for path in looked if path.is_file()), None)
-    if found is None:
-        names = ", ".join(dict.fromkeys(path.name for path in looked))
-        raise DataError(f"{given} has no file of {name}: looked for {names}. They come from {source.place}.")
-    return [found]
+            raise DataError(f"{local} is incomplete for {name}: it lacks {', '.join(missing)}.")
+        return [local / file for file in gowalla.FILES]
+    candidates = _local_candidates(name, local)
+    path = next((path for path in candidates if path.is_file()), None)
+    if path is None:
+        names = ", ".join(dict.fromkeys(path.name for path in candidates))
+        raise DataError(f"{local} has no file of {name}: looked for {names}. Get them from {source.homepage}.")
+    return [path]
 
 
-def _looked_for(name: str, given: Path) -> list[Path]:
-    """Where a folder may hold a dataset, the best form first: ready, packed, as JODIE published it."""
-    called = dict.fromkeys((name, DGB_NAMES[name]))
-    folders = [given, *(given / k for k in called), given / "TG_network_datasets" / DGB_NAMES[name]]
-    ready = [folder / f"ml_{k}{end}" for k in called for folder in folders for end in (".csv", ".csv.gz")]
-    packed = [given / f"{k}.zip" for k in (*called, "TG_network_datasets")]
-    plain = [folder / f"{name}.csv" for folder in folders[:2]] if SOURCES[name].kind == "jodie" else []
-    return [*ready, *packed, *plain]
+def _local_candidates(name: str, local: Path) -> list[Path]:
+    """Where a folder may hold a dataset, the best form first: converted, archived, as JODIE published it."""
+    source = SOURCES[name]
+    names = dict.fromkeys((name, source.published_name))
+    folders = [local, *(local / k for k in names), local / "TG_network_datasets" / source.published_name]
+    converted = [folder / f"ml_{k}{end}" for k in names for folder in folders for end in (".csv", ".csv.gz")]
+    archived = [local / f"{k}.zip" for k in (*names, "TG_network_datasets")]
+    plain = [folder / f"{name}.csv" for folder in folders[:2]] if source.kind == "jodie" else []
+    return [*converted, *archived, *plain]
 
 
 @contextmanager
-def _alone(base: Path, name: str) -> Iterator[Path]:
-    """A folder for downloads of this dataset, kept until they are whole; DataError where another process fetches it."""
+def _lock_downloads(base: Path, name: str) -> Iterator[Path]:
+    """A folder for this dataset's downloads, removed when empty. DataError if another process is fetching it."""
     downloads = base / DOWNLOADS / name
     try:
         downloads.mkdir(parents=True, exist_ok=True)
@@ -166,160 +164,158 @@ def _alone(base: Path, name: str) -> Iterator[Path]:
             yield downloads
         finally:
             for folder in (downloads, downloads.parent):
-                with suppress(OSError):  # another dataset's downloads may have come meanwhile
+                with suppress(OSError):  # not empty: partial files, or another dataset's downloads
                     folder.rmdir()
 
 
-# -------------------- making the dataset
+# -------------------- conversion
 
 
-def _make(
-    name: str, base: Path, files: dict[Path, str], given: Path | None, progress: Progress, accept_different: bool
-) -> Result:
-    """Convert and check in a folder aside, then put it in its place. ``files``: each with its name for people."""
-    aside = base / f".{name}.{secrets.token_hex(4)}.part"
-    known_as = {aside: str(base), **files}
+def _build(
+    name: str, base: Path, files: dict[Path, str], local: Path | None, progress: Progress, accept_different: bool
+) -> FetchResult:
+    """Convert and check in a temporary folder, then move it into place. ``files``: each path with its display name."""
+    folder = base / f".{name}.part"
+    display = _DisplayNames({folder: str(base), **files})
     try:
-        with _in_known_names(known_as):
-            aside.mkdir()
-            sums = {path.name: checksums(path)["sha256"] for path in files}
-            _check_before(name, base, sums, accept_different)
-            written, notes = _convert(name, aside, known_as, list(files), progress, accept_different)
-            _check_complete(name, written, accept_different)
-            stream = read_events(written, name=name, label=_label(name, "label", accept_different))
+        with display.in_errors():
+            folder.mkdir()
+            checksums = {path.name: file_hash(str(path)) for path in files}
+            if not accept_different:
+                _check_unchanged(name, base, checksums)
+            conversion = _Conversion(name, folder, display, progress, accept_different)
+            path, notes = conversion.run(list(files))
+            stream = read_events(path, name=name, label=conversion.required_label("label"))
             facts = _facts(name, stream)
-            _check_counts(name, facts, accept_different)
-            _check_labels(name, stream, accept_different)
-        notes += tuple(_renamed(note, known_as) for note in _left_out(stream))
-        told = {"from": str(SOURCES[name].place if given is None else given.resolve()), "sha256": sums} | facts
-        told |= {"notes": notes} if notes else {}
-        (aside / ABOUT).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-        _put(aside, base / name)
-    except OSError as error:
-        # a file given by hand may be what cannot be read
-        place = _renamed(str(error.filename or base), known_as)
+            if not accept_different:
+                _check_published(name, path, stream, facts)
+        notes += [display.apply(note) for note in _label_notes(stream)]
+        origin = SOURCES[name].homepage if local is None else str(local.resolve())
+        about = {"from": origin, "sha256": checksums} | facts | ({"notes": notes} if notes else {})
+        (folder / SOURCE_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        _move_into_place(folder, base / name)
+    except OSError as error:  # of a local file too
+        place = display.apply(str(error.filename or base))
         raise DataError(f"{place} cannot be read or written: {error.strerror or error}.") from None
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return Result(base / name / written.name, False, facts, (*notes, *_warned(name, stream)))
+        shutil.rmtree(folder, ignore_errors=True)
+    return FetchResult(base / name / path.name, False, facts, (*notes, *_label_warnings(name, stream)))
 
 
-@contextmanager
-def _in_known_names(known_as: dict[Path, str]) -> Iterator[None]:
-    """Errors that name files on their way, which are gone when they are read, name them as people know them."""
+class _DisplayNames(dict[Path, str]):
+    """Temporary paths, each with the name that messages show for it."""
+
+    def apply(self, text: str) -> str:
+        for path in sorted(self, key=lambda p: len(str(p)), reverse=True):  # a file before its folder
+            text = text.replace(str(path), self[path])
+        return text
+
+    @contextmanager
+    def in_errors(self) -> Iterator[None]:
+        """Show display names in a DataError: the temporary files are gone when it is read."""
+        try:
+            yield
+        except DataError as error:
+            raise DataError(self.apply(str(error))) from None
+
+
+def _move_into_place(folder: Path, target: Path) -> None:
+    """Rename ``folder`` to ``target``. If that fails, the dataset that was there stays; see also `_clean_up`."""
+    old = target.with_name(f".{target.name}.old")
     try:
-        yield
-    except DataError as error:
-        raise DataError(_renamed(str(error), known_as)) from None
+        if target.exists():
+            os.replace(target, old)
+        os.replace(folder, target)
+    finally:  # after Ctrl-C too
+        if old.exists() and not target.exists():
+            os.replace(old, target)
+    shutil.rmtree(old, ignore_errors=True)
 
 
-def _renamed(words: str, known_as: dict[Path, str]) -> str:
-    for path in sorted(known_as, key=lambda p: len(str(p)), reverse=True):  # a file before the folder it is in
-        words = words.replace(str(path), known_as[path])
-    return words
+@dataclass(frozen=True)
+class _Conversion:
+    """Writes ``ml_NAME.csv`` and its features into ``folder``. New files get their display names."""
+
+    name: str
+    folder: Path
+    display: _DisplayNames
+    progress: Progress
+    accept_different: bool
+
+    def run(self, files: Sequence[Path]) -> tuple[Path, list[str]]:
+        """The path of ``ml_NAME.csv``, and notes on what was left out."""
+        self.progress("converting", 0, None)
+        first = files[0]
+        if SOURCES[self.name].kind == "gowalla":
+            return self._filter_checkins(files), []
+        if is_archive(first):
+            return self._extract_converted(first), []
+        if first.name.startswith("ml_"):
+            return self._copy_converted(first), []
+        stream = read_events(first, name=self.name, label=self.required_label(JODIE_LABEL))
+        notes = [self.display.apply(note) for note in _label_notes(stream)]
+        return write_published(stream, self.folder, self.name, unreadable_labels=bool(notes)), notes
+
+    def required_label(self, column: str) -> str | None:
+        """The label column if it is required, so that an unreadable label is an error with its line; else None."""
+        return column if KNOWN[self.name].labelled and not self.accept_different else None
+
+    def _filter_checkins(self, files: Sequence[Path]) -> Path:
+        source = files[0].parent
+        if is_archive(files[0]):
+            archive, source = Archive(files[0]), self.folder
+            missing = sorted(set(gowalla.FILES).difference(archive.names()))
+            if missing:
+                raise DataError(f"{files[0]} is incomplete: it has no {', '.join(missing)}.")
+            for file in gowalla.FILES:
+                self._extract(archive, file, file)
+        stream = gowalla.filter_checkins(source, self.name, lambda n: self.progress("reading check-ins", n, None))
+        for file in gowalla.FILES:
+            (self.folder / file).unlink(missing_ok=True)
+        return write_published(stream, self.folder, self.name)
+
+    def _extract_converted(self, path: Path) -> Path:
+        """Extract the published layout from an archive, and rename it to NAME."""
+        archive, published_name = Archive(path), SOURCES[self.name].published_name
+        members = archive.names()
+        stem = next((k for k in (f"ml_{published_name}", f"ml_{self.name}") if f"{k}.csv" in members), None)
+        if stem is None:
+            raise DataError(f"{path} has no file of {self.name}: looked for ml_{published_name}.csv in it.")
+        for suffix in (".csv", *FEATURE_SUFFIXES):
+            if f"{stem}{suffix}" in members:
+                self._extract(archive, f"{stem}{suffix}", f"ml_{self.name}{suffix}")
+        return self.folder / f"ml_{self.name}.csv"
+
+    def _extract(self, archive: Archive, member: str, name: str) -> None:
+        target = self.folder / name
+        self.display[target] = f"{member} in {self.display[archive.path]}"
+        archive.extract(member, target)
+
+    def _copy_converted(self, path: Path) -> Path:
+        """Copy a file in the published layout and the features beside it, and rename them to NAME."""
+        stem, _, compression = path.name.partition(".csv")
+        target = self.folder / f"ml_{self.name}.csv{compression}"
+        features = {self.folder / f"ml_{self.name}{k}": path.with_name(f"{stem}{k}") for k in FEATURE_SUFFIXES}
+        for copy, original in {target: path, **features}.items():
+            if copy == target or original.is_file():
+                self.display[copy] = str(original)
+                shutil.copyfile(original, copy)
+        return target
 
 
-def _put(aside: Path, target: Path) -> None:
-    """Take the place of what is there, which stays until the new one is whole."""
-    if not target.exists():
-        os.replace(aside, target)
-        return
-    old = target.parent / f".{target.name}.{secrets.token_hex(4)}.old"
-    old.mkdir()
-    os.replace(target, old / "old")
-    try:
-        os.replace(aside, target)
-    except BaseException:  # Ctrl-C too
-        if not target.exists():
-            os.replace(old / "old", target)
-        raise
-    finally:
-        if target.exists():  # else what was there is still in ``old``, and the next call puts it back
-            shutil.rmtree(old, ignore_errors=True)
+def write_published(stream: EventStream, folder: Path, name: str, *, unreadable_labels: bool = False) -> Path:
+    """Write a stream of users and items in the published layout: ``,u,i,ts,label,idx``.
 
-
-def _convert(
-    name: str,
-    folder: Path,
-    known_as: dict[Path, str],
-    files: Sequence[Path],
-    progress: Progress,
-    accept_different: bool,
-) -> tuple[Path, tuple[str, ...]]:
-    """``ml_NAME.csv`` and what belongs to it in ``folder``, from the published files; and what was left out.
-
-    Whatever is made on the way gets its place in ``known_as``.
+    Users count from 1, items follow. Within each side the numbers follow the original ids, as in other published
+    files. Features go to ``ml_NAME.npy``, row 0 unused. A stream without labels gets zeros, as others publish it;
+    with ``unreadable_labels`` it gets empty labels, because a zero would look like a label.
     """
-    source = SOURCES[name]
-    progress("converting", 0, None)
-    if source.kind == "gowalla" and is_archive(files[0]):
-        files = _unpacked(files[0], gowalla.FILES, folder, known_as)
-    if source.kind == "gowalla":
-        stream = gowalla.cut_checkins(files[0].parent, name, lambda n: progress("reading check-ins", n, None))
-        for path in files:
-            if path.parent == folder:
-                path.unlink()
-        return write_published(stream, folder, name), ()
-    if is_archive(files[0]):
-        return _from_archive(name, source, files[0], folder, known_as), ()
-    if files[0].name.startswith("ml_"):
-        return _copied(name, files[0], folder, known_as), ()
-    stream = read_events(files[0], name=name, label=_label(name, JODIE_LABEL, accept_different))
-    notes = tuple(_renamed(note, known_as) for note in _left_out(stream))
-    return write_published(stream, folder, name, labels_lost=bool(notes)), notes
-
-
-def _from_archive(name: str, source: Source, path: Path, folder: Path, known_as: dict[Path, str]) -> Path:
-    """The published layout out of an archive, under our name."""
-    archive = Archive(path)
-    inside = archive.names()
-    stem = next((k for k in (f"ml_{source.called}", f"ml_{name}") if f"{k}.csv" in inside), None)
-    if stem is None:
-        raise DataError(f"{path} has no file of {name}: looked for ml_{source.called}.csv in it.")
-    for ending in (".csv", ".npy", "_node.npy"):
-        if f"{stem}{ending}" in inside:
-            target = folder / f"ml_{name}{ending}"
-            known_as[target] = f"{stem}{ending} in {known_as[path]}"
-            archive.take(f"{stem}{ending}", target)
-    return folder / f"ml_{name}.csv"
-
-
-def _unpacked(path: Path, names: Sequence[str], folder: Path, known_as: dict[Path, str]) -> list[Path]:
-    archive = Archive(path)
-    inside = set(archive.names())
-    missing = [k for k in names if k not in inside]
-    if missing:
-        raise DataError(f"{path} is incomplete: it has no {', '.join(missing)}.")
-    for k in names:
-        known_as[folder / k] = f"{k} in {known_as[path]}"
-        archive.take(k, folder / k)
-    return [folder / k for k in names]
-
-
-def _copied(name: str, path: Path, folder: Path, known_as: dict[Path, str]) -> Path:
-    """A file in the published layout and the features beside it, under our name."""
-    stem, packed = path.name.partition(".csv")[0], path.name.endswith(".gz")
-    target = folder / f"ml_{name}.csv{'.gz' if packed else ''}"
-    beside = {folder / f"ml_{name}{ending}": path.with_name(f"{stem}{ending}") for ending in (".npy", "_node.npy")}
-    for copy, original in {target: path, **beside}.items():
-        if copy == target or original.is_file():
-            known_as[copy] = str(original)
-            shutil.copyfile(original, copy)
-    return target
-
-
-def write_published(stream: EventStream, folder: Path, name: str, *, labels_lost: bool = False) -> Path:
-    """A stream of users and items in the published layout: ``,u,i,ts,label,idx``, users from 1, items after them.
-
-    Within each side the numbers follow the original ids, as in the files that others publish. Features go to
-    ``ml_NAME.npy``, row 0 unused. Where there are no labels they are 0, as others have it; with ``labels_lost`` there
-    were some that could not be read, and they are left empty: a 0 would look like one.
-    """
-    u, n_src = _ranked(stream, stream.src)
-    i, _ = _ranked(stream, stream.dst)
+    u, n_src = _rank_ids(stream, stream.src)
+    i, _ = _rank_ids(stream, stream.dst)
     rows = np.arange(stream.n_events)
-    none = pa.nulls(stream.n_events, pa.int64()) if labels_lost else np.zeros(stream.n_events, np.int64)
-    label = none if stream.label is None else stream.label
+    label = stream.label
+    if label is None:
+        label = pa.nulls(stream.n_events, pa.int64()) if unreadable_labels else np.zeros(stream.n_events, np.int64)
     columns = {"": rows, "u": u + 1, "i": i + 1 + n_src, "ts": stream.t, "label": label, "idx": rows + 1}
     path = folder / f"ml_{name}.csv"
     pyarrow.csv.write_csv(
@@ -330,94 +326,77 @@ def write_published(stream: EventStream, folder: Path, name: str, *, labels_lost
     return path
 
 
-def _ranked(stream: EventStream, column: np.ndarray) -> tuple[np.ndarray, int]:
-    """Each node of one side by the rank of its id among those of that side, and how many there are."""
-    nodes, which = np.unique(column, return_inverse=True)
+def _rank_ids(stream: EventStream, column: np.ndarray) -> tuple[np.ndarray, int]:
+    """(E,) the rank of each node's id among the ids of its side, and the number of nodes on that side."""
+    nodes, inverse = np.unique(column, return_inverse=True)
     names = np.array(stream.ids.take(nodes).to_pylist())
     rank = np.empty(len(nodes), np.int64)
     rank[np.argsort(names, kind="stable")] = np.arange(len(nodes))
-    return rank[which], len(nodes)
+    return rank[inverse], len(nodes)
 
 
-# -------------------- checking it
+# -------------------- checks
 
 
-def _label(name: str, column: str, accept_different: bool) -> str | None:
-    """The column to insist on, so that a label that cannot be read is an error with its line; None: not needed."""
-    return column if KNOWN[name].labelled and not accept_different else None
-
-
-def _left_out(stream: EventStream) -> list[str]:
-    """What the reader says of labels that it did not take."""
+def _label_notes(stream: EventStream) -> list[str]:
+    """The reader's notes on labels that it could not read."""
     return [note for note in stream.notes if NOT_LABELS in note]
 
 
-def _warned(name: str, stream: EventStream) -> list[str]:
-    """What is wrong with the labels of a dataset that should have some, though it was accepted."""
-    missing = missing_labels(name, stream)
-    return [f"{name}: {missing}. Nodes cannot be classified by it."] if missing else []
-
-
-def _check_labels(name: str, stream: EventStream, accept_different: bool) -> None:
-    missing = missing_labels(name, stream)
-    if missing and not accept_different:
-        raise DataError(
-            f"This is not {name} as published: {missing}. It was not put in place. --accept-different keeps it."
-        )
+def _label_warnings(name: str, stream: EventStream) -> list[str]:
+    """A warning if an accepted dataset lacks the labels it is published with."""
+    missing = describe_missing_labels(name, stream)
+    return [f"{name}: {missing}. Node classification is not possible."] if missing else []
 
 
 def _facts(name: str, stream: EventStream) -> dict[str, Any]:
-    """What is there beside what is published. Intensity is only shown: the paper's for LastFM does not fit its data."""
+    """Statistics of a dataset beside the published ones.
+
+    Intensity is not checked: the paper's value for LastFM does not fit its own data.
+    """
     found, known = describe(stream), KNOWN[name]
+    keys = ("nodes", "links", "link_attributes", "intensity")
+    measured = (found["nodes"], found["events"], found["edge_features"], found["intensity"])
     return {
         "name": name,
-        "nodes": found["nodes"],
-        "links": found["events"],
-        "link_attributes": found["edge_features"],
-        "intensity": found["intensity"],
-        "published": {
-            "nodes": known.nodes,
-            "links": known.links,
-            "link_attributes": known.link_attributes,
-            "intensity": known.intensity,
-        },
+        **dict(zip(keys, measured, strict=True)),
+        "published": {key: getattr(known, key) for key in keys},
     }
 
 
-def _check_complete(name: str, written: Path, accept_different: bool) -> None:
-    """DataError where the features that belong to a dataset are not beside its events."""
-    features = written.with_name(f"ml_{name}.npy")
-    if KNOWN[name].link_attributes and not features.exists() and not accept_different:
-        n = KNOWN[name].link_attributes
+def _check_published(name: str, path: Path, stream: EventStream, facts: dict[str, Any]) -> None:
+    """DataError if features are missing, or if nodes, links or labels differ from the published dataset."""
+    n_features, published = KNOWN[name].link_attributes, facts["published"]
+    if n_features and not path.with_name(f"ml_{name}.npy").exists():
         raise DataError(
-            f"These files of {name} are incomplete: there are events, but not their {n} features "
-            f"(ml_{SOURCES[name].called}.npy beside them). --accept-different takes the events alone."
+            f"These files of {name} are incomplete: the {n_features} features of the events are missing "
+            f"(ml_{SOURCES[name].published_name}.npy). --accept-different takes the events alone."
+        )
+    counts = [(facts[key], published[key], key) for key in ("nodes", "links")]
+    wrong = [f"{here:,} {key} (published: {there:,})" for here, there, key in counts if here != there]
+    missing = describe_missing_labels(name, stream)
+    wrong += [missing] if missing else []
+    if wrong:
+        raise DataError(
+            f"This is not {name} as published: {', '.join(wrong)}. It was not put in place. --accept-different keeps "
+            "it, with a note whenever it is read."
         )
 
 
-def _check_counts(name: str, facts: dict[str, Any], accept_different: bool) -> None:
-    there = facts["published"]
-    wrong = [f"{facts[k]:,} {k} ({there[k]:,} are published)" for k in ("nodes", "links") if facts[k] != there[k]]
-    if wrong and not accept_different:
-        raise DataError(
-            f"This is not {name} as published: it has {' and '.join(wrong)}. It was not put in place. "
-            "--accept-different keeps it, and it is said to differ whenever it is read."
-        )
-
-
-def _check_before(name: str, base: Path, sums: dict[str, str], accept_different: bool) -> None:
-    """Where files of the same name were fetched before, they must be the same: trusted on first use."""
+def _check_unchanged(name: str, base: Path, checksums: dict[str, str]) -> None:
+    """DataError if an original file differs from the one of that name fetched before (trust on first use)."""
     try:
-        before = json.loads((base / name / ABOUT).read_text(encoding="utf-8"))["sha256"]
-        changed = [k for k, v in sums.items() if k in before and before[k] != v]
+        before = json.loads((base / name / SOURCE_FILE).read_text(encoding="utf-8"))["sha256"]
+        changed = [k for k, v in checksums.items() if k in before and before[k] != v]
     except (OSError, ValueError, KeyError, TypeError):
         return
-    if changed and not accept_different:
+    if changed:
+        file = changed[0]
         raise DataError(
-            f"{changed[0]} is not the file it was when {name} was fetched before: its SHA-256 is {sums[changed[0]]}, "
-            f"and was {before[changed[0]]}. What is there stays. --accept-different takes the new one."
+            f"{file} has changed since {name} was fetched before: its SHA-256 is {checksums[file]}, and was "
+            f"{before[file]}. The dataset in place stays. --accept-different takes the new file."
         )
 
 
-def _silent(what: str, have: int, total: int | None) -> None:
-    """Tells nobody."""
+def _ignore(what: str, have: int, total: int | None) -> None:
+    """Report no progress."""

@@ -1,14 +1,13 @@
-"""Where known datasets are published, and how their files are called there."""
+"""Where each known dataset is published, and the names of its files there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from cordgt.datasets.download import Expected, Refused, read_json
+from cordgt.datasets.download import DownloadError, read_json
 from cordgt.datasets.gowalla import FILES as GOWALLA_FILES
 
-# The publishers' own lists of files, with sizes and checksums. SNAP has none.
+# The publishers' lists of files, with sizes and checksums. SNAP publishes none.
 ZENODO = "https://zenodo.org/api/records/7213796"  # DGB, "Towards Better Evaluation for Dynamic Link Prediction"
 FIGSHARE = "https://api.figshare.com/v2/articles/22126586"  # Gowalla with categories: 36,001,959 check-ins
 SNAP = "https://snap.stanford.edu/jodie"
@@ -18,73 +17,73 @@ SNAP = "https://snap.stanford.edu/jodie"
 class Source:
     """A dataset's published files.
 
-    ``kind`` says how they are converted: "jodie" (``user,item,time,label,features``), "dgb" (an archive of
-    ``ml_NAME.csv`` and its features) or "gowalla" (check-ins to be cut).
+    ``kind`` selects the conversion: "jodie" (``user,item,time,label,features``), "dgb" (an archive with
+    ``ml_NAME.csv`` and its features) or "gowalla" (check-ins to be filtered).
     """
 
     kind: str
-    called: str  # the dataset's name in the published files
-    place: str  # where to read about them
+    published_name: str  # the dataset's name in the published files
+    homepage: str
 
 
+_DGB_PAGE = "https://zenodo.org/records/7213796"
+_GOWALLA_PAGE = "https://figshare.com/articles/dataset/gowalla_data/22126586"
 SOURCES: dict[str, Source] = {
     **{name: Source("jodie", name, f"{SNAP}/{name}.csv") for name in ("reddit", "wikipedia", "lastfm", "mooc")},
-    "uci": Source("dgb", "uci", "https://zenodo.org/records/7213796"),
-    "enron": Source("dgb", "enron", "https://zenodo.org/records/7213796"),
-    "social_evolution": Source("dgb", "SocialEvo", "https://zenodo.org/records/7213796"),
-    "flights": Source("dgb", "Flights", "https://zenodo.org/records/7213796"),
-    "food": Source("gowalla", "food", "https://figshare.com/articles/dataset/gowalla_data/22126586"),
-    "outdoors": Source("gowalla", "outdoors", "https://figshare.com/articles/dataset/gowalla_data/22126586"),
+    "uci": Source("dgb", "uci", _DGB_PAGE),
+    "enron": Source("dgb", "enron", _DGB_PAGE),
+    "social_evolution": Source("dgb", "SocialEvo", _DGB_PAGE),
+    "flights": Source("dgb", "Flights", _DGB_PAGE),
+    "food": Source("gowalla", "food", _GOWALLA_PAGE),
+    "outdoors": Source("gowalla", "outdoors", _GOWALLA_PAGE),
 }
-# What the DGB archive calls the others: a folder fetched by hand may hold these instead.
-DGB_NAMES = {name: source.called for name, source in SOURCES.items() if source.kind != "gowalla"}
 
 
 @dataclass(frozen=True)
-class Remote:
-    """A file to fetch."""
+class RemoteFile:
+    """A file to download; ``checksum`` (``md5:…``) and ``size`` in bytes are None if the publisher gives none."""
 
     name: str
     url: str
-    expected: Expected
+    checksum: str | None = None
+    size: int | None = None
 
 
-def remotes(name: str) -> list[Remote]:
-    """The files of a dataset as its publisher lists them now. Refused where it lists them no more."""
+def list_remote_files(name: str) -> list[RemoteFile]:
+    """The files of a dataset in the publisher's current list. DownloadError if the list has changed."""
     source = SOURCES[name]
     if source.kind == "jodie":
-        return [Remote(f"{name}.csv", f"{SNAP}/{name}.csv", Expected())]
-    wanted = [f"{source.called}.zip"] if source.kind == "dgb" else list(GOWALLA_FILES)
-    listed = _zenodo(read_json(ZENODO)) if source.kind == "dgb" else _figshare(read_json(FIGSHARE))
-    missing = [file for file in wanted if file not in listed]
-    if missing:
-        raise Refused(f"{source.place} does not list {missing[0]} any more.")
-    return [listed[file] for file in wanted]
+        return [RemoteFile(f"{name}.csv", f"{SNAP}/{name}.csv")]
+    if source.kind == "dgb":
+        wanted, listing = [f"{source.published_name}.zip"], _list_zenodo()
+    else:
+        wanted, listing = list(GOWALLA_FILES), _list_figshare()
+    files = {file.name: file for file in listing}
+    for file_name in wanted:
+        if file_name not in files:
+            raise DownloadError(f"{source.homepage} no longer lists {file_name}.")
+    return [files[file_name] for file_name in wanted]
 
 
-def _zenodo(given: Any) -> dict[str, Remote]:
-    """Files of a Zenodo record: ``{"files": [{"key", "size", "checksum": "md5:…", "links": {"self"}}]}``."""
+def _list_zenodo() -> list[RemoteFile]:
+    """Files of the Zenodo record: ``{"files": [{"key", "size", "checksum": "md5:…", "links": {"self"}}]}``."""
+    record = read_json(ZENODO)
     try:
-        return {
-            str(f["key"]): Remote(
-                str(f["key"]),
-                str(f["links"]["self"]),
-                Expected(int(f["size"]), md5=str(f["checksum"]).removeprefix("md5:")),
-            )
-            for f in given["files"]
-        }
+        return [
+            RemoteFile(str(f["key"]), str(f["links"]["self"]), str(f["checksum"]), int(f["size"]))
+            for f in record["files"]
+        ]
     except (KeyError, TypeError, ValueError):
-        raise Refused(f"{ZENODO} does not answer as it used to.") from None
+        raise DownloadError(f"{ZENODO} does not answer as it used to.") from None
 
 
-def _figshare(given: Any) -> dict[str, Remote]:
-    """Files of a Figshare article: ``{"files": [{"name", "size", "computed_md5", "download_url"}]}``."""
+def _list_figshare() -> list[RemoteFile]:
+    """Files of the Figshare article: ``{"files": [{"name", "size", "computed_md5", "download_url"}]}``."""
+    article = read_json(FIGSHARE)
     try:
-        return {
-            str(f["name"]): Remote(
-                str(f["name"]), str(f["download_url"]), Expected(int(f["size"]), md5=str(f["computed_md5"]))
-            )
-            for f in given["files"]
-        }
+        return [
+            RemoteFile(str(f["name"]), str(f["download_url"]), f"md5:{f['computed_md5']}", int(f["size"]))
+            for f in article["files"]
+        ]
     except (KeyError, TypeError, ValueError):
-        raise Refused(f"{FIGSHARE} does not answer as it used to.") from None
+        raise DownloadError(f"{FIGSHARE} does not answer as it used to.") from None

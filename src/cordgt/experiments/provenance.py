@@ -69,7 +69,7 @@ def about_stream(name: str, stream: EventStream) -> dict[str, Any]:
         "edge_features": stream.edge_dim,
         "node_features": stream.node_dim,
         "fingerprint": fingerprint(stream),
-        "differs": by_name.difference(name, stream),
+        "differs": by_name.describe_difference(name, stream),
     }
 
 

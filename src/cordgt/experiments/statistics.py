@@ -18,7 +18,7 @@ COMPARED = {"nodes": "nodes", "events": "links", "edge_features": "link_attribut
 
 def all_datasets() -> tuple[str, ...]:
     """The paper's, whether at hand or not, then the others that are found by name."""
-    others = [k.name for k in by_name.list_known() if k.path is not None]
+    others = [k.name for k in by_name.list_datasets() if k.path is not None]
     return tuple(dict.fromkeys([*paper.figures()["datasets"], *others]))
 
 

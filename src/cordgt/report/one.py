@@ -142,7 +142,7 @@ def _against(ap: float | None, floor: tuple[str, float] | None) -> str:
 
 def _cautions(look: Look) -> list[str]:
     """What a reader should know before trusting the numbers."""
-    said = by_name.differences_in(look.task.stream.notes)
+    said = by_name.select_differences(look.task.stream.notes)
     asked = look.asked
     if look.model.ranks:
         ranked = "" if "mrr" in look.metrics["test"]["transductive"] else " (`--set ranking=100`)"
