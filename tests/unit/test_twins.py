@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cordgt.datasets import by_name
-from cordgt.datasets.twins import TWINS, draw, is_twin, twin_stream
+from cordgt.datasets.twins import TWINS, is_twin, sample_events, twin_stream
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream
 
@@ -53,20 +53,20 @@ def test_a_twin_is_exactly_as_large(name: str) -> None:
 @pytest.mark.parametrize("name", TWINS)
 def test_small_versions(name: str) -> None:
     twin = TWINS[name].scaled(0.02)
-    src, dst, t = draw(twin, seed=3)
+    src, dst, t = sample_events(twin, seed=3)
     assert len(src) == len(dst) == len(t) == twin.events
     assert len(np.unique(np.concatenate([src, dst]))) == twin.nodes
     assert len(np.unique(src * twin.nodes + dst)) == twin.pairs
     assert not (src == dst).any()
-    again = draw(twin, seed=3)
+    again = sample_events(twin, seed=3)
     assert all((a == b).all() for a, b in zip((src, dst, t), again, strict=True))
-    assert (draw(twin, seed=4)[0] != src).any()
+    assert (sample_events(twin, seed=4)[0] != src).any()
 
 
 @pytest.mark.parametrize("name", SKEW)
 def test_skew_is_like_that_of_the_nearest_real_stream(name: str) -> None:
     twin = TWINS[name].scaled(0.1) if name == "outdoors-twin" else TWINS[name]
-    src, dst, _ = draw(twin)
+    src, dst, _ = sample_events(twin)
     of_pair = np.unique(src * twin.nodes + dst, return_counts=True)[1]
     found = gini(np.bincount(src)), gini(np.bincount(dst)), gini(of_pair)
     # a page of Wikipedia was chosen for its many edits, which makes its destinations more alike than a twin's

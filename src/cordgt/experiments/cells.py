@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cordgt.datasets import by_name
-from cordgt.datasets.twins import ENDING, TWINS
+from cordgt.datasets.twins import SUFFIX, TWINS
 from cordgt.errors import DataError, SettingError, nearest
 from cordgt.files import is_still, write_text
 from cordgt.models import MODELS
@@ -309,7 +309,7 @@ def none_at_hand(names: Sequence[str]) -> str:
 
 def twin_where_missing(data: str) -> str:
     """A dataset's name; its twin's where it is not at hand and has one."""
-    twin = f"{data}{ENDING}"
+    twin = f"{data}{SUFFIX}"
     return twin if twin in TWINS and not at_hand(data) else data
 
 
