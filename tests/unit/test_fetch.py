@@ -364,9 +364,9 @@ def test_labels_are_never_lost_without_a_word(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(DataError, match=rf"{given}/mooc.csv, line 4: the label '0.X' is not a number"):
         fetch("mooc", local=given)
     assert left(tmp_path / "data") == []
-    told = fetch("lastfm", local=given).notes  # which has no labels that anybody asks for
-    assert len(told) == 1 and f"{given}/lastfm.csv, line 4: the label '0.X' is not a number" in told[0]
-    assert "left out" in told[0]
+    notes = fetch("lastfm", local=given).notes  # which has no labels that anybody asks for
+    assert len(notes) == 1 and f"{given}/lastfm.csv, line 4: the label '0.X' is not a number" in notes[0]
+    assert "left out" in notes[0]
     assert not np.isfinite(by_name.load("lastfm").label).any()
     kept = fetch("mooc", local=given, accept_different=True)
     assert "line 4" in kept.notes[0] and kept.notes[1].startswith("mooc: no labels (published: 0 and 1)")

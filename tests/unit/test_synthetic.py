@@ -9,23 +9,23 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from cordgt.datasets.synthetic import DAY, Habits, Synthetic, Truth, synthetic_stream
+from cordgt.datasets.synthetic import DAY, Excitation, GroundTruth, SyntheticStream, synthetic_stream
 from cordgt.errors import SettingError
 
 SMALL = {"nodes": 30, "events": 300}
 
 
 @cache
-def middling(seed: int = 0) -> Synthetic:
+def middling(seed: int = 0) -> SyntheticStream:
     return synthetic_stream(nodes=90, events=3000, seed=seed)
 
 
 @cache
-def full(seed: int = 0) -> Synthetic:
+def full(seed: int = 0) -> SyntheticStream:
     return synthetic_stream(seed=seed)
 
 
-def with_events(truth: Truth, keep: np.ndarray) -> Truth:
+def with_events(truth: GroundTruth, keep: np.ndarray) -> GroundTruth:
     return dataclasses.replace(truth, src=truth.src[keep], dst=truth.dst[keep], t=truth.t[keep])
 
 
@@ -44,7 +44,7 @@ def test_same_seed_same_stream() -> None:
 def test_sizes(nodes: int, events: int) -> None:
     made = synthetic_stream(nodes=nodes, events=events)
     assert made.stream.n_events == events
-    assert made.stream.n_nodes <= nodes == len(made.truth.base)
+    assert made.stream.n_nodes <= nodes == len(made.truth.base_rate)
     assert made.stream.t.dtype == np.int64
     assert (made.stream.src != made.stream.dst).all()
 
@@ -68,9 +68,9 @@ def test_has_ties_repeats_and_both_directions() -> None:
 
 def test_newcomers_meet_nobody_before_they_join() -> None:
     stream, truth = full().stream, full().truth
-    assert (stream.t >= truth.joined[stream.src]).all()
-    assert (stream.t >= truth.joined[stream.dst]).all()
-    assert (truth.joined[: stream.n_nodes] > 0).sum() > 50
+    assert (stream.t >= truth.join_time[stream.src]).all()
+    assert (stream.t >= truth.join_time[stream.dst]).all()
+    assert (truth.join_time[: stream.n_nodes] > 0).sum() > 50
 
 
 @pytest.mark.parametrize(
@@ -82,19 +82,21 @@ def test_impossible_settings_are_refused(wrong: dict[str, int]) -> None:
         synthetic_stream(**wrong)
 
 
-def test_habits_that_run_away_are_refused() -> None:
-    with pytest.raises(SettingError, match="run away"):
-        Habits(again=0.6, closing=0.2)
+def test_an_unstable_process_is_refused() -> None:
+    with pytest.raises(SettingError, match="not stable"):
+        Excitation(repetition=0.6, closure=0.2)
 
 
 # --- the intensity ---
 
 
 def test_intensity_by_hand() -> None:
-    habits = Habits(again=0.5, again_after=10, closing=0.2, closing_after=4, lately=100)
+    excitation = Excitation(repetition=0.5, repetition_delay=10, closure=0.2, closure_delay=4, recent_window=100)
     base = np.array([[0, 1, 2, 3], [1, 0, 4, 5], [2, 4, 0, 6], [3, 5, 6, 0]]) * 1e-4
     src, dst, t = np.array([1, 0, 2]), np.array([2, 1, 1]), np.array([5, 20, 20])
-    truth = Truth(base, np.array([1.0, 3.0, 1.0, 1.0]), np.zeros(4, int), np.array([0, 0, 0, 30]), habits, src, dst, t)
+    truth = GroundTruth(
+        base, np.array([1.0, 3.0, 1.0, 1.0]), np.zeros(4, int), np.array([0, 0, 0, 30]), excitation, src, dst, t
+    )
 
     def again(*ago: int) -> float:
         return sum(0.5 * 0.1 * 0.9 ** (seconds - 1) for seconds in ago)
@@ -120,7 +122,7 @@ def test_intensity_sees_only_what_came_before() -> None:
     truth = synthetic_stream(**SMALL, seed=3).truth
     rng = np.random.default_rng(0)
     cuts = np.append(rng.integers(1, len(truth.t), 12), np.flatnonzero(np.diff(truth.t) == 0))
-    everyone = np.arange(len(truth.base))
+    everyone = np.arange(len(truth.base_rate))
     for at in truth.t[cuts]:
         earlier = truth.t < at
         later = dataclasses.replace(
@@ -137,14 +139,14 @@ def test_intensity_before_any_event_is_the_base_rate() -> None:
     truth = synthetic_stream(**SMALL).truth
     empty = with_events(truth, truth.t < 0)
     both = empty.intensity(1, 2, 90 * DAY) + empty.intensity(2, 1, 90 * DAY)
-    np.testing.assert_allclose(both, truth.base[1, 2])
+    np.testing.assert_allclose(both, truth.base_rate[1, 2])
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_events_come_at_the_stated_rate(seed: int) -> None:
     """The intensity of all pairs, summed over time, is the number of events, up to chance: three times 1 in 50."""
     truth = middling(seed).truth
-    everyone = np.arange(len(truth.base))
+    everyone = np.arange(len(truth.base_rate))
     n_seconds = 400
     at = (np.arange(n_seconds) + np.random.default_rng(1).random(n_seconds)) * truth.t[-1] / n_seconds
     rates = [truth.intensity(everyone[:, None], everyone, int(second)).sum() for second in at]
@@ -155,7 +157,7 @@ def test_events_come_at_the_stated_rate(seed: int) -> None:
 def test_partners_are_chosen_with_the_stated_probability(seed: int) -> None:
     """Of all events, as many go to partners of each kind as the probabilities say, within four standard deviations."""
     truth = middling(seed).truth
-    n, everyone = len(truth.t), np.arange(len(truth.base))
+    n, everyone = len(truth.t), np.arange(len(truth.base_rate))
     rates = truth.intensity(truth.src[:, None], everyone, truth.t[:, None])  # (E, N)
     probability = rates / rates.sum(axis=1, keepdims=True)
     chosen = everyone == truth.dst[:, None]
@@ -163,15 +165,15 @@ def test_partners_are_chosen_with_the_stated_probability(seed: int) -> None:
 
     met, met_lately, friend_of_friend = (np.zeros((n, len(everyone)), bool) for _ in range(3))
     last = np.full((len(everyone), len(everyone)), -np.inf)
-    told = 0
+    n_known = 0
     for event, (u, t) in enumerate(zip(truth.src, truth.t, strict=True)):
-        for earlier in range(told, told := int(np.searchsorted(truth.t, t))):
+        for earlier in range(n_known, n_known := int(np.searchsorted(truth.t, t))):
             a, b = truth.src[earlier], truth.dst[earlier]
             last[a, b] = last[b, a] = truth.t[earlier]
         lately = last > t - DAY
         met[event], met_lately[event] = last[u] > -np.inf, lately[u]
         friend_of_friend[event] = lately[lately[u]].any(axis=0) & ~met[event]
-    newcomer = np.broadcast_to(truth.joined > 0, met.shape)
+    newcomer = np.broadcast_to(truth.join_time > 0, met.shape)
     neighbour = truth.community == truth.community[truth.src[:, None]]
     for kind in (met, met_lately, friend_of_friend, newcomer, neighbour):
         expected = (probability * kind).sum(axis=1)
@@ -193,7 +195,7 @@ def test_the_oracle_is_far_better_than_pairs_seen_before(seed: int) -> None:
 
     def seen(v: np.ndarray) -> np.ndarray:
         """Whether the pairs met strictly before, in either direction."""
-        met = np.full((len(truth.base), len(truth.base)), np.iinfo(np.int64).max)
+        met = np.full((len(truth.base_rate), len(truth.base_rate)), np.iinfo(np.int64).max)
         np.minimum.at(met, (truth.src, truth.dst), truth.t)
         return np.minimum(met, met.T)[src, v] < t
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cordgt.api import Run, train_run
 from cordgt.cli import console
-from cordgt.datasets.synthetic import Synthetic, synthetic_stream
+from cordgt.datasets.synthetic import SyntheticStream, synthetic_stream
 from cordgt.models import find
 from cordgt.settings import make
 from cordgt.tasks.link import SETTINGS, LinkTask, evaluate
@@ -63,7 +63,7 @@ def _show(run: Run, found: dict[str, Any]) -> None:
     console.out.print(f"  cordgt recommend {run.path} --source {some}", markup=False)
 
 
-def _comparison(run: Run, world: Synthetic) -> dict[str, dict[str, float | None]]:
+def _comparison(run: Run, world: SyntheticStream) -> dict[str, dict[str, float | None]]:
     """AP on the test events: pairs seen before, CorDGT, and an oracle that knows the true intensities."""
     task = LinkTask.prepare(run.stream, run.settings.protocol, seed=run.settings.seed, device=torch.device("cpu"))
     seen = find("edgebank").network(find("edgebank").settings(), edge_dim=0, node_dim=0)
@@ -74,7 +74,7 @@ def _comparison(run: Run, world: Synthetic) -> dict[str, dict[str, float | None]
     }
 
 
-def _oracle_ap(task: LinkTask, world: Synthetic, setting: str) -> float | None:
+def _oracle_ap(task: LinkTask, world: SyntheticStream, setting: str) -> float | None:
     positions, queries = task.evaluation_queries("test", setting)
     t = np.asarray(task.stream.t)[positions]
     src = queries.src.numpy()

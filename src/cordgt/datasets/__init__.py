@@ -1,1 +1,1 @@
-"""Data by name: found, generated, or fetched from where it is published."""
+"""Datasets by name: find them on this machine, generate them, or fetch them from their publishers."""

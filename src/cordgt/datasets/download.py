@@ -69,8 +69,8 @@ def download(
     try:
         pooch.retrieve(url, checksum, target.name, target.parent, downloader=downloader)
     except DownloadError as error:
-        kept = f" {part.size:,} bytes are kept: run the same command again to resume." if part.size else ""
-        raise DownloadError(f"{error}{kept}") from None
+        hint = f" {part.size:,} bytes are kept: run the same command again to resume." if part.size else ""
+        raise DownloadError(f"{error}{hint}") from None
     except ValueError as error:  # the checksum differs, and pooch has deleted the file
         raise DataError(f"{url} is not the published file. {error}") from None
     except OSError as error:
