@@ -114,7 +114,7 @@ def _assert_equal(found: Any, expected: Any, name: str) -> None:
 
 
 def source(paths: list[Path], **options: Any) -> EventFiles:
-    return EventFiles(paths, rows_at_once=7, bytes_at_once=40, name="log", **options)
+    return EventFiles(paths, chunk_rows=7, chunk_bytes=40, name="log", **options)
 
 
 @settings(max_examples=40, deadline=None)

@@ -16,12 +16,13 @@ import cordgt
 ORDER = """
     errors files arrays
     events events.vocabulary events.ids events.times events.stream events.fingerprints events.writing events.describe
-    store store.growing store.folder store.index_files store.hidden_index
+    store store.growing store.folder store.index_files store.hidden_index store.source
+    conversion conversion.staging conversion.ordering conversion.build conversion.append
     reading reading.usual_names reading.tables reading.opening reading.roles reading.node_features reading.published
     reading.readers reading.columns reading.pieces reading.chunks reading.folders
     datasets datasets.synthetic datasets.twins datasets.by_name
     datasets.download datasets.archives datasets.gowalla datasets.sources datasets.fetch
-    conversion conversion.staging conversion.ordering conversion.build conversion.append conversion.convert
+    conversion.convert
     kernels kernels.draws kernels.dropout kernels.past kernels.proximity kernels.waves kernels.tokens
     kernels.attention kernels.norm kernels.encoder
     past past.draws past.index past.context past.recent past.walks past.cooccurrence past.distance past.history
@@ -56,8 +57,9 @@ ORDER = """
 ROOT = Path(cordgt.__file__).parent
 FRONT = "__init__"  # imports lazily what people ask for, from anywhere
 APART = {
-    "report.several"
-}  # shows what `compare` finds, for which a run is asked; and a run's own report is `report.one`
+    "report.several",  # shows what `compare` finds, for which a run is asked; and a run's own report is `report.one`
+    "conversion.convert",  # needs `reading` and `datasets`; the rest of `conversion` does not
+}
 
 
 def modules() -> dict[str, Path]:

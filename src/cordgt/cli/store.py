@@ -1,4 +1,4 @@
-"""The commands that make stores on disk and look after them: convert, append, check."""
+"""Commands for stores on disk: convert, append, check."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from cordgt.errors import DataError, check_choice
 if TYPE_CHECKING:
     from cordgt.store.folder import Store
 
-LOOKED_THROUGH = 5_000_000  # events of a store in which repeated ones are counted after a merge
+MAX_EVENTS_FOR_REPEATS = 5_000_000  # after a merge, count repeated events only in stores up to this size
 Anything = Annotated[
     str,
     typer.Argument(
         metavar="DATA", help="A known dataset's name, a file, a folder of Parquet or CSV files, or a store."
     ),
 ]
-StoreDir = Annotated[Path, typer.Argument(metavar="STORE", help="A store, made by `cordgt data convert`.")]
+StoreDir = Annotated[Path, typer.Argument(metavar="STORE", help="A store made by `cordgt data convert`.")]
 Memory = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help="How much memory making a store may take: 500MB or more.")
+    str, typer.Option("--memory", metavar="SIZE", help="Memory limit for making a store, at least 500MB.")
 ]
 
 
@@ -67,11 +67,9 @@ class Progressing:
 
 def data_convert(
     data: Anything,
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="A .csv or .parquet file; any other name is that of a store.")
-    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A .csv or .parquet file; any other name makes a store.")],
     memory: Memory = "4GB",
-    replace: Annotated[bool, flag("--replace", "Where OUT is a store already: the new one takes its place.")] = False,
+    replace: Annotated[bool, flag("--replace", "Replace OUT if it is already a store.")] = False,
     src: Src = None,
     dst: Dst = None,
     time: Time = None,
@@ -80,18 +78,18 @@ def data_convert(
     ids: Ids = "auto",
     node_features: NodeFeatures = None,
 ) -> None:
-    """Write DATA, sorted and checked, as CSV or Parquet, or as a store: a folder that is used without being read.
+    """Write DATA, sorted and validated, as CSV, as Parquet, or as a store: a folder that is mapped, not loaded.
 
-    A store is made in bounded memory, from data of any size. Interrupted, the same command goes on where it was.
+    A store is made in bounded memory from data of any size. The same command resumes an interrupted conversion.
     """
     columns = given_columns(src, dst, time, label, features, ids, node_features)
     if out.suffix.lower() in (".csv", ".parquet") and not out.is_dir():
         _convert_to_file(data, out, columns)
         return
     if out.suffix.lower() == ".part":
-        raise DataError(f"{out}: names that end in .part are for stores that are being made. Choose another one.")
+        raise DataError(f"{out}: names ending in .part are reserved for unfinished stores. Choose another name.")
     if out.suffix.lower() not in ("", ".store") and not out.is_dir():
-        raise DataError(f"{out} ends in '{out.suffix}'; .csv, .parquet, .store (or nothing, for a store) was expected.")
+        raise DataError(f"{out} ends in '{out.suffix}'. Use .csv, .parquet, .store or no ending (a store).")
     from cordgt.conversion.convert import convert_to_store, parse_size
     from cordgt.store.folder import part_folder
 
@@ -100,11 +98,11 @@ def data_convert(
         try:
             store = convert_to_store(data, out, memory=size, replace=replace, watcher=watcher, **columns)
         except KeyboardInterrupt:
-            console.note(f"What was done is kept in {part_folder(out)}: the same command goes on from there.")
+            console.note(f"Finished work is kept in {part_folder(out)}. Run the same command to resume.")
             raise
     for text in store.notes:
         console.note(f"{store.name}: {text}")
-    console.note(f"{out}: a store of {store.n_events:,} events of {store.n_nodes:,} nodes, {_size(store)}")
+    console.note(f"{out}: store with {store.n_events:,} events and {store.n_nodes:,} nodes, {_size(store)}")
 
 
 def _convert_to_file(data: str, out: Path, columns: dict[str, Any]) -> None:
@@ -130,7 +128,7 @@ def data_append(
         typer.Option(
             "--late",
             metavar="WORD",
-            help="Events older than the store's last: refuse, or merge, which makes the store anew.",
+            help="Events older than the store's last: refuse, or merge, which rebuilds the store.",
         ),
     ] = "refuse",
     memory: Memory = "4GB",
@@ -141,20 +139,20 @@ def data_append(
     features: Features = None,
     ids: Ids = "auto",
 ) -> None:
-    """Add later events to a store. Until it is done, and where it fails, the store is what it was."""
-    from cordgt.conversion.append import Late
-    from cordgt.conversion.convert import append_to, kept_columns, parse_size
+    """Append later events to a store. A failed or interrupted append leaves the store unchanged."""
+    from cordgt.conversion.append import LatePolicy
+    from cordgt.conversion.convert import append_to, inherited_columns, parse_size
     from cordgt.reading.opening import COMMENTS
     from cordgt.store.folder import open_store
 
     columns = given_columns(src, dst, time, label, features, ids)
     before, size = open_store(store), parse_size(memory)
-    check_choice("--late", late, get_args(Late))  # before the data are looked at
-    kept = kept_columns(before, data, columns)
-    if kept:
-        told = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in kept.items())
-        console.note(f"{data} is read from the columns that {store} was made with: {' '.join(told)}")
-    repeated = _repeated_in(before) if late == "merge" else 0  # before another store is put in its place
+    check_choice("--late", late, get_args(LatePolicy))  # before reading
+    inherited = inherited_columns(before, data, columns)
+    if inherited:
+        options = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in inherited.items())
+        console.note(f"{data} is read with the columns of {store}: {' '.join(options)}")
+    n_repeated_before = _count_repeated(before) if late == "merge" else 0  # a merge replaces the store
     with Progressing() as watcher:
         grown = append_to(
             store,
@@ -164,30 +162,33 @@ def data_append(
             watcher=watcher,
             **columns,
         )
-    events, nodes = grown.n_events - before.n_events, grown.n_nodes - before.n_nodes
-    merged = late == "merge"
-    twice = _repeated_in(grown) - repeated if merged else _repeated_at_the_seam(grown, before.n_events)
-    if twice > 0:
+    if late == "merge":
+        n_repeats = _count_repeated(grown) - n_repeated_before
+    else:
+        n_repeats = _count_repeated_at_end(grown, before.n_events)
+    if n_repeats > 0:
         console.note(
-            f"{twice:,} of the new events repeat one that is there, in pair, time and features: appended before?"
+            f"{n_repeats:,} of the new events repeat an existing one (same pair, time and features). Did you append "
+            "them before?"
         )
     for text in grown.notes[len(before.notes) :]:
         if COMMENTS in text:
             console.note(f"{data}: {text}")
+    n_events, n_nodes = grown.n_events - before.n_events, grown.n_nodes - before.n_nodes
     console.note(
-        f"{store}: {events:,} events and {nodes:,} nodes more; {grown.n_events:,} events in all, {_size(grown)}"
+        f"{store}: added {n_events:,} events and {n_nodes:,} nodes; {grown.n_events:,} events in all, {_size(grown)}"
     )
 
 
-def _repeated_in(store: Store) -> int:
-    """How many events of a store repeat another; 0 where it is too large to be looked through each time."""
+def _count_repeated(store: Store) -> int:
+    """Number of events that repeat another; 0 if the store is too large to scan."""
     from cordgt.events.describe import n_repeated
 
-    return 0 if store.n_events > LOOKED_THROUGH else n_repeated(store.stream())
+    return 0 if store.n_events > MAX_EVENTS_FOR_REPEATS else n_repeated(store.stream())
 
 
-def _repeated_at_the_seam(grown: Store, n: int) -> int:
-    """How many events after the first ``n`` repeat one of these: only those of the very last time can."""
+def _count_repeated_at_end(grown: Store, n: int) -> int:
+    """Number of events after the first ``n`` that repeat one of these; only those at the last time of these can."""
     import numpy as np
 
     from cordgt.events.describe import n_repeated
@@ -199,7 +200,7 @@ def _repeated_at_the_seam(grown: Store, n: int) -> int:
 
 
 def data_check(store: StoreDir) -> None:
-    """Read every byte of a store, and of the indexes for training in it, and compare it with its checksums."""
+    """Verify the checksums of all files of a store, including its training indexes."""
     from cordgt.store.folder import open_store
     from cordgt.store.hidden_index import check_indexes
 
@@ -207,13 +208,13 @@ def data_check(store: StoreDir) -> None:
     with Progressing() as watcher:
         watcher.begins("checking", found.n_bytes())
         found.check(watcher.step)
-        watcher.begins("checking indexes for training", None)
+        watcher.begins("checking training indexes", None)
         check_indexes(found.path, watcher.step)
-    console.out.print(f"{store} is sound: {found.n_events:,} events of {found.n_nodes:,} nodes, {_size(found)}.")
+    console.out.print(f"{store} is intact: {found.n_events:,} events, {found.n_nodes:,} nodes, {_size(found)}.")
 
 
 def _size(store: Any) -> str:
-    """Of its arrays, in a unit that leaves something to read."""
+    """Size of all arrays in GB, MB or kB."""
     n: int = store.n_bytes()
     size, unit = next((k for k in ((10**9, "GB"), (10**6, "MB")) if n >= k[0]), (1000, "kB"))
     return f"{n / size:.2f} {unit}"

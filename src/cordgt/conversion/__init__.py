@@ -1,1 +1,1 @@
-"""Data of any kind to a store, within bounded memory: made anew, or added to one."""
+"""Make a store from any data, or append to one, in bounded memory."""

@@ -1,7 +1,8 @@
-"""Making a store: collect, put in order, number the nodes, index; in a folder that gets its name at the very end.
+"""Make a store: stage the events, sort them, number the nodes, write the index.
 
-After a kill, collecting goes on from the last piece, and all that follows from the end of collecting. Memory is bounded
-by what is asked for, as long as the distinct ids and a few numbers a node fit; nothing grows with the number of events.
+Work happens in ``STORE.part``, which is renamed at the end. An interrupted conversion resumes from the last staged
+chunk, or from the end of staging. Memory stays within the limit as long as the distinct ids and a few numbers per node
+fit; it does not grow with the number of events.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,16 +22,14 @@ import pyarrow as pa
 from numba import njit
 
 from cordgt.arrays import Ints
-from cordgt.conversion.ordering import in_order
-from cordgt.conversion.staging import Stage
+from cordgt.conversion.ordering import external_sort
+from cordgt.conversion.staging import StagedEvents
 from cordgt.errors import DataError
 from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import SORTED_NOTE, EventStream, check_span
 from cordgt.events.times import TimeAxis
 from cordgt.events.vocabulary import SortedNames, text_buffers
-from cordgt.reading.chunks import Source
-from cordgt.reading.node_features import join_node_features
 from cordgt.store.folder import (
     ABOUT,
     Array,
@@ -43,10 +43,12 @@ from cordgt.store.folder import (
 )
 from cordgt.store.growing import Writer, Written, abandoned_on_error, mapped, pieces
 from cordgt.store.index_files import IndexFiles, narrow, write_index
+from cordgt.store.source import EventSource, NodeFeatureTable
 
-MEMORY = 4 << 30  # bytes, unless told otherwise
-# A piece of work may take one part in so many of the memory: the rest is for ids, counters and files in flight.
-SHARE = 4
+MEMORY = 4 << 30  # default limit in bytes
+MEMORY_SHARE = 4  # one step may use 1 / MEMORY_SHARE of the limit; ids, counters and file buffers need the rest
+
+Generation = dict[str, Any]  # number of events and nodes, fingerprints
 
 
 class Watcher(Protocol):
@@ -67,146 +69,135 @@ class Silent:
 
 
 def make_store(
-    source: Source,
+    source: EventSource,
     target: Path,
     *,
-    node_features: Any = None,
+    node_features: NodeFeatureTable | None = None,
     memory: int = MEMORY,
     replace_old: bool = False,
-    held: bool = False,
-    earlier: tuple[dict[str, Any], ...] = (),
+    is_locked: bool = False,
+    earlier: tuple[Generation, ...] = (),
     watcher: Watcher | None = None,
 ) -> Store:
-    """Writes what a source holds as a store at ``target``, whole or not at all.
+    """Write the events of a source as a store at ``target``, completely or not at all.
 
-    Interrupted, it goes on when it is called again with the same source. ``replace_old``: a store that is there already
-    stands until the new one is whole; ``held``: the caller has locked it; ``earlier``: its generations, where the new
-    one begins with the same events. DataError where something else is there, another process writes, or the disk is
-    full.
+    A second call with the same source resumes an interrupted one. ``replace_old``: replace an existing store once the
+    new one is complete. ``is_locked``: the caller holds that store's lock. ``earlier``: its generations, if the new
+    store begins with the same events. DataError if ``target`` is something else, another process writes it, or the
+    disk is full.
     """
     _check_target(target, replace_old)
     part, watcher = part_folder(target), watcher or Silent()
-    with disk_explained(
-        part, f"What was done so far is kept in {part}: once this is mended, the same command goes on."
-    ):
+    with disk_explained(part, f"Finished work is kept in {part}. Fix the cause and run the same command to resume."):
         part.mkdir(parents=True, exist_ok=True)
         with locked(part):
             _check_part(part)
-            stage = Stage(part / "stage", source, _identity(node_features))
-            finished = is_store(part) and stage.is_same()  # it was cut off between the last file and the name
-            if not (finished and _put_in_place(part, target, held)):
-                if finished:
+            extra_identity = [] if node_features is None else node_features.identity
+            stage = StagedEvents(part / "stage", source, extra_identity)
+            is_finished = is_store(part) and stage.is_same_source()  # interrupted just before the rename
+            if not (is_finished and _put_in_place(part, target, is_locked)):
+                if is_finished:
                     _clear(part)
                 try:
                     _build(stage, part, node_features, memory, earlier, watcher)
                 finally:
                     stage.close()
                 shutil.rmtree(part / "stage", ignore_errors=True)
-                if not _put_in_place(part, target, held):
-                    raise DataError(f"Files of {part} were taken away while it was made. Run the same command again.")
+                if not _put_in_place(part, target, is_locked):
+                    raise DataError(f"Another program removed files of {part}. Run the same command again.")
     return open_store(target)
-
-
-def _identity(node_features: Any) -> list[Any]:
-    """What tells whether these are the node features of before; a table in memory is never taken for the same."""
-    if node_features is None:
-        return []
-    if not isinstance(node_features, str | os.PathLike):
-        return [secrets.token_hex(8)]
-    path = Path(node_features)
-    told = path.stat() if path.exists() else None  # who reads it will say what is wrong
-    return [str(path.resolve()), *([] if told is None else [told.st_size, told.st_mtime_ns])]
 
 
 def _check_target(target: Path, replace_old: bool) -> None:
     if is_store(target):
         if not replace_old:
-            raise DataError(f"{target} is a store already. Add to it with `cordgt data append`, or give --replace.")
+            raise DataError(f"{target} is already a store. Add events with `cordgt data append`, or use --replace.")
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{target} is there already and is no store. Choose another name.")
+        raise DataError(f"{target} exists and is not a store. Choose another name.")
     if not target.parent.exists():
-        raise DataError(f"There is no folder {target.parent} to write {target.name} into.")
+        raise DataError(f"The folder {target.parent} does not exist. Create it, or choose another place.")
 
 
 def _check_part(part: Path) -> None:
-    """DataError where the folder to work in, which is cleared, is somebody else's."""
-    inside = os.listdir(part)
-    ours = (f".{ABOUT}.", ".state.json.", "data-")  # what may be left of ours where it was cut off while it was cleared
-    if inside and not was_begun(inside) and not any(name.startswith(ours) for name in inside):
+    """DataError if the work folder, which will be cleared, holds files that are not ours."""
+    names = os.listdir(part)
+    own_prefixes = (f".{ABOUT}.", ".state.json.", "data-")  # may remain after an interrupted `_clear`
+    if names and not was_begun(names) and not any(name.startswith(own_prefixes) for name in names):
         raise DataError(
-            f"{part}, where the store would be made, holds something else ({min(inside)}). Move it away, or choose "
+            f"The store is made in {part}, but that folder holds other files ({min(names)}). Move them, or choose "
             "another name for the store."
         )
 
 
 def _build(
-    stage: Stage,
+    stage: StagedEvents,
     part: Path,
-    node_features: Any,
+    node_features: NodeFeatureTable | None,
     memory: int,
-    earlier: tuple[dict[str, Any], ...],
+    earlier: tuple[Generation, ...],
     watcher: Watcher,
 ) -> None:
-    source, again = stage.source, stage.can_go_on()
-    _clear(part, but=("stage", "state.json") if again else ())
+    source, can_resume = stage.source, stage.can_resume()
+    _clear(part, keep=("stage", "state.json") if can_resume else ())
     (part / "stage").mkdir(exist_ok=True)
-    if again:
+    if can_resume:
         stage.restore()
-    watcher.begins("reading", source.total())
-    watcher.step(stage.rows)
+    watcher.begins("reading", source.n_events())
+    watcher.step(stage.n_rows)
     stage.collect(watcher.step)
     data = part / f"data-{secrets.token_hex(4)}"
     data.mkdir()
-    written, numbered = write_events(stage, data, memory // SHARE, watcher)
-    arrays = {name: _array(data, name, k) for name, k in written.items()}
-    ids = numbered.ids(stage.names(), shared=source.shared)
-    notes = source.notes() if stage.sorted else (*source.notes(), SORTED_NOTE)
+    written, numbering = write_events(stage, data, memory // MEMORY_SHARE, watcher)
+    ids = numbering.ids(stage.names(), shared=source.shared)
+    notes = source.notes() if stage.is_sorted else (*source.notes(), SORTED_NOTE)
     stage.close()
-    arrays |= write_ids(ids, data)
-    watcher.begins("indexing", 2 * written["src"].rows)
-    src, dst, tie_start = (_mapped(data, name, written[name]) for name in ("src", "dst", "tie_start"))
-    index = write_index(data, src, dst, tie_start, len(ids), memory=memory // SHARE, told=watcher.step)
+    arrays = {name: _array(data, name, k) for name, k in written.items()} | write_ids(ids, data)
+    watcher.begins("indexing", 2 * stage.n_rows)
+    src, dst, tie_start = (
+        mapped(data / name, written[name].dtype, stage.n_rows) for name in ("src", "dst", "tie_start")
+    )
+    index = write_index(data, src, dst, tie_start, len(ids), memory=memory // MEMORY_SHARE, told=watcher.step)
     arrays |= index_arrays(data, index)
-    node_x, more = _node_features(ids, node_features, source)
+    node_x, node_notes = _join_node_features(ids, node_features, source)
     if node_x is not None:
-        arrays["node_x"] = _array(data, "node_x", write_array(data / "node_x", node_x))
+        arrays |= write_arrays(data, {"node_x": node_x})
     watcher.begins("fingerprints", None)
-    store = Store(part, source.name, (*notes, *more), source.axis.kind, source.shared, arrays, index.longest, ())
-    replace(store, generations=(*earlier, generation(store, ids)), columns=source.columns).write()
+    store = Store(part, source.name, (*notes, *node_notes), source.axis.kind, source.shared, arrays, index.longest, ())
+    replace(store, generations=(*earlier, make_generation(store, ids)), columns=source.columns).write()
 
 
-def _node_features(ids: NodeIds, given: Any, source: Source) -> tuple[Any, tuple[str, ...]]:
-    """Node features joined by id, or those of a stream that was read already, and what there is to say of them."""
+def _join_node_features(
+    ids: NodeIds, table: NodeFeatureTable | None, source: EventSource
+) -> tuple[Any, tuple[str, ...]]:
+    """(N, D) node features of the table, else of the source, else None; and notes about them."""
+    if table is None:
+        return source.node_features(ids), ()
     none = np.zeros(0, np.int64)
-    nodes = EventStream(none, none, none, None, None, None, ids, source.axis)
-    if given is not None:
-        joined = join_node_features(nodes, given)
-        return joined.node_x, joined.notes
-    own = getattr(source, "node_features", None)
-    return (None, ()) if own is None else (own(ids), ())
+    joined = table.join(EventStream(none, none, none, None, None, None, ids, source.axis))
+    return joined.node_x, joined.notes
 
 
-def _clear(part: Path, but: tuple[str, ...] = ()) -> None:
+def _clear(part: Path, keep: tuple[str, ...] = ()) -> None:
     for child in part.iterdir():
-        if child.name not in but:
+        if child.name not in keep:
             shutil.rmtree(child) if child.is_dir() else child.unlink()
 
 
-def _put_in_place(part: Path, target: Path, held: bool) -> bool:
-    """The finished store gets its name. Where a store stands already, its ``store.json`` is replaced at one stroke.
+def _put_in_place(part: Path, target: Path, is_locked: bool) -> bool:
+    """Rename the finished store; of an existing store, replace ``store.json`` atomically.
 
-    False, and nothing is replaced, where not all of its files are there: cut off here before, they may lie in the old
-    store, and whoever wrote that since has swept them away.
+    False, and nothing is replaced, if files are missing: after an interruption here they may lie in the old store,
+    where a later writer has removed them.
     """
     if not is_store(target):
         if not _has_files(part, part):
             return False
         if target.is_dir():
-            target.rmdir()  # empty, as was checked
+            target.rmdir()  # empty: see `_check_target`
         os.rename(part, target)
         (target / "state.json").unlink(missing_ok=True)
         return True
-    with nullcontext() if held else locked(target):
+    with nullcontext() if is_locked else locked(target):
         for data in part.glob("data-*"):
             os.rename(data, target / data.name)
         if not _has_files(part, target):
@@ -218,7 +209,7 @@ def _put_in_place(part: Path, target: Path, held: bool) -> bool:
 
 
 def _has_files(part: Path, home: Path) -> bool:
-    """Whether every file that the ``store.json`` of ``part`` tells of lies whole in ``home``."""
+    """Whether ``home`` holds every file that the ``store.json`` of ``part`` lists, in full length."""
     try:
         open_store(part, home)
     except DataError:
@@ -226,33 +217,36 @@ def _has_files(part: Path, home: Path) -> bool:
     return True
 
 
-# -------------------- events in order
+# -------------------- sorted events
 
 
 @dataclass
-class Numbering:
-    """Nodes by first appearance: ``rank`` of each code of each id space (-1: not seen), ``codes`` and ``side`` back."""
+class NodeNumbering:
+    """Numbers nodes by first appearance in the stream.
+
+    ``rank``: node of each code, per id space (-1: not seen). ``codes``, ``side``: code and id space of new nodes.
+    """
 
     rank: list[npt.NDArray[np.int32]]
     codes: npt.NDArray[np.int32]
     side: npt.NDArray[np.uint8]
-    n: int = 0
+    n_nodes: int = 0
 
     @classmethod
-    def of(cls, sizes: list[int], known: list[Ints] | None = None, n: int = 0) -> Numbering:
-        """For id spaces of these sizes; ``known``: the nodes of codes that have one already, of ``n`` in all."""
+    def create(cls, sizes: list[int], known: list[Ints] | None = None, n_nodes: int = 0) -> NodeNumbering:
+        """For id spaces of these sizes. ``known``: existing node of each code (-1: none), of ``n_nodes`` in all."""
         rank = [np.full(size, -1, np.int32) for size in sizes] if known is None else [k.astype(np.int32) for k in known]
-        return cls(rank, np.empty(sum(sizes), np.int32), np.empty(sum(sizes), np.uint8), n)
+        return cls(rank, np.empty(sum(sizes), np.int32), np.empty(sum(sizes), np.uint8), n_nodes)
 
     def number(self, src: npt.NDArray[Any], dst: npt.NDArray[Any], base: int = 0) -> tuple[Ints, Ints]:
-        """The nodes of events, in stream order; ``base``: how many nodes there were before any of these."""
+        """The nodes of the next events, in stream order. ``base``: number of nodes that existed at the start."""
         out = np.empty((2, len(src)), np.int64)
-        self.n = _number(src, dst, self.rank[0], self.rank[-1], self.codes, self.side, self.n, base, out)
+        self.n_nodes = _number(src, dst, self.rank[0], self.rank[-1], self.codes, self.side, self.n_nodes, base, out)
         return out[0], out[1]
 
     def ids(self, names: list[Any], *, shared: bool, base: int = 0) -> NodeIds:
         """The ids of the nodes from ``base`` on."""
-        n = self.n - base
+        n = self.n_nodes - base
         codes, side = self.codes[:n], self.side[:n]
         if shared:
             return NodeIds(names[0].take(pa.array(codes)))
@@ -273,53 +267,49 @@ def _number(src, dst, rank_src, rank_dst, codes, side, n, base, out):  # type: i
     return n
 
 
-def write_events(stage: Stage, data: Path, memory: int, watcher: Watcher) -> tuple[dict[str, Written], Numbering]:
-    """The staged events in order of time into files of their own, the nodes numbered."""
-    columns = stage.arrays()
-    n_nodes = sum(len(space) for space in stage.spaces)
-    numbering = Numbering.of([len(space) for space in stage.spaces])
-    out = writers(data, columns, narrow(n_nodes, stage.rows))
-    watcher.begins("sorting", stage.rows * (1 if stage.sorted else 2))
+def write_events(
+    stage: StagedEvents, data: Path, memory: int, watcher: Watcher
+) -> tuple[dict[str, Written], NodeNumbering]:
+    """Write the staged events in time order, with numbered nodes, one file per array."""
+    columns, sizes = stage.arrays(), [len(vocabulary) for vocabulary in stage.vocabularies]
+    numbering = NodeNumbering.create(sizes)
+    types: dict[str, Any] = {"src": np.int64, "dst": np.int64, "t": columns["t"].dtype, "elapsed": np.float64}
+    types["tie_start"] = narrow(sum(sizes), stage.n_rows)
+    types |= {name: columns[name].dtype for name in ("label", "edge_x") if name in columns}
+    out = {name: Writer(data / name, dtype, _width(columns.get(name))) for name, dtype in types.items()}
+    times = TimeColumns(stage.source.axis)
     with abandoned_on_error(out):
-        times = Times(stage.source.axis)
-        at_once = rows_at_once(columns, memory)
-        for rows in in_order(columns, data / "ranges", at_once, already=stage.sorted, told=watcher.step):
+        for rows in sorted_chunks(stage, data / "ranges", memory, watcher):
             src, dst = numbering.number(rows["src"], rows["dst"])
-            append_events(out, rows | {"src": src, "dst": dst} | times.of(rows["t"]))
+            append_rows(out, rows | {"src": src, "dst": dst} | times.derive(rows["t"]))
             watcher.step(len(src))
         check_span(times.first, times.last)
         return {name: writer.close() for name, writer in out.items()}, numbering
 
 
-def rows_at_once(columns: dict[str, npt.NDArray[Any]], memory: int) -> int:
-    """How many rows are put in order together: three copies of them, an order and what is made of them."""
-    width = sum(x.dtype.itemsize * (x.shape[1] if x.ndim > 1 else 1) for x in columns.values())
-    return max(memory // (3 * width + 64), 1)
+def sorted_chunks(
+    stage: StagedEvents, scratch: Path, memory: int, watcher: Watcher
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """The staged events in time order, in chunks that can be sorted within ``memory`` bytes."""
+    columns = stage.arrays()
+    row_bytes = sum(x.dtype.itemsize * max(_width(x), 1) for x in columns.values())
+    chunk_rows = max(memory // (3 * row_bytes + 64), 1)  # three copies, the order and derived columns
+    watcher.begins("sorting", stage.n_rows * (1 if stage.is_sorted else 2))
+    return external_sort(columns, scratch, chunk_rows, is_sorted=stage.is_sorted, told=watcher.step)
 
 
-def writers(data: Path, columns: dict[str, npt.NDArray[Any]], kind: Any) -> dict[str, Writer]:
-    """A writer for each array of events."""
-    types = {"src": np.int64, "dst": np.int64, "t": columns["t"].dtype, "elapsed": np.float64, "tie_start": kind}
-    out = {name: Writer(data / name, dtype) for name, dtype in types.items()}
-    if "label" in columns:
-        out["label"] = Writer(data / "label", columns["label"].dtype)
-    if "edge_x" in columns:
-        out["edge_x"] = Writer(data / "edge_x", np.float32, columns["edge_x"].shape[1])
-    return out
-
-
-def append_events(out: dict[str, Writer], rows: dict[str, npt.NDArray[Any]]) -> None:
+def append_rows(out: dict[str, Writer], rows: dict[str, npt.NDArray[Any]]) -> None:
     for name, writer in out.items():
         writer.append(rows[name])
 
 
-class Times:
-    """What follows from times that come in order: time since the first, and where each moment begins."""
+class TimeColumns:
+    """Derives columns from sorted times, chunk by chunk: time since the first event, first event of each tie."""
 
     def __init__(self, axis: TimeAxis, first: Any = None, last: Any = None, position: int = 0, group: int = 0) -> None:
         self.axis, self.first, self.last, self.position, self.group = axis, first, last, position, group
 
-    def of(self, t: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    def derive(self, t: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
         """``elapsed`` and ``tie_start`` of the next times."""
         if self.first is None:
             self.first, self.last = t[0], t[0]
@@ -336,44 +326,44 @@ class Times:
 
 
 def write_ids(ids: NodeIds, data: Path) -> dict[str, Array]:
-    """The ids, and where they are found."""
-    found: dict[str, Any] = {}
+    """Write the ids and their lookup table."""
+    arrays: dict[str, Any] = {}
     if pa.types.is_integer(ids.names.type):
-        found["name"] = np.asarray(ids.names)
+        arrays["name"] = np.asarray(ids.names)
     else:
         offsets, letters = text_buffers(ids.names)
-        found["name_at"] = offsets - offsets[0]
-        found["name_bytes"] = letters[offsets[0] : offsets[-1]]
+        arrays["name_at"] = offsets - offsets[0]
+        arrays["name_bytes"] = letters[offsets[0] : offsets[-1]]
     if ids.side is not None:
-        found["side"] = ids.side
-    return {name: _array(data, name, write_array(data / name, x)) for name, x in found.items()} | write_lookup(
-        ids, data
-    )
+        arrays["side"] = ids.side
+    return write_arrays(data, arrays) | write_lookup(ids, data)
 
 
 def write_lookup(ids: NodeIds, data: Path) -> dict[str, Array]:
-    """The sorted hashes of all ids."""
+    """Write the sorted hashes of all ids, with their nodes."""
     lookup = SortedNames.of(ids.names)
-    found = {"name_hash": lookup.hashes, "name_node": lookup.nodes}
-    return {name: _array(data, name, write_array(data / name, x)) for name, x in found.items()}
+    return write_arrays(data, {"name_hash": lookup.hashes, "name_node": lookup.nodes})
+
+
+def write_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Array]:
+    """Write each array into a file of a folder of the store."""
+    found = {}
+    for name, values in arrays.items():
+        writer = Writer(folder / name, values.dtype, _width(values))
+        with abandoned_on_error({name: writer}):
+            for part in pieces(len(values)):
+                writer.append(values[part])
+            found[name] = _array(folder, name, writer.close())
+    return found
 
 
 def index_arrays(folder: Path, index: IndexFiles) -> dict[str, Array]:
-    """What ``write_index`` wrote into a folder of the store."""
+    """The arrays that ``write_index`` wrote into a folder of the store."""
     return {name: _array(folder, name, k) for name, k in index.arrays.items()}
 
 
-def write_array(path: Path, values: npt.NDArray[Any]) -> Written:
-    """An array into a file of its own."""
-    writer = Writer(path, values.dtype, values.shape[1] if values.ndim > 1 else 0)
-    with abandoned_on_error({path.name: writer}):
-        for part in pieces(len(values)):
-            writer.append(values[part])
-        return writer.close()
-
-
-def generation(store: Store, ids: NodeIds) -> dict[str, Any]:
-    """Events, nodes and fingerprints of a store as it is now."""
+def make_generation(store: Store, ids: NodeIds) -> Generation:
+    """Size and fingerprints of the current store."""
     arrays = (store.array(name) for name in ("src", "dst", "t", "edge_x", "node_x"))
     return {
         "events": store.n_events,
@@ -387,5 +377,6 @@ def _array(folder: Path, name: str, written: Written) -> Array:
     return Array(f"{folder.name}/{name}", written.dtype, written.width, ((written.rows, written.sha256),))
 
 
-def _mapped(folder: Path, name: str, written: Written) -> npt.NDArray[Any]:
-    return mapped(folder / name, written.dtype, written.rows, written.width)
+def _width(values: npt.NDArray[Any] | None) -> int:
+    """Numbers per row of a two-dimensional array; 0 for one dimension."""
+    return values.shape[1] if values is not None and values.ndim > 1 else 0

@@ -1,34 +1,39 @@
-"""Data of any kind to a store: a dataset by name, a file, a folder of files, a stream, another store."""
+"""Convert any data to a store: a dataset by name, a file, a folder of files, a stream, another store."""
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow.parquet as pq
 
-from cordgt.conversion.append import Late, append_to_store
+from cordgt.conversion.append import LatePolicy, append_to_store
 from cordgt.conversion.build import MEMORY, Silent, Watcher, make_store
 from cordgt.datasets import by_name
 from cordgt.errors import DataError, MissingColumn, check_choice, nearest
 from cordgt.events.stream import EventStream
 from cordgt.files import PARQUET_ERRORS
-from cordgt.reading.chunks import EventFiles, OneStream, Source
+from cordgt.reading.chunks import EventFiles
 from cordgt.reading.columns import OPTIONS, are_positions
+from cordgt.reading.node_features import join_node_features
+from cordgt.reading.opening import COMMENTS
 from cordgt.reading.pieces import files_in, opened
 from cordgt.reading.readers import name_of
 from cordgt.reading.roles import ColumnOptions
 from cordgt.reading.usual_names import find_name
 from cordgt.store.folder import EVENTS, NAMES, Store, is_store, open_store
+from cordgt.store.source import CHUNK_ROWS, EventSource, NodeFeatureTable, StreamSource
 
-ROWS_AT_ONCE = 1_000_000
-LEAST_MEMORY = 500 * 10**6
+MIN_MEMORY = 500 * 10**6
+
+Data = str | os.PathLike[str] | EventStream
 
 
 def convert_to_store(
-    data: str | os.PathLike[str] | EventStream,
+    data: Data,
     target: str | os.PathLike[str],
     *,
     memory: int = MEMORY,
@@ -36,14 +41,14 @@ def convert_to_store(
     watcher: Watcher | None = None,
     **columns: Any,
 ) -> Store:
-    """Writes DATA as a store, in bounded memory where it is a file or a folder; column options as in ``read_events``.
+    """Write DATA as a store; files and folders in bounded memory. Column options as in ``read_events``.
 
-    Interrupted, it goes on when it is called again with the same arguments. ``memory`` is in bytes. See ``make_store``.
+    A second call with the same arguments resumes an interrupted one. ``memory`` is in bytes. See ``make_store``.
     """
     _check_memory(memory)
-    node_features = columns.pop("node_features", None)
+    node_features = _node_feature_table(columns.pop("node_features", None))
     check_store(data, watcher)
-    source = source_of(data, memory, **columns)
+    source = open_event_source(data, memory, **columns)
     return make_store(
         source, Path(target), node_features=node_features, memory=memory, replace_old=replace, watcher=watcher
     )
@@ -51,81 +56,89 @@ def convert_to_store(
 
 def append_to(
     store: str | os.PathLike[str],
-    data: str | os.PathLike[str] | EventStream,
+    data: Data,
     *,
-    late: Late = "refuse",
+    late: LatePolicy = "refuse",
     memory: int = MEMORY,
     watcher: Watcher | None = None,
     **columns: Any,
 ) -> Store:
-    """Adds the events of DATA to a store; see ``append_to_store``.
+    """Append the events of DATA to a store; see ``append_to_store``.
 
-    Columns and id spaces are those that the store was made with, unless named; ``label="none"`` reads a file without
-    labels, which is refused otherwise where the store has some.
+    Columns and id spaces default to those of the store. If the store has labels, a file without them is refused unless
+    ``label="none"``.
     """
-    check_choice("--late", late, get_args(Late))
+    check_choice("--late", late, get_args(LatePolicy))
     _check_memory(memory)
     if columns.pop("node_features", None) is not None:
-        raise DataError("Node features are given when a store is made, with `convert_to_store`; new nodes get zeros.")
+        raise DataError("Give node features to `convert_to_store`; nodes that are appended later get zeros.")
     found = open_store(store)
     check_store(data, watcher)
-    source = _source_like(found, data, memory, columns) if _is_read(data) else source_of(data, memory, **columns)
+    source = _open_like(found, data, memory, columns) if _is_files(data) else open_event_source(data, memory, **columns)
     return append_to_store(found.path, source, late=late, memory=memory, watcher=watcher)
 
 
-def kept_columns(
-    store: Store, data: str | os.PathLike[str] | EventStream, columns: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The column options that an append of DATA takes from the store, beside those of ``columns`` that are not None.
+def _node_feature_table(given: Any) -> NodeFeatureTable | None:
+    if given is None:
+        return None
+    identity: list[Any] = [secrets.token_hex(8)]  # a table in memory never counts as unchanged
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        stat = path.stat() if path.exists() else None  # the reader reports a missing file
+        identity = [str(path.resolve()), *([] if stat is None else [stat.st_size, stat.st_mtime_ns])]
+    return NodeFeatureTable(lambda stream: join_node_features(stream, given), identity)
 
-    Empty for what is no file. A position counts only where there is no header, unless a column has it for a name.
+
+def inherited_columns(store: Store, data: Data, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The column options that an append of DATA takes from the store: those that ``columns`` does not set.
+
+    Empty if DATA is not a file or folder. A position is inherited only if DATA has no header, or a column so named.
     """
-    kept = {k: v for k, v in store.columns.items() if columns.get(k) is None}
-    if not kept or not _is_read(data):
+    inherited = {k: v for k, v in store.columns.items() if columns.get(k) is None}
+    if not inherited or not _is_files(data):
         return {}
-    by_place = {k for k, v in kept.items() if isinstance(v, str) and are_positions(v)}
-    path = by_name.resolve(data)  # type: ignore[arg-type]  # a stream is not read
-    if not by_place or not (path.is_dir() or path.is_file()):  # a pipe is read once, so not looked at before
-        return kept
-    asked = kept | {k: v for k, v in columns.items() if k in OPTIONS and v is not None}
-    header = opened(files_in(path)[0] if path.is_dir() else path, ColumnOptions(**asked)).header
-    unknown = by_place if header is not None else set()
-    return {k: v for k, v in kept.items() if k not in unknown or find_name(v, header or ()) is not None}
+    positions = {k for k, v in inherited.items() if isinstance(v, str) and are_positions(v)}
+    path = by_name.resolve(data)  # type: ignore[arg-type]  # not a stream
+    if not positions or not (path.is_dir() or path.is_file()):  # a pipe can be read only once
+        return inherited
+    options = inherited | {k: v for k, v in columns.items() if k in OPTIONS and v is not None}
+    header = opened(files_in(path)[0] if path.is_dir() else path, ColumnOptions(**options)).header
+    if header is None:
+        return inherited
+    return {k: v for k, v in inherited.items() if k not in positions or find_name(v, header) is not None}
 
 
-def _source_like(
-    store: Store, data: str | os.PathLike[str] | EventStream, memory: int, columns: dict[str, Any]
-) -> Source:
-    """DATA in pieces, read from the columns that a store was made with, but for those named here.
+def _open_like(store: Store, data: Data, memory: int, columns: dict[str, Any]) -> EventSource:
+    """DATA as a source, with the columns of the store unless ``columns`` names others.
 
-    DataError where one of them is not there, or no labels where the store has some, unless they are not wanted.
+    DataError if a column is missing, or if there are no labels but the store has some, unless ``label="none"``.
     """
     if (columns.get("ids") or "auto") == "auto":
         columns = columns | {"ids": "shared" if store.shared else "separate"}
     given = {k: v for k, v in columns.items() if v is not None}
-    kept = kept_columns(store, data, given)
-    unlabelled = "--label none reads these events without labels"
+    inherited = inherited_columns(store, data, given)
+    without_labels = "use --label none to read these events without labels"
     try:
-        source = source_of(data, memory, **kept, **given)
+        source = open_event_source(data, memory, **inherited, **given)
     except MissingColumn as error:
-        if error.role not in kept:
+        if error.role not in inherited:
             raise
-        more = f"; {unlabelled}" if error.role == "label" else ""
+        hint = f", or {without_labels}" if error.role == "label" else ""
         raise DataError(
-            f"{error} {store.path} was made with that one; name another with --{error.role}{more}."
+            f"{error} {store.path} was made with that column; name another with --{error.role}{hint}."
         ) from None
     if "label" in store.arrays and "label" not in given and not source.has_labels():
         raise DataError(
-            f"{data} has no column that is called as labels usually are, but {store.path} has labels; name the column "
-            f"with --label; {unlabelled}."
+            f"{store.path} has labels, but no column of {data} has a usual name for labels. Name the column with "
+            f"--label, or {without_labels}."
         )
     return source
 
 
-def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns: Any) -> Source:
-    """DATA in pieces. A file or a folder is read piece by piece; anything else as a whole first.
+def open_event_source(data: Data, memory: int, **columns: Any) -> EventSource:
+    """DATA as a source. Files and folders are read in chunks; anything else is loaded first.
 
-    DataError for an option that there is not, or that a stream, read already, no longer heeds.
+    DataError for an unknown option, or for column options of a stream, which is read already.
     """
     known = (*OPTIONS, "ids", "name")
     given = [k for k, v in columns.items() if v is not None and (k, v) != ("ids", "auto")]
@@ -134,23 +147,51 @@ def source_of(data: str | os.PathLike[str] | EventStream, memory: int, **columns
         raise DataError(f"There is no option '{unknown[0]}'.{nearest(unknown[0], known)}")
     if isinstance(data, EventStream):
         if given:
-            raise DataError(f"The stream was read already: leave out {given[0]}, or name it where that is read.")
-        return OneStream(data, ROWS_AT_ONCE, {} if data.kept is None else open_store(data.kept.path).columns)
+            raise DataError(f"A stream takes no option '{given[0]}'; set it where the stream is read.")
+        return _stream_source(data, {} if data.kept is None else open_store(data.kept.path).columns)
     if os.fspath(data) not in by_name.GENERATED:
         path = by_name.resolve(data)
         if is_store(path):
-            return OneStream(by_name.load(data, **columns), ROWS_AT_ONCE, open_store(path).columns)
+            return _stream_source(by_name.load(data, **columns), open_store(path).columns)
         if path.is_dir():
-            return _files(files_in(path), path, memory, columns)
+            return _file_source(files_in(path), path, memory, columns)
         if path.is_file():
-            source = _files([path], path, memory, columns)
-            if source.first.layout != "ml":  # whose features stand in files of their own
+            source = _file_source([path], path, memory, columns)
+            if source.first.layout != "ml":  # its features are in separate files
                 return source
-    return OneStream(by_name.load(data, **columns), ROWS_AT_ONCE)
+    return _stream_source(by_name.load(data, **columns), {})
 
 
-def check_store(data: str | os.PathLike[str] | EventStream, watcher: Watcher | None = None) -> None:
-    """Where DATA is a store: DataError if its events or ids are damaged. What is copied from it gets new checksums."""
+def _stream_source(stream: EventStream, columns: Mapping[str, Any]) -> StreamSource:
+    return StreamSource(stream, CHUNK_ROWS, columns, tuple(note for note in stream.notes if COMMENTS in note))
+
+
+def _file_source(paths: list[Path], data: Path, memory: int, columns: dict[str, Any]) -> EventFiles:
+    return EventFiles(
+        paths,
+        ColumnOptions(**{k: v for k, v in columns.items() if k not in ("ids", "name")}),
+        columns.get("ids") or "auto",
+        chunk_rows=max(min(memory // 16 // max(map(_row_bytes, paths)), CHUNK_ROWS), 1000),
+        chunk_bytes=max(min(memory // 128, 1 << 25), 1 << 20),
+        name=columns.get("name") or name_of(data),
+    )
+
+
+def _row_bytes(path: Path) -> int:
+    """Estimated bytes in memory per row of a Parquet file; a typical number for other files."""
+    try:
+        with path.open("rb") as file:
+            if file.read(4) != b"PAR1":
+                return 64
+        metadata = pq.read_metadata(path)
+    except PARQUET_ERRORS:
+        return 64  # the reader reports the error
+    n_bytes = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+    return max(64, 2 * n_bytes // max(metadata.num_rows, 1))
+
+
+def check_store(data: Data, watcher: Watcher | None = None) -> None:
+    """If DATA is a store, verify its events and ids: DataError if damaged, since a copy gets new checksums."""
     if isinstance(data, EventStream):
         path = None if data.kept is None else data.kept.path
     else:
@@ -161,47 +202,22 @@ def check_store(data: str | os.PathLike[str] | EventStream, watcher: Watcher | N
         store.check(watcher.step, names)
 
 
-def _is_read(data: str | os.PathLike[str] | EventStream) -> bool:
-    """Whether DATA are files, whose columns can be read in one way or another; not a stream, generated or a store."""
+def _is_files(data: Data) -> bool:
+    """Whether DATA is a file or a folder of files, not a stream, a generated dataset or a store."""
     if isinstance(data, EventStream) or os.fspath(data) in by_name.GENERATED:
         return False
     return not is_store(by_name.resolve(data))
 
 
 def _check_memory(memory: int) -> None:
-    if memory < LEAST_MEMORY:
+    if memory < MIN_MEMORY:
         raise DataError(
-            f"{memory:,} bytes of memory are too few: at least {LEAST_MEMORY:,} ({LEAST_MEMORY // 10**6}MB) are needed."
+            f"{memory:,} bytes of memory are too few; at least {MIN_MEMORY:,} ({MIN_MEMORY // 10**6}MB) are needed."
         )
 
 
-def _files(paths: list[Path], named: Path, memory: int, columns: dict[str, Any]) -> EventFiles:
-    options = {k: v for k, v in columns.items() if k not in ("ids", "name")}
-    return EventFiles(
-        paths,
-        ColumnOptions(**options),
-        columns.get("ids") or "auto",
-        rows_at_once=max(min(memory // 16 // max(map(_row_bytes, paths)), ROWS_AT_ONCE), 1000),
-        bytes_at_once=max(min(memory // 128, 1 << 25), 1 << 20),
-        name=columns.get("name") or name_of(named),
-    )
-
-
-def _row_bytes(path: Path) -> int:
-    """About how many bytes a row of a Parquet file takes in memory; a usual number for anything else."""
-    try:
-        with path.open("rb") as file:
-            if file.read(4) != b"PAR1":
-                return 64
-        told = pq.read_metadata(path)
-    except PARQUET_ERRORS:
-        return 64  # who reads it will say what is wrong
-    total = sum(told.row_group(k).total_byte_size for k in range(told.num_row_groups))
-    return max(64, 2 * total // max(told.num_rows, 1))
-
-
 def parse_size(text: str) -> int:
-    """``4GB``, ``512MB``, ``4GiB`` (of 1024) or a number of bytes. DataError otherwise, and where it is too little."""
+    """Bytes of ``4GB``, ``512MB``, ``4GiB`` (of 1024) or a plain number. DataError otherwise, or if it is too small."""
     units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
     units |= {f"{k}IB": 1024**n for n, k in enumerate("KMGT", start=1)}
     number = text.strip().rstrip("KMGTIBkmgtib ")
@@ -209,6 +225,6 @@ def parse_size(text: str) -> int:
     try:
         size = int(float(number) * units[unit if len(unit) != 1 or unit == "B" else f"{unit}B"])
     except (KeyError, ValueError, OverflowError):
-        raise DataError(f"'{text}' is no size of memory; something like 4GB or 512MB was expected.") from None
+        raise DataError(f"'{text}' is not a memory size; write it like 4GB or 512MB.") from None
     _check_memory(size)
     return size

@@ -1,7 +1,7 @@
-"""Events in order of time, within bounded memory: rows are dealt into files by ranges of time, each sorted for itself.
+"""External sort by time, in bounded memory: distribute rows into files by time range, then sort each file.
 
-Stable: events of equal time keep the order they were given in. Ranges come from a sample of the times; one that turns
-out too large is dealt again, and one that holds a single time is in order already.
+The sort is stable: events of equal time keep their input order. A sample of the times sets the ranges. A range that is
+still too large is split again; a range with a single time needs no sort.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import numpy.typing as npt
 
 from cordgt.store.growing import Column, pieces
 
-SAMPLE = 1 << 16
-MOST_RANGES = 64  # so many files a column are open at once
+SAMPLE_SIZE = 1 << 16
+MAX_RANGES = 64  # bounds the number of open files per column
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-def in_order(
+def external_sort(
     columns: Arrays,
     scratch: Path,
-    at_once: int,
+    chunk_rows: int,
     *,
-    already: bool = False,
+    is_sorted: bool = False,
     told: Callable[[int], None] = lambda _: None,
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-    """Pieces of columns (``t`` among them, all of equal length) in stable order of ``t``, about ``at_once`` rows each.
+    """Yield chunks of about ``chunk_rows`` rows in stable order of the column ``t``; columns have equal length.
 
-    ``scratch`` is a folder that is made, used where there are more rows than that, and removed. ``told`` is called with
-    numbers of rows as they are dealt into it. ``already``: the rows are in order.
+    Creates the folder ``scratch`` if there are more rows than that, and removes it at the end. Calls ``told`` with the
+    number of rows after each batch is distributed. ``is_sorted``: the input is sorted already.
     """
     t = columns["t"]
-    if already or (t[0] == t[-1] and _all_equal(t)):
-        for part in pieces(len(t), at_once):
+    if is_sorted or (t[0] == t[-1] and _all_equal(t)):
+        for part in pieces(len(t), chunk_rows):
             yield {name: np.asarray(values[part]) for name, values in columns.items()}
-    elif len(t) <= at_once:
+    elif len(t) <= chunk_rows:
         order = np.argsort(t, kind="stable")
         yield {name: values[order] for name, values in columns.items()}
     else:
@@ -47,17 +47,18 @@ def in_order(
         scratch.mkdir(parents=True)
         ranges: list[dict[str, Column]] = []
         try:
-            ranges = _dealt(columns, scratch, at_once, told)
-            for number, dealt in enumerate(ranges):
-                if dealt["t"].rows:
-                    arrays = {name: column.array() for name, column in dealt.items()}
-                    yield from in_order(arrays, scratch / f"range-{number}", at_once)
-                for column in dealt.values():
+            ranges = _distribute(columns, scratch, chunk_rows, told)
+            for number, files in enumerate(ranges):
+                if files["t"].rows:
+                    arrays = {name: column.array() for name, column in files.items()}
+                    yield from external_sort(arrays, scratch / f"range-{number}", chunk_rows)
+                for column in files.values():
                     column.close()
                     column.path.unlink()
         finally:
-            for column in (column for dealt in ranges for column in dealt.values()):
-                column.close()
+            for files in ranges:
+                for column in files.values():
+                    column.close()
             shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -65,10 +66,12 @@ def _all_equal(t: npt.NDArray[Any]) -> bool:
     return all(bool((t[part] == t[0]).all()) for part in pieces(len(t)))
 
 
-def _dealt(columns: Arrays, scratch: Path, at_once: int, told: Callable[[int], None]) -> list[dict[str, Column]]:
-    """The rows in files, one set a range of time, ranges ascending; within a range in the order given."""
+def _distribute(
+    columns: Arrays, scratch: Path, chunk_rows: int, told: Callable[[int], None]
+) -> list[dict[str, Column]]:
+    """Write the rows into one set of files per time range, ranges ascending; input order is kept within a range."""
     t = columns["t"]
-    bounds = _bounds(t, min(2 * -(-len(t) // at_once), MOST_RANGES))
+    bounds = _range_bounds(t, min(2 * -(-len(t) // chunk_rows), MAX_RANGES))
     ranges = [
         {
             name: Column(scratch / f"{k}-{name}", values.dtype, values.shape[1] if values.ndim > 1 else 0)
@@ -76,27 +79,26 @@ def _dealt(columns: Arrays, scratch: Path, at_once: int, told: Callable[[int], N
         }
         for k in range(len(bounds) + 1)
     ]
-    for part in pieces(len(t), max(min(at_once, 1 << 20), 1)):
-        which = np.searchsorted(bounds, t[part], side="right").astype(np.uint16)
-        order = np.argsort(which, kind="stable")  # of 16 bits: in linear time
-        ends = np.searchsorted(which[order], np.arange(len(ranges) + 1))
+    for part in pieces(len(t), max(min(chunk_rows, 1 << 20), 1)):
+        range_of = np.searchsorted(bounds, t[part], side="right").astype(np.uint16)
+        order = np.argsort(range_of, kind="stable")  # radix sort for 16 bits: linear time
+        ends = np.searchsorted(range_of[order], np.arange(len(ranges) + 1))
         for name, values in columns.items():
-            dealt = np.asarray(values[part])[order]
-            for k, columns_of in enumerate(ranges):
+            rows = np.asarray(values[part])[order]
+            for k, files in enumerate(ranges):
                 if ends[k] < ends[k + 1]:
-                    columns_of[name].append(dealt[ends[k] : ends[k + 1]])
-        told(len(which))
+                    files[name].append(rows[ends[k] : ends[k + 1]])
+        told(len(range_of))
     return ranges
 
 
-def _bounds(t: npt.NDArray[Any], n_ranges: int) -> npt.NDArray[Any]:
-    """Where ranges of about equally many rows begin: distinct times, all later than the earliest, at least one."""
-    step = max(len(t) // SAMPLE, 1)
-    sample = np.sort(np.asarray(t[::step]))
-    found = np.unique(sample[np.linspace(0, len(sample) - 1, n_ranges + 1).astype(np.int64)[1:-1]])
+def _range_bounds(t: npt.NDArray[Any], n_ranges: int) -> npt.NDArray[Any]:
+    """First time of every range but the first: distinct, above the minimum, at least one; ranges of similar size."""
+    sample = np.sort(np.asarray(t[:: max(len(t) // SAMPLE_SIZE, 1)]))
+    bounds = np.unique(sample[np.linspace(0, len(sample) - 1, n_ranges + 1).astype(np.int64)[1:-1]])
     low = min(t[part].min() for part in pieces(len(t)))
-    found = found[found > low]
-    if len(found):
-        return found
+    bounds = bounds[bounds > low]
+    if len(bounds):
+        return bounds
     later = (t[part][t[part] > low] for part in pieces(len(t)))
-    return np.array([min(some.min() for some in later if len(some))])
+    return np.array([min(times.min() for times in later if len(times))])

@@ -1,7 +1,7 @@
-"""Events collected from a source in files, in the order of the source, so that collecting can go on after a kill.
+"""Copy the events of a source into files, in source order, so that an interrupted copy can resume.
 
-Ids become numbers on the way, by first appearance in the source. What only the whole can tell is settled here: one text
-id makes all of them text, one fraction makes all times fractions.
+Ids become integer codes by first appearance in the source. Types are settled over all chunks: one text id makes all ids
+text, one fraction makes all times fractions.
 """
 
 from __future__ import annotations
@@ -18,214 +18,212 @@ import pyarrow as pa
 from cordgt.errors import DataError
 from cordgt.events.vocabulary import Vocabulary, text_array, text_buffers
 from cordgt.files import write_text
-from cordgt.reading.chunks import Mark, Rows, Source
 from cordgt.store.growing import Column, pieces
+from cordgt.store.source import EventChunk, EventSource, ReadPosition
 
-FORMAT = 2  # of the state and its files: those of another one are begun anew
+FORMAT = 3  # of the state and its files; a state of another format is discarded
 
 
-class Stage:
-    """The files of a folder, and ``state.json`` beside it that says how much of them counts."""
+class StagedEvents:
+    """Column files in ``folder``; ``state.json`` in its parent says how many of their rows are valid.
 
-    def __init__(self, folder: Path, source: Source, also: list[Any] | None = None) -> None:
+    ``extra_identity``: further inputs, as JSON, that must be unchanged for the copy to resume.
+    """
+
+    def __init__(self, folder: Path, source: EventSource, extra_identity: list[Any] | None = None) -> None:
         self.folder, self.source = folder, source
-        self._identity = json.loads(json.dumps([FORMAT, source.identity(), also or []]))  # as it is read again
+        # through JSON, so that it compares equal to what is read back
+        self._identity = json.loads(json.dumps([FORMAT, source.identity(), extra_identity or []]))
         folder.mkdir(parents=True, exist_ok=True)
-        self.mark, self.rows, self.sorted, self.phase = Mark(), 0, True, "read"
+        self.position, self.n_rows, self.is_sorted, self.is_complete = ReadPosition(), 0, True, False
         self.columns: dict[str, Column] = {}
         self._id_columns: dict[str, Column] = {}
-        self.spaces = [Vocabulary()] if source.shared else [Vocabulary(), Vocabulary()]
-        self._saved = [0] * len(self.spaces)  # ids that are in files
-        self._last: Any = None  # the time of the last event
+        self.vocabularies = [Vocabulary() for _ in range(1 if source.shared else 2)]  # one per id space
+        self._n_saved = [0] * len(self.vocabularies)  # ids that are in files
+        self._last_time: Any = None
 
     @property
-    def _state(self) -> Path:
+    def _state_file(self) -> Path:
         return self.folder.parent / "state.json"
 
     def names(self) -> list[Any]:
-        """The ids of each space, all of them integers or all text."""
-        found = [space.names() for space in self.spaces]
-        if any(space.text for space in self.spaces):
-            found = [names.cast(pa.string()) for names in found]
-        return found
+        """The ids of each id space, by code: all integers or all text."""
+        names = [vocabulary.names() for vocabulary in self.vocabularies]
+        if any(vocabulary.text for vocabulary in self.vocabularies):
+            names = [k.cast(pa.string()) for k in names]
+        return names
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """The columns: t, src and dst as numbers within their space, label and edge_x where there are some."""
+        """The columns, mapped: t, src and dst (codes within their id space); label and edge_x if there are any."""
         return {name: column.array() for name, column in self.columns.items()}
 
-    # -------------------- collecting
+    # -------------------- copy
 
     def collect(self, told: Callable[[int], None]) -> None:
-        """Everything the source has from where it was left. DataError where it has no events."""
-        if self.phase == "read":
-            for after, rows in self.source.chunks(self.mark):
-                self._add(rows)
-                if after is not None:
-                    self.mark = after
-                    self.save()
-                told(len(rows.t))
-            if self.rows == 0:
-                raise DataError(f"{self.source.name} holds no events.")
-            self._drop_what_is_none()
-            self.phase = "order"
-            self.save()
+        """Copy the rest of the source. DataError if it has no events."""
+        if self.is_complete:
+            return
+        for after, chunk in self.source.chunks(self.position):
+            self._add(chunk)
+            if after is not None:
+                self.position = after
+                self.save()
+            told(len(chunk.t))
+        if self.n_rows == 0:
+            raise DataError(f"{self.source.name} holds no events.")
+        for name, is_valid in (("label", self.source.has_labels()), ("edge_x", self.source.has_features())):
+            if name in self.columns and not is_valid:
+                self.columns.pop(name).close()
+        self.is_complete = True
+        self.save()
 
-    def _add(self, rows: Rows) -> None:
-        n = len(rows.t)
-        src, dst = (self.spaces[k].code(ids) for k, ids in ((0, rows.src), (-1, rows.dst)))
-        if self.sorted:
-            before = rows.t[:1] if self._last is None else np.concatenate([[self._last], rows.t[:1]])
-            self.sorted = not bool((before[1:] < before[:-1]).any() or (rows.t[1:] < rows.t[:-1]).any())
-        self._last = rows.t[-1]
-        self._numbers("t", rows.t)
-        for name, codes in (("src", src), ("dst", dst)):
-            self._column(name, np.int32).append(codes)
-        if rows.label is not None or "label" in self.columns:
-            if "label" not in self.columns and self.rows:
-                raise DataError(f"{self.source.name}: some of the events have labels, the first ones have none.")
-            self._numbers("label", np.full(n, np.nan) if rows.label is None else rows.label)
-        width = 0 if rows.edge_x is None else rows.edge_x.shape[1]
-        known = self.columns["edge_x"].width if "edge_x" in self.columns else 0
-        if self.rows and width != known:
+    def _add(self, chunk: EventChunk) -> None:
+        t, n = chunk.t, len(chunk.t)
+        if self.is_sorted:
+            follows = self._last_time is None or bool(t[0] >= self._last_time)
+            self.is_sorted = follows and not bool((t[1:] < t[:-1]).any())
+        self._last_time = t[-1]
+        self._append_numbers("t", t)
+        for name, vocabulary, ids in (
+            ("src", self.vocabularies[0], chunk.src),
+            ("dst", self.vocabularies[-1], chunk.dst),
+        ):
+            self._column(name, np.int32).append(vocabulary.code(ids))
+        if chunk.label is not None or "label" in self.columns:
+            if "label" not in self.columns and self.n_rows:
+                raise DataError(f"{self.source.name}: the first events have no labels, but later ones have.")
+            self._append_numbers("label", np.full(n, np.nan) if chunk.label is None else chunk.label)
+        width = 0 if chunk.edge_x is None else chunk.edge_x.shape[1]
+        earlier_width = self.columns["edge_x"].width if "edge_x" in self.columns else 0
+        if self.n_rows and width != earlier_width:
             raise DataError(
-                f"{self.source.name}: events from {self.rows:,} on have {width} features each, those before {known}."
-                " Name the feature columns (--features) so that all agree."
+                f"{self.source.name}: events from row {self.n_rows:,} on have {width} features, earlier ones "
+                f"{earlier_width}. Name the feature columns with --features."
             )
-        if rows.edge_x is not None:
-            self._column("edge_x", np.float32, width).append(rows.edge_x)
-        self.rows += n
+        if chunk.edge_x is not None:
+            self._column("edge_x", np.float32, width).append(chunk.edge_x)
+        self.n_rows += n
 
     def _column(self, name: str, dtype: Any, width: int = 0) -> Column:
         if name not in self.columns:
-            self.columns[name] = self._new(name, dtype, width)
+            self.columns[name] = self._new_column(name, dtype, width)
         return self.columns[name]
 
-    def _new(self, name: str, dtype: Any, width: int = 0) -> Column:
+    def _new_column(self, name: str, dtype: Any, width: int = 0) -> Column:
         path = self._path(name, dtype)
-        path.unlink(missing_ok=True)  # of before a kill
+        path.unlink(missing_ok=True)  # from an interrupted copy
         return Column(path, dtype, width)
 
-    def _numbers(self, name: str, values: npt.NDArray[Any]) -> None:
-        """Append whole numbers or fractions; the first fraction makes fractions of those before."""
+    def _append_numbers(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Append integers or floats; the first float converts the integers before it."""
         column = self._column(name, values.dtype)
         if column.dtype.kind == "i" and values.dtype.kind == "f":
-            fractions, whole = self._new(name, np.float64), column.array()
+            floats, integers = self._new_column(name, np.float64), column.array()
             for part in pieces(column.rows):
-                fractions.append(whole[part].astype(np.float64))
+                floats.append(integers[part].astype(np.float64))
             column.close()
-            self.columns[name] = column = fractions
+            self.columns[name] = column = floats
             if name == "t":
-                self._last = float(self._last)
+                self._last_time = float(self._last_time)
         column.append(values)
 
-    def _drop_what_is_none(self) -> None:
-        """Labels that turned out to be no numbers, features that are all zero."""
-        for name, stays in (("label", self.source.has_labels()), ("edge_x", self.source.has_features())):
-            if name in self.columns and not stays:
-                self.columns.pop(name).close()
-
-    # -------------------- going on after a kill
+    # -------------------- resume
 
     def save(self) -> None:
-        """What was collected so far counts from now on, whatever happens."""
-        for number, space in enumerate(self.spaces):
-            self._save_ids(number, space)
+        """Make everything so far durable: a later `restore` continues from here."""
+        for number, vocabulary in enumerate(self.vocabularies):
+            self._save_ids(number, vocabulary)
         for column in (*self.columns.values(), *self._id_columns.values()):
             column.sync()
-        told = {
+        state = {
             "source": self._identity,
-            "phase": self.phase,
-            "mark": vars(self.mark),
-            "rows": self.rows,
-            "sorted": self.sorted,
-            "last": None if self._last is None else np.asarray(self._last).item(),
-            "columns": {name: _described(column) for name, column in self.columns.items()},
-            "ids": {name: _described(column) for name, column in self._id_columns.items()},
-            "text": [space.text for space in self.spaces],
-            "seen": self.source.seen(),
+            "is_complete": self.is_complete,
+            "position": vars(self.position),
+            "rows": self.n_rows,
+            "is_sorted": self.is_sorted,
+            "last_time": None if self._last_time is None else np.asarray(self._last_time).item(),
+            "columns": {name: _describe(column) for name, column in self.columns.items()},
+            "ids": {name: _describe(column) for name, column in self._id_columns.items()},
+            "text": [vocabulary.text for vocabulary in self.vocabularies],
+            "source_state": self.source.get_state(),
         }
-        write_text(self._state, json.dumps(told))
+        write_text(self._state_file, json.dumps(state))
 
-    def _save_ids(self, number: int, space: Vocabulary) -> None:
-        """Write the ids that are not in files yet; all of them where they have become text."""
-        kept = self._id_columns
-        if not space.text:
-            self._id_column(f"ids{number}", np.int64).append(np.asarray(space.names(self._saved[number])))
+    def _save_ids(self, number: int, vocabulary: Vocabulary) -> None:
+        """Append the new ids to their files; rewrite all of them once they have become text."""
+        columns, name = self._id_columns, f"ids{number}"
+        if not vocabulary.text:
+            self._id_column(name, np.int64).append(np.asarray(vocabulary.names(self._n_saved[number])))
         else:
-            if f"ids{number}_lengths" not in kept:
-                self._saved[number] = 0
-                if f"ids{number}" in kept:
-                    kept.pop(f"ids{number}").close()
-            offsets, data = text_buffers(space.names(self._saved[number]))
-            lengths, letters = (
-                self._id_column(f"ids{number}_{k}", kind) for k, kind in (("lengths", np.int32), ("bytes", np.uint8))
-            )
-            lengths.append(np.diff(offsets))
-            letters.append(data[offsets[0] : offsets[-1]])
-        self._saved[number] = len(space)
+            if f"{name}_lengths" not in columns:
+                self._n_saved[number] = 0
+                if name in columns:
+                    columns.pop(name).close()
+            offsets, data = text_buffers(vocabulary.names(self._n_saved[number]))
+            self._id_column(f"{name}_lengths", np.int32).append(np.diff(offsets))
+            self._id_column(f"{name}_bytes", np.uint8).append(data[offsets[0] : offsets[-1]])
+        self._n_saved[number] = len(vocabulary)
 
     def _id_column(self, name: str, dtype: Any) -> Column:
         if name not in self._id_columns:
-            self._id_columns[name] = self._new(name, dtype)
+            self._id_columns[name] = self._new_column(name, dtype)
         return self._id_columns[name]
 
-    def is_same(self) -> bool:
-        """Whether ``state.json`` is there and tells of this source."""
-        told = self._read()
-        return told.get("source") == self._identity
+    def is_same_source(self) -> bool:
+        """Whether ``state.json`` exists and belongs to this source."""
+        return self._read_state().get("source") == self._identity
 
-    def can_go_on(self) -> bool:
-        """Whether, besides, everything that was collected is still there."""
-        told = self._read()
-        if told.get("source") != self._identity:
+    def can_resume(self) -> bool:
+        """Whether ``state.json`` belongs to this source and all rows it counts exist."""
+        state = self._read_state()
+        if state.get("source") != self._identity:
             return False
-        columns = {**told["columns"], **told["ids"]}
-        return all(self._is_there(name, k) for name, k in columns.items())
-
-    def _is_there(self, name: str, told: dict[str, Any]) -> bool:
-        path, row = self._path(name, told["dtype"]), max(told["width"], 1) * np.dtype(told["dtype"]).itemsize
-        return path.exists() and path.stat().st_size >= told["rows"] * row
+        for name, k in {**state["columns"], **state["ids"]}.items():
+            path, row_bytes = self._path(name, k["dtype"]), max(k["width"], 1) * np.dtype(k["dtype"]).itemsize
+            if not path.exists() or path.stat().st_size < k["rows"] * row_bytes:
+                return False
+        return True
 
     def _path(self, name: str, dtype: Any) -> Path:
         return self.folder / f"{name}.{np.dtype(dtype).str[1:]}"
 
-    def _read(self) -> dict[str, Any]:
+    def _read_state(self) -> dict[str, Any]:
         try:
-            told = json.loads(self._state.read_text(encoding="utf-8"))
+            state = json.loads(self._state_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return told if isinstance(told, dict) else {}
+        return state if isinstance(state, dict) else {}
 
     def restore(self) -> None:
-        """Go on from ``state.json``."""
-        told = self._read()
-        self.columns = {name: self._reopened(name, k) for name, k in told["columns"].items()}
-        self._id_columns.update({name: self._reopened(name, k) for name, k in told["ids"].items()})
-        for number, (space, text) in enumerate(zip(self.spaces, told["text"], strict=True)):
-            self._saved[number] = self._restore_ids(number, space, text)
-        self.mark, self.rows, self.sorted = Mark(**told["mark"]), told["rows"], told["sorted"]
-        self._last, self.phase = told["last"], told["phase"]
-        self.source.recall(told["seen"])
+        """Continue from ``state.json``; see `can_resume`."""
+        state = self._read_state()
+        self.columns, self._id_columns = (
+            {name: Column(self._path(name, k["dtype"]), **k) for name, k in state[group].items()}
+            for group in ("columns", "ids")
+        )
+        for number, (vocabulary, is_text) in enumerate(zip(self.vocabularies, state["text"], strict=True)):
+            self._restore_ids(number, vocabulary, is_text)
+        self.position, self.n_rows = ReadPosition(**state["position"]), state["rows"]
+        self.is_sorted, self.is_complete = state["is_sorted"], state["is_complete"]
+        self._last_time = state["last_time"]
+        self.source.set_state(state["source_state"])
 
-    def _reopened(self, name: str, told: dict[str, Any]) -> Column:
-        return Column(self._path(name, told["dtype"]), told["dtype"], told["width"], told["rows"])
-
-    def _restore_ids(self, number: int, space: Vocabulary, text: bool) -> int:
-        if text:
-            lengths, letters = (self._id_columns[f"ids{number}_{k}"].array() for k in ("lengths", "bytes"))
-            space.code(pa.array([], pa.string()))  # of text, also where there are none yet
+    def _restore_ids(self, number: int, vocabulary: Vocabulary, is_text: bool) -> None:
+        if is_text:
+            lengths, data = (self._id_columns[f"ids{number}_{k}"].array() for k in ("lengths", "bytes"))
+            vocabulary.code(pa.array([], pa.string()))  # makes it a text vocabulary, even without ids
             for part in pieces(len(lengths)):
                 start = int(lengths[: part.start].sum(dtype=np.int64))
                 ends = np.concatenate([[0], np.cumsum(lengths[part], dtype=np.int64)])
-                space.code(text_array(ends, letters[start : start + int(ends[-1])]))
+                vocabulary.code(text_array(ends, data[start : start + int(ends[-1])]))
         else:
-            space.code(pa.array(self._id_columns[f"ids{number}"].array()))
-        return len(space)
+            vocabulary.code(pa.array(self._id_columns[f"ids{number}"].array()))
+        self._n_saved[number] = len(vocabulary)
 
     def close(self) -> None:
         for column in (*self.columns.values(), *self._id_columns.values()):
             column.close()
 
 
-def _described(column: Column) -> dict[str, Any]:
+def _describe(column: Column) -> dict[str, Any]:
     return {"dtype": column.dtype.str, "width": column.width, "rows": column.rows}

@@ -1,4 +1,4 @@
-"""Files in pieces: whole lines of text, row groups of Parquet; and which files of a folder are tables."""
+"""Read files in chunks: whole lines of text, row groups of Parquet. Find the tables of a folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from cordgt.reading.roles import ColumnOptions, expected_text
 from cordgt.reading.tables import Table, TypedTable
 
 ENDINGS = (".parquet", ".pq", ".csv", ".tsv", ".txt", ".edges", ".csv.gz", ".tsv.gz", ".txt.gz", ".edges.gz")
-HEAD = 1 << 22  # bytes of a text that show its format
+HEAD = 1 << 22  # bytes of text from which the format is detected
 
 
 def opened(path: Path, options: ColumnOptions) -> Table:
-    """A file's first piece, by which header and layout are known; of Parquet a table without rows.
+    """The first chunk of a file, which shows header and layout; for Parquet, a table without rows.
 
-    DataError where it cannot be read or holds nothing.
+    DataError if the file cannot be read or is empty.
     """
     try:
         with path.open("rb") as file:
@@ -34,21 +34,21 @@ def opened(path: Path, options: ColumnOptions) -> Table:
         if is_parquet:
             return typed_piece(str(path), parquet_file(path).schema_arrow.empty_table(), 0)
         with text_file(path) as file:
-            piece = next(whole_lines(path, file, HEAD, HEAD), b"")
+            text = next(whole_lines(path, file, HEAD, HEAD), b"")
     except FileNotFoundError:
         raise DataError(f"There is no file {path}.") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise DataError(f"{path} is a damaged or incomplete gzip file.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
-    if not piece.strip():
+    if not text.strip():
         raise DataError(f"{path} is empty.")
-    return open_text(str(path), piece, expected_text(options, need_time=True))
+    return open_text(str(path), text, expected_text(options, need_time=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _TypedPiece(TypedTable):
-    """Some rows of a typed table; ``first_row`` is the place of the first in the whole."""
+    """Consecutive rows of a typed table; ``first_row``: row number of the first one in the file."""
 
     first_row: int
 
@@ -68,7 +68,7 @@ def typed_piece(label: str, table: Any, first_row: int) -> _TypedPiece:
 
 
 def at_places(batch: Any, header: tuple[str, ...]) -> Any:
-    """The columns that were read at their places in the file; those that were not are null."""
+    """The batch with all columns of the file in their order; columns that were not read are null."""
     n = len(batch)
     columns = [batch.column(name) if name in batch.schema.names else pa.nulls(n) for name in header]
     return pa.table(columns, names=list(header))
@@ -82,9 +82,10 @@ def parquet_file(path: Path) -> Any:
 
 
 def batches(path: Path, file: Any, groups: list[int], names: list[str], rows: int) -> Iterator[Any]:
-    twice = [name for name in names if file.schema_arrow.names.count(name) > 1]
-    if twice:
-        raise DataError(f"{path} has several columns called '{twice[0]}'; each needs a name of its own.")
+    """Yield record batches of the named columns. DataError for damage and for duplicate names."""
+    duplicates = [name for name in names if file.schema_arrow.names.count(name) > 1]
+    if duplicates:
+        raise DataError(f"{path} has several columns named '{duplicates[0]}'. Give each its own name.")
     try:
         for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=names):
             checked_table(batch)
@@ -94,16 +95,16 @@ def batches(path: Path, file: Any, groups: list[int], names: list[str], rows: in
 
 
 def text_file(path: Path) -> BinaryIO:
-    """A text file, unpacked if it is gzip; places count in the unpacked text."""
+    """Open a text file, decompressing gzip; offsets refer to the decompressed text."""
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if is_gzip else path.open("rb")  # type: ignore[return-value]
 
 
 def whole_lines(path: Path, file: BinaryIO, first: int, then: int) -> Iterator[bytes]:
-    """Pieces of about so many bytes that end with a line, no quoted field cut in two; the last one is the rest.
+    """Yield chunks that end with a line and split no quoted field: about ``first`` bytes, then about ``then`` each.
 
-    Nothing is read twice: to go back in a packed file is to unpack it from its start. DataError for an endless line.
+    Reads forward only: seeking back in gzip decompresses from the start. DataError for a line that does not end.
     """
     rest, size = b"", first
     while True:
@@ -117,15 +118,15 @@ def whole_lines(path: Path, file: BinaryIO, first: int, then: int) -> Iterator[b
                     yield data
                 return
             end = _last_line_end(data)
-        end = end or data.rfind(b"\n") + 1  # a quote that is never closed: lines are lines then
+        end = end or data.rfind(b"\n") + 1  # an unclosed quote: ignore quotes
         if not end:
-            raise DataError(f"{path}: a line is longer than {len(data):,} bytes; this is no table of events.")
+            raise DataError(f"{path}: a line is longer than {len(data):,} bytes; this is not a table of events.")
         yield data[:end]
         rest, size = data[end:], then
 
 
 def _last_line_end(data: bytes) -> int:
-    """Past the last line end outside quotes; 0 if there is none among the last thousand."""
+    """Offset after the last line end outside quotes; 0 if none of the last 1000 line ends is."""
     end = len(data)
     odd = data.count(b'"') % 2
     for _ in range(1000):
@@ -140,9 +141,9 @@ def _last_line_end(data: bytes) -> int:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """The tables in a folder and those below it, in the order of their names. DataError where there is none."""
+    """The tables in a folder and its subfolders, sorted by path. DataError if there are none."""
     found = sorted(p for p in folder.rglob("*") if p.name.lower().endswith(ENDINGS) and p.is_file())
     found = [p for p in found if not any(part.startswith((".", "_")) for part in p.relative_to(folder).parts)]
     if not found:
-        raise DataError(f"{folder} holds no table: none of its files ends in {', '.join(ENDINGS[:4])} or .gz of these.")
+        raise DataError(f"{folder} holds no table: no file ends in {', '.join(ENDINGS[:4])} or their .gz forms.")
     return found

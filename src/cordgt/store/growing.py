@@ -1,7 +1,7 @@
-"""Arrays in files that grow at their end: written piece by piece with a checksum, mapped into memory to be read.
+"""Append-only arrays in files: written in chunks with a checksum, read by memory mapping.
 
-Plain little-endian numbers without a header; who writes them keeps type, shape and checksum elsewhere. Nothing is ever
-written through a mapping: on a full disk a write fails with words, a mapping ends the process.
+Files hold little-endian numbers without a header; the caller stores type, shape and checksum elsewhere. Nothing writes
+through a mapping: on a full disk a write raises an error, a mapping kills the process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from cordgt.errors import DataError
 
-PIECE = 1 << 22  # rows that are looked at together where an array is gone through
+PIECE = 1 << 22  # default number of rows per slice
 
 
 def mapped(path: Path, dtype: Any, rows: int, width: int = 0) -> npt.NDArray[Any]:
-    """The first rows of an array in a file, read only, paged in when they are looked at; (rows,) or (rows, width)."""
+    """Map the first rows of an array file, read-only; shape (rows,), or (rows, width) if ``width`` is not 0."""
     shape = (rows, width) if width else (rows,)
     if rows == 0:
         return np.empty(shape, dtype)
@@ -32,25 +32,25 @@ def mapped(path: Path, dtype: Any, rows: int, width: int = 0) -> npt.NDArray[Any
 
 
 def pieces(rows: int, at_once: int = PIECE, start: int = 0) -> Iterator[slice]:
-    """Slices that cover ``start`` to ``rows``."""
+    """Yield slices of ``at_once`` rows that cover ``start`` to ``rows``."""
     for low in range(start, rows, at_once):
         yield slice(low, min(low + at_once, rows))
 
 
 @dataclass(frozen=True)
 class Written:
-    """What became of an array: its rows here, and the SHA-256 of their bytes."""
+    """Type and number of the rows that a `Writer` wrote, and the SHA-256 of their bytes."""
 
     dtype: str
-    width: int  # 0: one number a row
+    width: int  # numbers per row; 0: one-dimensional
     rows: int
     sha256: str
 
 
 class Writer:
-    """Appends rows to a file. The checksum is taken beside the writing, by a thread of its own.
+    """Appends rows to a file, and computes their checksum in a second thread.
 
-    ``start``: where the rows begin that this writer adds; what stands behind that in the file is cut off.
+    ``start``: number of existing rows to keep; the file is truncated there.
     """
 
     def __init__(self, path: Path, dtype: Any, width: int = 0, start: int = 0) -> None:
@@ -68,10 +68,10 @@ class Writer:
         self._pending = self._hashing.submit(self._digest.update, data)
         self._file.write(data)
         self.rows += len(ready)
-        self._wait()  # the caller may reuse its array
+        self._wait()  # the caller may reuse the array
 
     def close(self) -> Written:
-        """Everything reaches the disk."""
+        """Flush everything to disk."""
         self._wait()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -79,7 +79,7 @@ class Writer:
         return Written(self.dtype.str, self.width, self.rows, self._digest.hexdigest())
 
     def abandon(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file without flushing it to disk."""
         self._hashing.shutdown(wait=True)
         self._file.close()
 
@@ -91,7 +91,7 @@ class Writer:
 
 @contextmanager
 def abandoned_on_error(writers: Mapping[str, Writer]) -> Iterator[None]:
-    """Let go of the files where something goes wrong."""
+    """Close the files of all writers if the block raises."""
     try:
         yield
     except BaseException:
@@ -101,7 +101,7 @@ def abandoned_on_error(writers: Mapping[str, Writer]) -> Iterator[None]:
 
 
 class Column:
-    """Rows that are collected in a file; they can be cut back to an earlier length, and looked at meanwhile."""
+    """A scratch array in a file that can be read while it grows; opening it truncates the file to ``rows`` rows."""
 
     def __init__(self, path: Path, dtype: Any, width: int = 0, rows: int = 0) -> None:
         self.path, self.dtype, self.width, self.rows = path, np.dtype(dtype), width, rows
@@ -109,7 +109,7 @@ class Column:
         size = rows * self._row_bytes
         if os.fstat(self._file.fileno()).st_size < size:
             raise DataError(
-                f"{path} is damaged: it is shorter than it was. Remove {path.parent.parent} and start again."
+                f"{path} is damaged: it has fewer than {rows:,} rows. Remove {path.parent.parent} and start again."
             )
         self._file.truncate(size)
         self._file.seek(size)
@@ -124,12 +124,12 @@ class Column:
         self.rows += len(ready)
 
     def sync(self) -> None:
-        """What was appended reaches the disk."""
+        """Flush all rows to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def array(self) -> npt.NDArray[Any]:
-        """All rows, mapped."""
+        """All rows, memory-mapped."""
         self._file.flush()
         return mapped(self.path, self.dtype, self.rows, self.width)
 
@@ -138,7 +138,7 @@ class Column:
 
 
 def checksum(path: Path, start: int, stop: int) -> str:
-    """SHA-256 of the bytes from ``start`` to ``stop`` of a file."""
+    """SHA-256 of the bytes ``start`` to ``stop`` of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         file.seek(start)
