@@ -428,12 +428,12 @@ def _train_locked(
 
 def _as_it_was(stream: EventStream, folder: RunFolder, group: Group) -> EventStream:
     """A store's stream as it was when the run in the folder began; as it is, where none did or it never was that."""
-    if stream.kept is None:
+    if stream.backing is None:
         return stream
     begun = folder.read_config()[1].get("fingerprint") if group.leads and folder.holds_run else None
     begun = group.from_first(begun)
     try:
-        return stream if begun is None else open_store(stream.kept.path).stream(begun)
+        return stream if begun is None else open_store(stream.backing.path).stream(begun)
     except DataError:
         return stream  # `check_same` says so
 

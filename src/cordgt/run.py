@@ -140,10 +140,10 @@ class RunFolder:
 
     def _keep(self, stream: EventStream) -> None:
         """The history, or where the store lies that has it."""
-        if stream.kept is None:
+        if stream.backing is None:
             stream.save(self.path)
             return
-        store = Path(stream.kept.path).resolve()
+        store = stream.backing.path.resolve()
         beside = os.path.relpath(store, self.path.resolve())
         self.write_text(STORE_FILE, json.dumps({"store": str(store), "relative": beside}) + "\n")
 
@@ -377,16 +377,16 @@ def every_setting(settings: Settings) -> dict[str, Any]:
 
 def fingerprint(stream: EventStream) -> str:
     """A hash of what a stream says, to tell whether a run is resumed on the same data."""
-    if stream.kept is not None:
-        return str(stream.kept.fingerprint)
+    if stream.backing is not None:
+        return stream.backing.fingerprint
     arrays = (stream.src, stream.dst, stream.t, stream.edge_x, stream.node_x)
     return fingerprint_of(x for x in arrays if x is not None)
 
 
 def ids_fingerprint(stream: EventStream) -> str:
     """A hash of the ids and of what the times are: two files can agree in all else."""
-    if stream.kept is not None:
-        return str(stream.kept.ids_fingerprint)
+    if stream.backing is not None:
+        return stream.backing.ids_fingerprint
     return ids_fingerprint_of(stream.ids.names, stream.time.kind)
 
 

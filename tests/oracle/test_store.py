@@ -95,9 +95,11 @@ def assert_same(store: Store, expected: EventStream) -> None:
     _assert_equal(found.ids.side, expected.ids.side, "side")
     assert found.time == expected.time
     index = TemporalIndex.build(expected.src, expected.dst, expected.elapsed, expected.n_nodes)
-    for name, array in (found.kept.index | {"tie_start": found.kept.tie_start}).items():
+    backing = found.backing
+    assert backing is not None
+    for name, array in {**backing.index.arrays, "tie_start": backing.tie_start}.items():
         _assert_equal(array, getattr(index, name).numpy(), name)
-    assert found.kept.longest == {name: getattr(index, name) for name in found.kept.longest}
+    assert backing.index.longest == {name: getattr(index, name) for name in backing.index.longest}
     assert fingerprint(found) == fingerprint(expected)
     assert ids_fingerprint(found) == ids_fingerprint(expected)
     asked = pa.chunked_array([pa.array(["ü1", "3", "007", None, "ü99"]), expected.ids.names.cast(pa.string())])

@@ -6,10 +6,13 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from cordgt import kernels
+from cordgt.kernels.index_arrays import IndexArrays
+from cordgt.past.index import TemporalIndex
 
 PACKAGE = Path(kernels.__file__).parents[1]
 KERNELS = PACKAGE / "kernels"
@@ -76,3 +79,10 @@ def test_kernels_serve_a_gpu_unless_plain_operations_are_asked_for(monkeypatch: 
     assert kernels.fused("past", cuda) == "cordgt.kernels.past" and kernels.fused("past", cpu) is None
     with kernels.plainly():
         assert kernels.fused("past", cuda) is None
+
+
+def test_an_index_has_what_the_kernels_read() -> None:
+    members = {name for name in vars(IndexArrays) if not name.startswith("_")}
+    index = TemporalIndex.build(np.array([0]), np.array([1]), np.array([0.0]), 2)
+    assert len(members) == 15
+    assert all(hasattr(index, name) for name in members)

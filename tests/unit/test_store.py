@@ -26,15 +26,18 @@ from cordgt.conversion import append, build
 from cordgt.conversion.append import REWRITTEN
 from cordgt.conversion.convert import append_to, convert_to_store, inherited_columns
 from cordgt.errors import DataError, RunError
+from cordgt.events.backing import INDEX_ARRAYS, IndexData
 from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.files import exclusive, is_held
+from cordgt.past import index_builder
 from cordgt.past.index import TemporalIndex
+from cordgt.past.index_builder import build_index
 from cordgt.reading import chunks, pieces
 from cordgt.reading.readers import read_events
-from cordgt.store import growing, hidden_index, index_files
-from cordgt.store.folder import ABOUT, EVENTS, INDEX, LOOKUP, MASKED_LOCK, NAMES, locked, open_store, unfinished
+from cordgt.store import growing, index_files, masked_index
+from cordgt.store.folder import ABOUT, EVENTS, LOOKUP, NAMES, locked, open_store, unfinished
 
 
 class Cut(BaseException):
@@ -126,41 +129,44 @@ def masks(n: int, n_nodes: int) -> list[npt.NDArray[np.bool_]]:
     return [np.arange(n_nodes) == k for k in range(n)]
 
 
+def masked_index_of(found: EventStream, mask: npt.NDArray[np.bool_]) -> IndexData:
+    assert found.backing is not None
+    return found.backing.masked_index(found.src, found.dst, mask)
+
+
 @pytest.mark.parametrize("n_masks", [1, 4])
 def test_indexes_for_training_are_made_by_one_at_a_time(
     n_masks: int, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four that begin together: each gets a whole index, and the same one is made once."""
-    found, together, calls, one_by_one = open_store(made).stream(), threading.Barrier(4), [0], threading.Lock()
-    write_index = hidden_index.write_index
+    found, together, calls = open_store(made).stream(), threading.Barrier(4), [0]
+    write_index = masked_index.write_index
 
     def counted(*arguments: Any, **options: Any) -> Any:
         calls[0] += 1
         time.sleep(0.02)
-        with one_by_one:  # its compiled loops may not run in two threads, only in two processes
-            return write_index(*arguments, **options)
+        return write_index(*arguments, **options)
 
     def train(mask: npt.NDArray[np.bool_]) -> int:
         together.wait()
-        arrays, _ = hidden_index.hidden_index(found, mask)
-        return int(arrays["row_start"][-1])
+        return int(masked_index_of(found, mask).arrays["row_start"][-1])
 
-    monkeypatch.setattr(hidden_index, "write_index", counted)
-    hidden = [masks(n_masks, found.n_nodes)[k % n_masks] for k in range(4)]
+    monkeypatch.setattr(masked_index, "write_index", counted)
+    masked = [masks(n_masks, found.n_nodes)[k % n_masks] for k in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        lengths = list(pool.map(train, hidden))
-    touched = [hide[found.src] | hide[found.dst] for hide in hidden]
+        lengths = list(pool.map(train, masked))
+    touched = [mask[found.src] | mask[found.dst] for mask in masked]
     loops = found.src == found.dst
-    assert lengths == [int((~hide * np.where(loops, 1, 2)).sum()) for hide in touched]
+    assert lengths == [int((~events * np.where(loops, 1, 2)).sum()) for events in touched]
     assert calls[0] == n_masks
-    assert len(list(made.glob("masked-*"))) == min(n_masks, hidden_index.KEPT)
+    assert len(list(made.glob("masked-*"))) == min(n_masks, masked_index.MAX_INDEXES)
 
 
 def test_an_append_leaves_an_index_that_is_being_made(made: Path) -> None:
     part = made / "masked-1.part-2"
     part.mkdir()
-    (made / MASKED_LOCK).touch()
-    with exclusive(made / MASKED_LOCK):
+    (made / masked_index.LOCK).touch()
+    with exclusive(made / masked_index.LOCK):
         append_to(made, stream(5, start=1000))
         assert part.exists()
     append_to(made, stream(5, start=2000))
@@ -168,29 +174,29 @@ def test_an_append_leaves_an_index_that_is_being_made(made: Path) -> None:
 
 
 def test_temporary_folders_are_ones_own(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hidden_index.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(hidden_index.os, "access", lambda *_: False)
+    monkeypatch.setattr(masked_index.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(masked_index.os, "access", lambda *_: False)
     found = open_store(made).stream()
-    hidden_index.hidden_index(found, masks(1, found.n_nodes)[0])
+    masked_index_of(found, masks(1, found.n_nodes)[0])
     own = tmp_path / f"cordgt-{os.getuid()}"
     assert own.stat().st_mode & 0o77 == 0
     assert list(own.glob("masked-*"))
-    monkeypatch.setattr(hidden_index.os, "getuid", lambda: 12345)
+    monkeypatch.setattr(masked_index.os, "getuid", lambda: 12345)
     own.rename(tmp_path / "cordgt-12345")
     with pytest.raises(DataError, match="belongs to somebody else"):
-        hidden_index.hidden_index(found, masks(1, found.n_nodes)[0])
+        masked_index_of(found, masks(1, found.n_nodes)[0])
 
 
 def test_indexes_for_training_are_checked(made: Path) -> None:
     found = open_store(made).stream()
-    hidden_index.hidden_index(found, masks(1, found.n_nodes)[0])
+    masked_index_of(found, masks(1, found.n_nodes)[0])
     read: list[int] = []
-    assert hidden_index.check_indexes(made, read.append) == 1
+    assert masked_index.check_indexes(made, read.append) == 1
     file = next(made.glob("masked-*/nbr"))
     assert sum(read) == sum(p.stat().st_size for p in file.parent.iterdir() if p.name != "index.json")
     file.write_bytes(b"?" + file.read_bytes()[1:])
     with pytest.raises(DataError, match=r"masked-\w+ is damaged\. Remove it"):
-        hidden_index.check_indexes(made)
+        masked_index.check_indexes(made)
 
 
 def test_one_is_kept_out_of_a_folder_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,12 +236,12 @@ def test_figures_stay_when_new_nodes_are_appended(model: str, made: Path, tmp_pa
 def test_an_index_of_before_has_no_more_than_it_had(made: Path) -> None:
     before = open_store(made).stream()
     append_to(made, stream(30, seed=1, start=1000, nodes=20))
-    then = open_store(made).stream(before.kept.fingerprint)
+    then = open_store(made).stream(before.backing.fingerprint)
     assert then.n_nodes == before.n_nodes
     ends = {"nbr": "row_start", "pos": "row_start", "nbr_degree": "row_start", "pair_pos": "pair_pos_start"}
     for rows, starts in (ends | {"pair_nbr": "pair_start"}).items():
-        assert then.kept.index[starts][-1] == len(then.kept.index[rows]), rows
-    assert len(then.kept.index["pair_pos_start"]) == len(then.kept.index["pair_nbr"]) + 1
+        assert then.backing.index.arrays[starts][-1] == len(then.backing.index.arrays[rows]), rows
+    assert len(then.backing.index.arrays["pair_pos_start"]) == len(then.backing.index.arrays["pair_nbr"]) + 1
 
 
 def test_an_interrupted_run_goes_on_when_its_store_has_grown(
@@ -273,19 +279,47 @@ def test_events_without_labels_leave_the_runs_of_a_labelled_store(tmp_path: Path
 def test_ranges_of_an_index_keep_to_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are."""
     found, largest = stream(900, nodes=400), [0]
-    add_rows = index_files._add_rows
+    add_rows = index_builder._add_rows
 
     def looked_at(entries: Any, *arguments: Any) -> None:
         largest[0] = max(largest[0], len(entries))
         add_rows(entries, *arguments)
 
-    monkeypatch.setattr(index_files, "_add_rows", looked_at)
+    monkeypatch.setattr(index_builder, "_add_rows", looked_at)
     written = index_files.write_index(
         tmp_path, found.src, found.dst, found.tie_start, found.n_nodes, memory=16 * index_files.BYTES_PER_ENTRY
     )
     assert written.longest["max_degree"] <= largest[0] <= 16
     index = TemporalIndex.build(found.src, found.dst, found.elapsed, found.n_nodes)
     assert np.fromfile(tmp_path / "nbr", np.int32).tolist() == index.nbr.tolist()
+
+
+@pytest.mark.parametrize("entries", [16, 10_000])
+def test_an_index_in_files_is_the_one_in_memory(tmp_path: Path, entries: int) -> None:
+    """Without masked nodes, in many ranges or one; then continued within a tie, with new nodes."""
+    found, masked = stream(900, nodes=400), np.arange(400) % 7 == 0
+    masked = masked[: found.n_nodes]
+    keep = ~(masked[found.src] | masked[found.dst])
+    options: dict[str, Any] = {"memory": entries * index_files.BYTES_PER_ENTRY}
+    write_index(tmp_path / "masked", found, options | {"masked": masked}, keep)
+    cut = int(np.flatnonzero(found.tie_start < np.arange(900))[100])  # not the first event of its time
+    known = int(max(found.src[:cut].max(), found.dst[:cut].max())) + 1
+    assert known < found.n_nodes
+    prior = build_index(found.src[:cut], found.dst[:cut], found.tie_start[:cut], known)
+    write_index(tmp_path / "prior", found, options | {"prior": index_files.PriorIndex(prior.arrays, cut)}, None)
+
+
+def write_index(folder: Path, found: EventStream, options: dict[str, Any], keep: npt.NDArray[np.bool_] | None) -> None:
+    """Writes an index and compares it with the one in memory."""
+    folder.mkdir()
+    written = index_files.write_index(folder, found.src, found.dst, found.tie_start, found.n_nodes, **options)
+    expected = build_index(found.src, found.dst, found.tie_start, found.n_nodes, keep)
+    assert written.longest == expected.longest
+    for name in INDEX_ARRAYS:
+        assert written.arrays[name].dtype == expected.arrays[name].dtype.str, name
+        np.testing.assert_array_equal(
+            np.fromfile(folder / name, written.arrays[name].dtype), expected.arrays[name], name
+        )
 
 
 # -------------------- what is read
@@ -404,7 +438,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "before", folder / "after"
 
 
-@pytest.mark.parametrize("name", [*EVENTS, *LOOKUP, *INDEX, *NAMES, "node_x"])
+@pytest.mark.parametrize("name", [*EVENTS, *LOOKUP, *INDEX_ARRAYS, *NAMES, "node_x"])
 def test_damage_gets_no_new_checksum(name: str, made: Path, sound: tuple[Path, Path], tmp_path: Path) -> None:
     """Refused, or still found by a check, or, of pairs, which are not read but made again, mended."""
     damaged, more = made, stream
@@ -416,14 +450,17 @@ def test_damage_gets_no_new_checksum(name: str, made: Path, sound: tuple[Path, P
     with refused:
         append_to(damaged, more(5, start=3), late="merge")
     with pytest.raises(DataError, match=f"'{name}'"):
-        convert_to_store(damaged, tmp_path / "copy") if name not in (*LOOKUP, *INDEX) else open_store(damaged).check()
+        if name in (*LOOKUP, *INDEX_ARRAYS):
+            open_store(damaged).check()
+        else:
+            convert_to_store(damaged, tmp_path / "copy")
     if name in REWRITTEN:
         with refused:
             append_to(damaged, more(7, start=1000))
     assert sizes(damaged) == before
     if name not in REWRITTEN:
         grown, clean = append_to(damaged, more(7, start=1000)), open_store(sound[1])
-        if name in INDEX:
+        if name in INDEX_ARRAYS:
             grown.check()
             assert {k: a.parts for k, a in grown.arrays.items()} == {k: a.parts for k, a in clean.arrays.items()}
         else:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError, RowError
-from cordgt.events.times import TimeAxis, looks_like_time
+from cordgt.events.times import TimeAxis, looks_like_time, tie_starts
 
 SECOND = 1_000_000
 NEW_YEAR = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * SECOND
@@ -121,3 +121,12 @@ def test_a_date_of_numpy() -> None:
     assert axis.parse(np.datetime64("2024-03-01T12:30:00", "ns")) == axis.parse("2024-03-01T12:30:00")
     with pytest.raises(DataError):
         axis.parse(np.datetime64("NaT"))
+
+
+def test_tie_starts_continue_where_the_last_piece_ended() -> None:
+    t = np.array([1, 1, 2, 5, 5, 5, 7])
+    whole = [0, 0, 2, 3, 3, 3, 6]
+    assert tie_starts(t).tolist() == whole
+    assert tie_starts(t[4:], start=4, first=3).tolist() == whole[4:]
+    assert tie_starts(t[3:], start=3).tolist() == whole[3:]
+    assert tie_starts(t[:0], dtype=np.int32).dtype == np.int32 and tie_starts(t[:0]).size == 0

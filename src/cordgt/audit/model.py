@@ -198,7 +198,7 @@ def time_shift(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
         grid = 2.0 ** (np.frexp(np.abs(t).max() + by)[1] - 51)
         t = np.round(t / grid) * grid
     # positions and ids stay as they are; the split, the index, the queries and the scores are made anew
-    here, there = (made_anew(task, replace(task.stream, t=times, kept=None)) for times in (t, t + by))
+    here, there = (made_anew(task, replace(task.stream, t=times, backing=None)) for times in (t, t + by))
     moved, asked = _Moved(), 0
     if len(here.split.test) == len(there.split.test):
         (_, a), (_, b) = (x.evaluation_queries("test", "transductive") for x in (here, there))

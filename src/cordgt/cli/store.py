@@ -202,7 +202,7 @@ def _count_repeated_at_end(grown: Store, n: int) -> int:
 def data_check(store: StoreDir) -> None:
     """Verify the checksums of all files of a store, including its training indexes."""
     from cordgt.store.folder import open_store
-    from cordgt.store.hidden_index import check_indexes
+    from cordgt.store.masked_index import check_indexes
 
     found = open_store(store)
     with Progressing() as watcher:

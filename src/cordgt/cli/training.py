@@ -122,7 +122,7 @@ def train(
     console.note(f"{settings.model} on {facts(stream)}; figures and weights go to {folder}")
     remark_on_data(settings, stream)
     was_finished = RunFolder(folder).finished
-    if stream.kept is not None:
+    if stream.backing is not None:
         console.note(f"{data} is a store: the run answers from it. The index for training is made once and kept in it.")
         begun = RunFolder(folder).read_config()[1].get("events") if resume and RunFolder(folder).holds_run else None
         if begun not in (None, stream.n_events):

@@ -39,13 +39,15 @@ from cordgt.conversion.build import (
 )
 from cordgt.conversion.staging import StagedEvents
 from cordgt.errors import DataError, check_choice
+from cordgt.events.backing import INDEX_ARRAYS
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import check_exact, check_span
 from cordgt.events.times import TimeAxis
 from cordgt.events.vocabulary import LONGEST_TEXT, text_buffers
-from cordgt.store.folder import EVENTS, INDEX, LOOKUP, NAMES, Array, Store, disk_explained, locked, open_store
-from cordgt.store.growing import Writer, abandoned_on_error, pieces
-from cordgt.store.index_files import Earlier, narrow, write_index
+from cordgt.past.index_builder import index_dtype
+from cordgt.store.folder import EVENTS, LOOKUP, NAMES, Array, Store, locked, open_store
+from cordgt.store.growing import Writer, abandoned_on_error, disk_explained, pieces
+from cordgt.store.index_files import PriorIndex, write_index
 from cordgt.store.source import ConcatSource, EventSource, StreamSource
 
 LatePolicy = Literal["refuse", "merge"]
@@ -184,7 +186,7 @@ def _needs_wider_types(store: Store, stage: StagedEvents) -> bool:
         if new is None or new.dtype.kind == "f":
             return True
     max_nodes = store.n_nodes + sum(len(vocabulary) for vocabulary in stage.vocabularies)
-    return np.dtype(store.arrays["tie_start"].dtype) != narrow(max_nodes, store.n_events + stage.n_rows)
+    return np.dtype(store.arrays["tie_start"].dtype) != index_dtype(max_nodes, store.n_events + stage.n_rows)
 
 
 # -------------------- write
@@ -209,8 +211,8 @@ def _append(store: Store, stage: StagedEvents, work: Path, memory: int, watcher:
         longer.array("tie_start"),
         numbering.n_nodes,
         memory=memory // MEMORY_SHARE,
-        earlier=Earlier({name: store.array(name) for name in INDEX}, store.n_events),
-        told=watcher.step,
+        prior=PriorIndex({name: store.array(name) for name in INDEX_ARRAYS}, store.n_events),
+        on_progress=watcher.step,
     )
     all_ids = longer.bare_ids()
     longer.arrays.update(index_arrays(work, index) | write_lookup(all_ids, work))

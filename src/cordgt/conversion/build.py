@@ -28,21 +28,21 @@ from cordgt.errors import DataError
 from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import SORTED_NOTE, EventStream, check_span
-from cordgt.events.times import TimeAxis
+from cordgt.events.times import TimeAxis, tie_starts
 from cordgt.events.vocabulary import SortedNames, text_buffers
+from cordgt.past.index_builder import index_dtype
 from cordgt.store.folder import (
     ABOUT,
     Array,
     Store,
-    disk_explained,
     is_store,
     locked,
     open_store,
     part_folder,
     was_begun,
 )
-from cordgt.store.growing import Writer, Written, abandoned_on_error, mapped, pieces
-from cordgt.store.index_files import IndexFiles, narrow, write_index
+from cordgt.store.growing import Writer, Written, abandoned_on_error, disk_explained, mapped, pieces
+from cordgt.store.index_files import WrittenIndex, write_index
 from cordgt.store.source import EventSource, NodeFeatureTable
 
 MEMORY = 4 << 30  # default limit in bytes
@@ -156,7 +156,7 @@ def _build(
     src, dst, tie_start = (
         mapped(data / name, written[name].dtype, stage.n_rows) for name in ("src", "dst", "tie_start")
     )
-    index = write_index(data, src, dst, tie_start, len(ids), memory=memory // MEMORY_SHARE, told=watcher.step)
+    index = write_index(data, src, dst, tie_start, len(ids), memory=memory // MEMORY_SHARE, on_progress=watcher.step)
     arrays |= index_arrays(data, index)
     node_x, node_notes = _join_node_features(ids, node_features, source)
     if node_x is not None:
@@ -274,7 +274,7 @@ def write_events(
     columns, sizes = stage.arrays(), [len(vocabulary) for vocabulary in stage.vocabularies]
     numbering = NodeNumbering.create(sizes)
     types: dict[str, Any] = {"src": np.int64, "dst": np.int64, "t": columns["t"].dtype, "elapsed": np.float64}
-    types["tie_start"] = narrow(sum(sizes), stage.n_rows)
+    types["tie_start"] = index_dtype(sum(sizes), stage.n_rows)
     types |= {name: columns[name].dtype for name in ("label", "edge_x") if name in columns}
     out = {name: Writer(data / name, dtype, _width(columns.get(name))) for name, dtype in types.items()}
     times = TimeColumns(stage.source.axis)
@@ -314,10 +314,7 @@ class TimeColumns:
         if self.first is None:
             self.first, self.last = t[0], t[0]
         since = np.subtract(t, self.first).astype(np.float64)
-        begins = np.empty(len(t), np.int64)
-        begins[0] = self.group if self.last == t[0] else self.position
-        begins[1:] = np.where(t[1:] != t[:-1], np.arange(self.position + 1, self.position + len(t)), 0)
-        begins = np.maximum.accumulate(begins)
+        begins = tie_starts(t, start=self.position, first=self.group if self.last == t[0] else None)
         self.last, self.group, self.position = t[-1], int(begins[-1]), self.position + len(t)
         return {"elapsed": since / 1e6 if self.axis.kind == "date" else since, "tie_start": begins}
 
@@ -357,7 +354,7 @@ def write_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str,
     return found
 
 
-def index_arrays(folder: Path, index: IndexFiles) -> dict[str, Array]:
+def index_arrays(folder: Path, index: WrittenIndex) -> dict[str, Array]:
     """The arrays that ``write_index`` wrote into a folder of the store."""
     return {name: _array(folder, name, k) for name, k in index.arrays.items()}
 

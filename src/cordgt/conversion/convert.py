@@ -148,7 +148,7 @@ def open_event_source(data: Data, memory: int, **columns: Any) -> EventSource:
     if isinstance(data, EventStream):
         if given:
             raise DataError(f"A stream takes no option '{given[0]}'; set it where the stream is read.")
-        return _stream_source(data, {} if data.kept is None else open_store(data.kept.path).columns)
+        return _stream_source(data, {} if data.backing is None else open_store(data.backing.path).columns)
     if os.fspath(data) not in by_name.GENERATED:
         path = by_name.resolve(data)
         if is_store(path):
@@ -193,7 +193,7 @@ def _row_bytes(path: Path) -> int:
 def check_store(data: Data, watcher: Watcher | None = None) -> None:
     """If DATA is a store, verify its events and ids: DataError if damaged, since a copy gets new checksums."""
     if isinstance(data, EventStream):
-        path = None if data.kept is None else data.kept.path
+        path = None if data.backing is None else data.backing.path
     else:
         path = None if os.fspath(data) in by_name.GENERATED else by_name.resolve(data)
     if path is not None and is_store(path):

@@ -52,9 +52,10 @@ def _span(stream: EventStream) -> float:
 
 def _n_pairs(stream: EventStream) -> int:
     """How many unordered pairs of nodes have met."""
-    if stream.kept is not None and stream.kept.covers(stream):  # its index has each pair twice, a node with itself once
+    backing = stream.backing
+    if backing is not None and len(backing.elapsed) == stream.n_events:  # its index has a pair twice, a self-loop once
         alone = len(distinct(stream.src[stream.src == stream.dst], stream.n_nodes))
-        return (len(stream.kept.index["pair_nbr"]) + alone) // 2
+        return (len(backing.index.arrays["pair_nbr"]) + alone) // 2
     low, high = np.minimum(stream.src, stream.dst), np.maximum(stream.src, stream.dst)
     order = np.lexsort((high, low))
     low, high = low[order], high[order]

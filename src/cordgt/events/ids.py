@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +60,16 @@ def _whole_or_null(column: Any) -> Any:
     return pc.cast(pc.if_else(whole, column, None), pa.int64())
 
 
+class IdLookup(Protocol):
+    """Finds the nodes of ids, as `cordgt.events.vocabulary.SortedNames` does. It may know later nodes too."""
+
+    def find(self, column: Any, names: Any, side: npt.NDArray[np.uint8] | None, wanted: int) -> Ints:
+        """Internal ids (n,) of an Arrow column of the same type as ``names``; -1 for null and unknown ids.
+
+        ``side``: (N,) id space of each node, None where there is one space; ``wanted``: 0 or 1, the space to search.
+        """
+
+
 @dataclass(frozen=True, eq=False)
 class NodeIds:
     """The user's id of every node, in internal order.
@@ -67,13 +77,12 @@ class NodeIds:
     Attributes:
         names: (N,) Arrow array, int64 or string.
         side: (N,) uint8, 0 for the space of the sources and 1 for that of the destinations; None: one shared space.
-        lookup: where the ids are found (`cordgt.events.vocabulary.SortedNames`), as a store keeps it; it may know later
-            ones too. None: a table of all ids is made for each question.
+        lookup: finds ids without a table of all of them; None builds that table for each call of ``find``.
     """
 
     names: Any
     side: npt.NDArray[np.uint8] | None = None
-    lookup: Any = None
+    lookup: IdLookup | None = None
 
     @classmethod
     def empty(cls, *, shared: bool) -> NodeIds:

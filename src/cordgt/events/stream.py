@@ -33,8 +33,9 @@ from cordgt.arrays import (
     to_numpy,
 )
 from cordgt.errors import DataError, RunError
+from cordgt.events.backing import StreamBacking
 from cordgt.events.ids import NodeIds, id_column
-from cordgt.events.times import FIRST_DATE, LAST_DATE, TimeAxis, number_column
+from cordgt.events.times import FIRST_DATE, LAST_DATE, TimeAxis, number_column, tie_starts
 from cordgt.files import read_own_parquet, write_atomically
 
 __all__ = ["EventStream", "NodeIds", "TimeAxis"]
@@ -55,8 +56,7 @@ class EventStream:
         edge_x: (E, de) float32 or None. node_x: (N, dn) float32 or None.
         label: (E,) int64 or float64 or None; NaN where an event has none.
         notes: what was assumed or done on reading, in sentences for people.
-        kept: what a store on disk keeps beside the events (`cordgt.store.folder.Kept`); the arrays are then mapped from
-            files.
+        backing: precomputed data of a stream on disk, whose arrays are mapped from files; None for a stream in memory.
     """
 
     src: Ints
@@ -69,7 +69,7 @@ class EventStream:
     time: TimeAxis
     name: str = ""
     notes: tuple[str, ...] = ()
-    kept: Any = None
+    backing: StreamBacking | None = None
 
     def __repr__(self) -> str:
         """A line, for notebooks: the arrays themselves would fill the screen."""
@@ -124,17 +124,15 @@ class EventStream:
 
         Numbers are exact up to 2^53 of span; dates, whose unit is the microsecond, are told apart to the same span.
         """
-        since: Floats = self.elapsed_at(self.t) if self.kept is None else self.kept.elapsed[: self.n_events]
+        since: Floats = self.elapsed_at(self.t) if self.backing is None else self.backing.elapsed[: self.n_events]
         return since
 
     @cached_property
     def tie_start(self) -> Ints:
         """(E,) int64 position of the first event with the same time."""
-        if self.kept is not None:
-            return np.asarray(self.kept.tie_start[: self.n_events], np.int64)
-        later = np.zeros(self.n_events, np.int64)
-        later[1:] = np.where(self.t[1:] != self.t[:-1], np.arange(1, self.n_events), 0)
-        return np.maximum.accumulate(later)
+        if self.backing is not None:
+            return np.asarray(self.backing.tie_start[: self.n_events], np.int64)
+        return tie_starts(self.t)
 
     def elapsed_at(self, t: npt.ArrayLike) -> Any:
         """Float64 time since the first event of any times on the stream's axis (subtracted before the conversion)."""
@@ -156,7 +154,7 @@ class EventStream:
     def with_node_features(self, node_x: Any, *notes: str) -> EventStream:
         """The same stream with (N, dn) node features in internal order, and what there is to say about them."""
         rows = feature_rows(node_x, self.n_nodes, "node features")
-        return replace(self, node_x=rows, notes=(*self.notes, *notes), kept=None)
+        return replace(self, node_x=rows, notes=(*self.notes, *notes), backing=None)
 
     def with_notes(self, *notes: str) -> EventStream:
         """The same stream with more notes."""
@@ -186,7 +184,7 @@ class EventStream:
             node_x=_more_rows(self.node_x, len(ids)),
             label=_more_labels(self.label, given.label, len(src_id)),
             ids=ids,
-            kept=None,
+            backing=None,
             notes=(*self.notes, f"{len(src_id)} later events appended, with {len(ids) - self.n_nodes} new nodes"),
         )
 

@@ -19,6 +19,20 @@ FIRST_DATE, LAST_DATE = -62_167_219_200_000_000, 253_402_300_799_999_999  # micr
 _ISO = "an ISO date such as 2024-03-01 or 2024-03-01T12:30:00Z"
 
 
+def tie_starts(
+    t: npt.NDArray[Any], *, start: int = 0, first: int | None = None, dtype: npt.DTypeLike = np.int64
+) -> npt.NDArray[Any]:
+    """(n,) position of the first event with the same time, for times ``t`` (n,) that never decrease.
+
+    ``start``: position of ``t[0]`` in the stream. ``first``: position of the first event at ``t[0]``, if earlier.
+    """
+    positions = np.zeros(len(t), dtype)
+    positions[:1] = start if first is None else first
+    changes = np.flatnonzero(t[1:] != t[:-1]) + 1
+    positions[changes] = changes + start
+    return np.maximum.accumulate(positions, out=positions)
+
+
 @dataclass(frozen=True)
 class TimeAxis:
     """What the times are: ``number`` (int64 or float64, in the user's unit) or ``date`` (int64 microseconds since

@@ -6,7 +6,6 @@ Twins: `cordgt.past.context._sample_plain`, `TemporalIndex._meetings_plain`, `co
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import triton
@@ -14,10 +13,10 @@ import triton.language as tl
 from torch import Tensor
 
 from cordgt.kernels.draws import below, child
+from cordgt.kernels.index_arrays import IndexArrays
 
 MOST_HOPS = 3
 MOST_SLOTS = 4096  # of a tree with each hop padded to a power of two, which one program holds
-Index = Any  # a TemporalIndex: it asks these kernels, so they cannot import it
 
 
 def draws_trees(fanout: tuple[int, ...]) -> bool:
@@ -119,7 +118,7 @@ def _trees(
 
 
 def sample_trees(
-    index: Index,
+    index: IndexArrays,
     fanout: tuple[int, ...],
     starts: tuple[int, ...],
     root: Tensor,
@@ -161,7 +160,7 @@ def _degrees(row_start, pos, node, cut, out, n, n_nodes, n_steps, BLOCK: tl.cons
     tl.store(out + i, lower_bound(pos, begin, end, limit, n_steps) - begin, mask=i < n)
 
 
-def degree(index: Index, node: Tensor, cut: Tensor) -> Tensor:
+def degree(index: IndexArrays, node: Tensor, cut: Tensor) -> Tensor:
     """How many events each node has before its cut; node and cut of one shape."""
     out = torch.empty(node.shape, dtype=torch.int64, device=node.device)
     if node.numel():
@@ -203,7 +202,7 @@ def _all_meetings(
     tl.store(out_last + i, last, mask=real)
 
 
-def meetings(index: Index, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+def meetings(index: IndexArrays, node: Tensor, other: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
     """Counts and last positions for node, other and cut of one shape."""
     n = node.numel()
     count, last = (torch.empty(node.shape, dtype=torch.int64, device=node.device) for _ in range(2))
@@ -263,7 +262,7 @@ def _distances(
 
 
 def distances(
-    index: Index,
+    index: IndexArrays,
     trees: Tensor,
     hop: Tensor,
     hops: int,
@@ -323,7 +322,7 @@ def _ask(
 
 
 def ask(
-    index: Index,
+    index: IndexArrays,
     src: Tensor,
     dst: Tensor,
     pool: Tensor,

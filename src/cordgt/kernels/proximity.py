@@ -6,16 +6,14 @@ Twins: `cordgt.past.proximity._slots_plain` and `_pairs_plain`, whose columns th
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from cordgt.kernels.index_arrays import IndexArrays
 from cordgt.kernels.past import _meetings, lower_bound, steps
 
-Index = Any  # a TemporalIndex
 PAIRS = 16  # of one program
 
 
@@ -92,7 +90,7 @@ def _slots(
 
 
 def slots(
-    index: Index, node: Tensor, pos: Tensor, t: Tensor, cut: Tensor, pair_cut: Tensor, *, width: int, scale: float
+    index: IndexArrays, node: Tensor, pos: Tensor, t: Tensor, cut: Tensor, pair_cut: Tensor, *, width: int, scale: float
 ) -> Tensor:
     """(B, S, C, ``width``) float32 of trees (B, T, C), whose nodes and positions these are."""
     n, n_trees, size = node.shape
@@ -165,7 +163,7 @@ def _pairs(
 
 
 def pairs(
-    index: Index, src: Tensor, dst: Tensor, t: Tensor, cut: Tensor, pair_cut: Tensor, *, windows: int, width: int,
+    index: IndexArrays, src: Tensor, dst: Tensor, t: Tensor, cut: Tensor, pair_cut: Tensor, *, windows: int, width: int,
     scale: float,
 ) -> Tensor:  # fmt: skip
     """(B, M, ``width``) float32 of sources (B,) and their candidates (B, M)."""

@@ -14,7 +14,6 @@ for, with identical results.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +23,9 @@ from numba import njit, prange
 from torch import Tensor
 
 from cordgt import kernels
-from cordgt.store.index_files import narrow
+from cordgt.events.backing import IndexData
+from cordgt.events.times import tie_starts
+from cordgt.past.index_builder import build_index, index_dtype
 
 
 @dataclass(frozen=True)
@@ -64,45 +65,19 @@ class TemporalIndex:
         keep: np.ndarray | None = None,
     ) -> TemporalIndex:
         """Index the events where ``keep`` is True (all, if None). ``elapsed`` never decreases."""
-        n_events = len(src)
-        kept = np.ones(n_events, dtype=np.bool_) if keep is None else np.ascontiguousarray(keep, dtype=np.bool_)
-        kind = narrow(n_nodes, n_events)
-        src = np.ascontiguousarray(src, dtype=kind)
-        dst = np.ascontiguousarray(dst, dtype=kind)
-        elapsed = np.ascontiguousarray(elapsed, dtype=np.float64)
-        tie_start = _tie_starts(elapsed, np.empty(n_events, dtype=kind))
-        row_start = _row_starts(src, dst, kept, n_nodes)
-        nbr, pos, nbr_degree = _fill_rows(src, dst, kept, tie_start, row_start)
-        pair_start, pair_nbr, pair_pos_start, pair_pos = _fill_pairs(row_start, nbr, pos)
-        longest = [int(np.diff(a).max(initial=0)) for a in (row_start, pair_start, pair_pos_start)]
-        return cls(
-            row_start=torch.from_numpy(row_start),
-            nbr=torch.from_numpy(nbr),
-            pos=torch.from_numpy(pos),
-            nbr_degree=torch.from_numpy(nbr_degree),
-            pair_start=torch.from_numpy(pair_start),
-            pair_nbr=torch.from_numpy(pair_nbr),
-            pair_pos_start=torch.from_numpy(pair_pos_start),
-            pair_pos=torch.from_numpy(pair_pos),
-            elapsed=torch.from_numpy(elapsed),
-            tie_start=torch.from_numpy(tie_start),
-            src=torch.from_numpy(src),
-            max_degree=longest[0],
-            max_pairs=longest[1],
-            max_meetings=longest[2],
-        )
+        dtype = index_dtype(n_nodes, len(src))
+        src, dst = (np.ascontiguousarray(x, dtype) for x in (src, dst))
+        elapsed = np.ascontiguousarray(elapsed, np.float64)
+        tie_start = tie_starts(elapsed, dtype=dtype)
+        keep = None if keep is None else np.ascontiguousarray(keep, np.bool_)
+        return cls.from_arrays(build_index(src, dst, tie_start, n_nodes, keep), elapsed, tie_start, src)
 
     @classmethod
-    def kept(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        longest: Mapping[str, int],
-        elapsed: np.ndarray,
-        tie_start: np.ndarray,
-        src: np.ndarray,
+    def from_arrays(
+        cls, index: IndexData, elapsed: np.ndarray, tie_start: np.ndarray, src: np.ndarray
     ) -> TemporalIndex:
-        """An index that was built before, from arrays that may be mapped from files: nothing is read or copied."""
-        found: dict[str, Any] = {name: as_tensor(array) for name, array in arrays.items()} | dict(longest)
+        """An index from existing arrays, which may be mapped from files: nothing is read or copied."""
+        found: dict[str, Any] = {name: as_tensor(array) for name, array in index.arrays.items()} | dict(index.longest)
         return cls(**found, elapsed=as_tensor(elapsed), tie_start=as_tensor(tie_start), src=as_tensor(src))
 
     @property
@@ -264,88 +239,6 @@ def lower_bound(values: Tensor, start: Tensor, stop: Tensor, target: Tensor, lon
         place = torch.where(ahead, probe, place)
         step >>= 1
     return place
-
-
-@njit(cache=True)
-def _tie_starts(elapsed, out):  # type: ignore[no-untyped-def]
-    """The position of the first event with the same time: one pass, as times never decrease."""
-    for e in range(len(elapsed)):
-        out[e] = out[e - 1] if e > 0 and elapsed[e] == elapsed[e - 1] else e
-    return out
-
-
-@njit(cache=True)
-def _row_starts(src, dst, kept, n_nodes):  # type: ignore[no-untyped-def]
-    start = np.zeros(n_nodes + 1, dtype=np.int64)
-    for e in range(len(src)):
-        if kept[e]:
-            start[src[e] + 1] += 1
-            if dst[e] != src[e]:
-                start[dst[e] + 1] += 1
-    for i in range(n_nodes):
-        start[i + 1] += start[i]
-    return start
-
-
-@njit(cache=True)
-def _fill_rows(src, dst, kept, tie_start, row_start):  # type: ignore[no-untyped-def]
-    """Rows by counting: events arrive in stream order, so each row ends up sorted by position."""
-    n_entries = row_start[-1]
-    nbr = np.empty(n_entries, dtype=src.dtype)
-    pos = np.empty(n_entries, dtype=src.dtype)
-    nbr_degree = np.empty(n_entries, dtype=src.dtype)
-    fill = row_start[:-1].copy()
-    earlier = np.zeros(len(row_start) - 1, dtype=np.int64)  # a node's events strictly before the current time
-    group = 0
-    for e in range(len(src)):
-        if tie_start[e] == e:  # time moved on: the events of the last moment become visible
-            for g in range(group, e):
-                if kept[g]:
-                    earlier[src[g]] = fill[src[g]] - row_start[src[g]]
-                    earlier[dst[g]] = fill[dst[g]] - row_start[dst[g]]
-            group = e
-        if kept[e]:
-            u, v = src[e], dst[e]
-            at = fill[u]
-            nbr[at], pos[at], nbr_degree[at] = v, e, earlier[v]
-            fill[u] += 1
-            if u != v:
-                at = fill[v]
-                nbr[at], pos[at], nbr_degree[at] = u, e, earlier[u]
-                fill[v] += 1
-    return nbr, pos, nbr_degree
-
-
-@njit(cache=True)
-def _fill_pairs(row_start, nbr, pos):  # type: ignore[no-untyped-def]
-    """Each row sorted by (neighbour, position), in linear time: walking the rows in node order and writing each entry
-    into its neighbour's row visits the neighbours in ascending order, and each one's events by position."""
-    n_nodes = len(row_start) - 1
-    by_nbr = np.empty_like(nbr)
-    pair_pos = np.empty_like(pos)
-    fill = row_start[:-1].copy()
-    for w in range(n_nodes):
-        for i in range(row_start[w], row_start[w + 1]):
-            u = nbr[i]
-            by_nbr[fill[u]], pair_pos[fill[u]] = w, pos[i]
-            fill[u] += 1
-    n_pairs = 0
-    for u in range(n_nodes):
-        for i in range(row_start[u], row_start[u + 1]):
-            if i == row_start[u] or by_nbr[i] != by_nbr[i - 1]:
-                n_pairs += 1
-    pair_start = np.zeros(n_nodes + 1, dtype=np.int64)
-    pair_nbr = np.empty(n_pairs, dtype=nbr.dtype)
-    pair_pos_start = np.empty(n_pairs + 1, dtype=np.int64)
-    at = 0
-    for u in range(n_nodes):
-        for i in range(row_start[u], row_start[u + 1]):
-            if i == row_start[u] or by_nbr[i] != by_nbr[i - 1]:
-                pair_nbr[at], pair_pos_start[at] = by_nbr[i], i
-                at += 1
-        pair_start[u + 1] = at
-    pair_pos_start[n_pairs] = len(pair_pos)
-    return pair_start, pair_nbr, pair_pos_start, pair_pos
 
 
 @njit(inline="always")

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cordgt.errors import DataError
+from cordgt.events.backing import INDEX_ARRAYS, IndexData
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
@@ -34,30 +35,29 @@ from cordgt.store.growing import Written, checksum, mapped
 
 VERSION = 1
 ABOUT = "store.json"
-MASKED_LOCK = "masked.lock"  # of whoever makes or removes an index for training, beside the store itself
 EVENTS = ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x")  # a row an event; later ones are added behind
 LOOKUP = ("name_hash", "name_node")
-INDEX = ("row_start", "nbr", "pos", "nbr_degree", "pair_start", "pair_nbr", "pair_pos_start", "pair_pos")
 NAMES = ("name", "name_at", "name_bytes", "side")  # the ids; those of new nodes are added behind
 OPTIONAL = ("label", "edge_x", "name", "name_at", "name_bytes", "side", "node_x")
 _AGAIN = "Put back a copy of the store, or convert the data again."
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """What a store keeps beside the events: what else would be computed from them, whenever it is needed."""
+class StoreBacking:
+    """A `StreamBacking` whose arrays are mapped from a store's files."""
 
     path: Path
-    fingerprint: str  # of the stream, as a run keeps it
+    fingerprint: str
     ids_fingerprint: str
-    elapsed: npt.NDArray[np.float64]  # (E,) or longer, where later events were appended
+    elapsed: npt.NDArray[np.float64]  # (E,) or longer, if events were appended later
     tie_start: npt.NDArray[Any]  # as long
-    index: Mapping[str, npt.NDArray[Any]]  # the arrays of a `TemporalIndex` by name
-    longest: Mapping[str, int]
+    index: IndexData
 
-    def covers(self, stream: EventStream) -> bool:
-        """Whether the index is of these events and no later ones."""
-        return len(self.elapsed) == stream.n_events
+    def masked_index(self, src: npt.NDArray[Any], dst: npt.NDArray[Any], masked: npt.NDArray[np.bool_]) -> IndexData:
+        """The index without the events of masked nodes: built once, then read from the store's folder."""
+        from cordgt.store.masked_index import masked_index  # compiles: only for training
+
+        return masked_index(self.path, self.fingerprint, src, dst, self.tie_start, masked)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Store:
         told = fitting[-1]
         n_events, n_nodes = told["events"], told["nodes"]
         ids = self.ids()
-        index = {name: self.array(name) for name in INDEX}
+        index = {name: self.array(name) for name in INDEX_ARRAYS}
         if n_nodes < self.n_nodes:
             ids = NodeIds(ids.names.slice(0, n_nodes), None if ids.side is None else ids.side[:n_nodes], ids.lookup)
             index = _of_first_nodes(index, n_nodes)
@@ -157,14 +157,13 @@ class Store:
             time=TimeAxis("date" if self.time == "date" else "number"),
             name=self.name,
             notes=self.notes,
-            kept=Kept(
+            backing=StoreBacking(
                 self.path,
                 told["fingerprint"],
                 told["ids"],
                 self.array("elapsed"),
                 self.array("tie_start"),
-                index,
-                self.longest,
+                IndexData(index, self.longest),
             ),
         )
 
@@ -217,7 +216,9 @@ class Store:
                 shutil.rmtree(child, ignore_errors=True)
             elif child.name.startswith(f".{ABOUT}.") or child.name == "state.json":
                 child.unlink(missing_ok=True)
-        self._sweep_masked()
+        from cordgt.store.masked_index import remove_indexes  # compiles: only where a store is written
+
+        remove_indexes(self.path)
 
     def _cut_back(self) -> None:
         """Cut off what stands behind the ends of arrays: it counts for nothing, and takes room."""
@@ -226,26 +227,12 @@ class Store:
             if path.stat().st_size > array.n_bytes:
                 os.truncate(path, array.n_bytes)
 
-    def _sweep_masked(self) -> None:
-        """Remove the indexes for training, unless one is being made: then they stay until the next time."""
-        masked = list(self.path.glob("masked-*"))
-        if masked:
-            lock = self.path / MASKED_LOCK
-            lock.touch()
-            with suppress(_InUse), exclusive(lock, _InUse()):
-                for folder in masked:
-                    shutil.rmtree(folder, ignore_errors=True)
-
 
 def _of_first_nodes(index: dict[str, Any], n: int) -> dict[str, Any]:
     """The arrays of an index for its first ``n`` nodes, whose rows may tell of later ones, in events at the end."""
     rows, pairs = int(index["row_start"][n]), int(index["pair_start"][n])
     lengths = {"row_start": n + 1, "pair_start": n + 1, "pair_nbr": pairs, "pair_pos_start": pairs + 1}
     return {name: array[: lengths.get(name, rows)] for name, array in index.items()}
-
-
-class _InUse(DataError):
-    """Somebody makes an index for training, or the store itself."""
 
 
 def is_store(path: Any) -> bool:
@@ -301,7 +288,7 @@ def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
 
 def _check_sizes(store: Store) -> None:
     """DataError where an array is not told of, or its file is missing or too short."""
-    missing = [name for name in (*EVENTS, *LOOKUP, *INDEX) if name not in store.arrays and name not in OPTIONAL]
+    missing = [name for name in (*EVENTS, *LOOKUP, *INDEX_ARRAYS) if name not in store.arrays and name not in OPTIONAL]
     if missing:
         raise DataError(f"{store.path / ABOUT} is damaged: it does not tell of '{missing[0]}'.")
     for array in store.arrays.values():
@@ -357,15 +344,6 @@ def locked(folder: Path) -> Iterator[None]:
     busy = DataError(f"Another process is writing {folder}. Let it finish, then try again.")
     with exclusive(folder, busy):
         yield
-
-
-@contextmanager
-def disk_explained(where: Path, then: str) -> Iterator[None]:
-    """DataError, with what to do, where something cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{where} cannot be written: {error.strerror or error}. {then}") from None
 
 
 def _sum(text: str) -> str:

@@ -150,3 +150,12 @@ def checksum(path: Path, start: int, stop: int) -> str:
             digest.update(data)
             left -= len(data)
     return digest.hexdigest()
+
+
+@contextmanager
+def disk_explained(where: Path, then: str) -> Iterator[None]:
+    """DataError, with what to do, where something cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{where} cannot be written: {error.strerror or error}. {then}") from None

@@ -128,13 +128,13 @@ class StreamSource:
         return self.stream.n_events
 
     def identity(self) -> list[Any]:
-        s, kept = self.stream, self.stream.kept
+        s, backing = self.stream, self.stream.backing
         arrays: dict[str, Any] = {"label": s.label, "side": s.ids.side}  # a store's fingerprints cover all others
-        if kept is None:
+        if backing is None:
             arrays |= {"src": s.src, "dst": s.dst, "t": s.t, "edge_x": s.edge_x, "node_x": s.node_x}
         hashes = {name: None if x is None else fingerprint_of([x]) for name, x in arrays.items()}
-        ids = ids_fingerprint_of(s.ids.names, s.time.kind) if kept is None else kept.ids_fingerprint
-        return ["stream", self.name, s.n_events, hashes, ids, None if kept is None else kept.fingerprint]
+        ids = ids_fingerprint_of(s.ids.names, s.time.kind) if backing is None else backing.ids_fingerprint
+        return ["stream", self.name, s.n_events, hashes, ids, None if backing is None else backing.fingerprint]
 
     def get_state(self) -> dict[str, Any]:
         return {}

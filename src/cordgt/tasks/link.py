@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from cordgt.arrays import distinct
 from cordgt.errors import RunError, check_choice
+from cordgt.events.backing import IndexData, StreamBacking
 from cordgt.events.stream import EventStream
 from cordgt.machine.processes import ALONE, Group
 from cordgt.machine.threads import side_by_side
 from cordgt.models.base import LinkModel
 from cordgt.past.history import History, Queries
 from cordgt.past.index import TemporalIndex, as_tensor
-from cordgt.store.hidden_index import hidden_index
 from cordgt.tasks.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
 from cordgt.tasks.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners, negatives_key
 from cordgt.tasks.protocol import Protocol, cuts
@@ -230,9 +230,9 @@ def home_of(device: torch.device, n_bytes: int) -> torch.device:
 
 def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes: int | None = None) -> History:
     """All of a stream as a model may read it."""
-    kept = stream.kept
-    if kept is not None and n_nodes is None:
-        index = _index_kept(stream, kept.index, kept.longest)
+    backing = stream.backing
+    if backing is not None and n_nodes is None:
+        index = _stored_index(stream, backing, backing.index)
     else:
         n = stream.n_nodes if n_nodes is None else n_nodes
         index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, n)
@@ -246,17 +246,17 @@ def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes:
 
 def _without(stream: EventStream, masked: np.ndarray) -> TemporalIndex:
     """The index without the events that touch a masked node: a store's is made once and lies beside it."""
-    kept = stream.kept
-    if kept is None:
+    backing = stream.backing
+    if backing is None:
         keep = ~(masked[stream.src] | masked[stream.dst])
         return TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes, keep)
-    return _index_kept(stream, *hidden_index(stream, masked))
+    return _stored_index(stream, backing, backing.masked_index(stream.src, stream.dst, masked))
 
 
-def _index_kept(stream: EventStream, arrays: Mapping[str, np.ndarray], longest: Mapping[str, int]) -> TemporalIndex:
-    """An index of a store's stream; the store may have grown since."""
-    n, kept = stream.n_events, stream.kept
-    return TemporalIndex.kept(arrays, longest, kept.elapsed[:n], kept.tie_start[:n], stream.src)
+def _stored_index(stream: EventStream, backing: StreamBacking, index: IndexData) -> TemporalIndex:
+    """An index of a stream on disk, which may hold later events too."""
+    n = stream.n_events
+    return TemporalIndex.from_arrays(index, backing.elapsed[:n], backing.tie_start[:n], stream.src)
 
 
 def _pools(stream: EventStream, split: Split, protocol: Protocol, device: torch.device) -> Pools:

@@ -1,8 +1,8 @@
-"""The index of a store without the events of hidden nodes: written to files once, within bounded memory, and kept.
+"""The index of a store without the events of masked nodes, written to files once and reused.
 
-It lies in the store's folder under the name of what it hides: the next training with the same masked nodes finds
-it. Only the latest are kept. Where the store cannot be written, it is made in the folder for temporary files. Of
-several processes that need it at once one makes it, and the others wait.
+It is kept in the store's folder, named after the masked nodes: the next training with the same ones finds it. Only the
+latest few are kept. If the store cannot be written, they are kept in a folder for temporary files. If several processes
+need the same index at once, one builds it and the others wait. Memory is bounded, as in `write_index`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,45 +22,65 @@ import numpy as np
 import numpy.typing as npt
 
 from cordgt.errors import DataError
-from cordgt.events.stream import EventStream
+from cordgt.events.backing import IndexData
 from cordgt.files import exclusive
-from cordgt.store.folder import MASKED_LOCK, disk_explained
-from cordgt.store.growing import checksum, mapped
-from cordgt.store.index_files import IndexFiles, write_index
+from cordgt.store.growing import checksum, disk_explained, mapped
+from cordgt.store.index_files import WrittenIndex, write_index
 
 ABOUT = "index.json"
-KEPT = 2  # indexes of one store
+LOCK = "masked.lock"  # file in the store that is locked while an index is built or removed
+MAX_INDEXES = 2  # of one store
 MEMORY = 1 << 30  # bytes that a range of nodes may take while it is put in order
 
-Found = tuple[Mapping[str, npt.NDArray[Any]], Mapping[str, int]]
+
+class _InUse(DataError):
+    """Another process holds the lock."""
 
 
-def hidden_index(
-    stream: EventStream, hidden: npt.NDArray[np.bool_], told: Callable[[int], None] = lambda _: None
-) -> Found:
-    """The arrays of a ``TemporalIndex`` of a store's stream without events that touch a ``hidden`` node, mapped, and
-    its longest rows. Where it has to be made, ``told`` is called with numbers of events, each counted twice."""
-    identity = f"{stream.kept.fingerprint} {stream.n_events} ".encode() + np.packbits(hidden).tobytes()
+def masked_index(
+    store: Path,
+    fingerprint: str,
+    src: npt.NDArray[Any],
+    dst: npt.NDArray[Any],
+    tie_start: npt.NDArray[Any],
+    masked: npt.NDArray[np.bool_],
+) -> IndexData:
+    """The index of a store's events (src, dst) that touch no node where ``masked`` (N,) is True, mapped from files.
+
+    ``fingerprint``: of the stream. ``tie_start``: (E,) or longer.
+    """
+    identity = f"{fingerprint} {len(src)} ".encode() + np.packbits(masked).tobytes()
     name = f"masked-{hashlib.sha256(identity).hexdigest()[:16]}"
-    home = stream.kept.path if os.access(stream.kept.path, os.W_OK) else _own_folder()
-    folder, lock = home / name, home / MASKED_LOCK
-    found = _read(folder)
-    if found is None:
+    home = store if os.access(store, os.W_OK) else _own_folder()
+    folder, lock = home / name, home / LOCK
+    index = _read(folder)
+    if index is None:
         with disk_explained(folder, "The index for training needs about as much room as the store's own."):
             lock.touch()
             with exclusive(lock):
-                found = _read(folder)  # another process may have made it meanwhile
-                if found is None:
-                    _make(folder, stream, hidden, told)
-                    found = _read(folder)
-        assert found is not None, "it was written just now"
-    return found
+                index = _read(folder)  # another process may have built it meanwhile
+                if index is None:
+                    _build(folder, src, dst, tie_start, masked)
+                    index = _read(folder)
+        assert index is not None, "it was written just now"
+    return index
 
 
-def check_indexes(store: Path, told: Callable[[int], None] = lambda _: None) -> int:
-    """Reads every byte of the indexes for training that lie in a store's folder, and says how many these are.
+def remove_indexes(store: Path) -> None:
+    """Removes the indexes for training from a store; leaves them all if one is being built."""
+    folders = list(store.glob("masked-*"))
+    if folders:
+        lock = store / LOCK
+        lock.touch()
+        with suppress(_InUse), exclusive(lock, _InUse()):
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
 
-    DataError where one is not what was written. ``told`` is called with numbers of bytes as they are read.
+
+def check_indexes(store: Path, on_progress: Callable[[int], None] = lambda _: None) -> int:
+    """Reads every byte of the indexes for training in a store's folder. Returns how many indexes there are.
+
+    DataError if one is not what was written. ``on_progress`` is called with the number of bytes of each array read.
     """
     folders = [p for p in sorted(store.glob("masked-*")) if ".part-" not in p.name]
     for folder in folders:
@@ -71,7 +91,7 @@ def check_indexes(store: Path, told: Callable[[int], None] = lambda _: None) -> 
                 size = k["rows"] * max(k["width"], 1) * np.dtype(k["dtype"]).itemsize
                 if checksum(folder / name, 0, size) != k["sha256"]:
                     raise DataError(wrong)
-                told(size)
+                on_progress(size)
         except (OSError, ValueError, KeyError, TypeError):
             raise DataError(wrong) from None
     return len(folders)
@@ -87,23 +107,27 @@ def _own_folder() -> Path:
     return folder
 
 
-def _read(folder: Path) -> Found | None:
-    """What was kept; None where there is nothing, or not all of it."""
+def _read(folder: Path) -> IndexData | None:
+    """The index in a folder; None if it is missing or incomplete."""
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         arrays = {name: mapped(folder / name, k["dtype"], k["rows"], k["width"]) for name, k in about["arrays"].items()}
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return arrays, about["longest"]
+    return IndexData(arrays, about["longest"])
 
 
-def _make(folder: Path, stream: EventStream, hidden: npt.NDArray[np.bool_], told: Callable[[int], None]) -> None:
+def _build(
+    folder: Path,
+    src: npt.NDArray[Any],
+    dst: npt.NDArray[Any],
+    tie_start: npt.NDArray[Any],
+    masked: npt.NDArray[np.bool_],
+) -> None:
     part = folder.with_name(f"{folder.name}.part-{secrets.token_hex(4)}")
     part.mkdir()
     try:
-        written = write_index(
-            part, stream.src, stream.dst, stream.kept.tie_start, stream.n_nodes, memory=MEMORY, hidden=hidden, told=told
-        )
+        written = write_index(part, src, dst, tie_start, len(masked), memory=MEMORY, masked=masked)
         _describe(part, written)
         _make_room(folder, part)
         with suppress(OSError):  # another process was faster
@@ -112,7 +136,7 @@ def _make(folder: Path, stream: EventStream, hidden: npt.NDArray[np.bool_], told
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _describe(part: Path, written: IndexFiles) -> None:
+def _describe(part: Path, written: WrittenIndex) -> None:
     arrays = {name: vars(array) for name, array in written.arrays.items()}
     (part / ABOUT).write_text(json.dumps({"arrays": arrays, "longest": written.longest}), encoding="utf-8")
 
@@ -129,5 +153,5 @@ def _make_room(folder: Path, part: Path) -> None:
             others.append((other.stat().st_mtime, other))
         elif other != part:
             shutil.rmtree(other, ignore_errors=True)
-    for _, old in sorted(others)[: max(len(others) - KEPT + 1, 0)]:
+    for _, old in sorted(others)[: max(len(others) - MAX_INDEXES + 1, 0)]:
         shutil.rmtree(old, ignore_errors=True)
