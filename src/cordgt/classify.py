@@ -39,8 +39,8 @@ def classifier_settings(given: Mapping[str, Any]) -> ClassifierSettings:
 
 def check_encoder(run: Run) -> None:
     """SettingError where a run's model has no embeddings."""
-    if not MODELS[run.settings.model].network.embeds:
-        able = ", ".join(name for name, kind in MODELS.items() if kind.network.embeds)
+    if not MODELS[run.settings.model].network.has_embeddings:
+        able = ", ".join(name for name, kind in MODELS.items() if kind.network.has_embeddings)
         raise SettingError(f"{run.settings.model} has no embeddings to classify by. Models that have: {able}.")
 
 

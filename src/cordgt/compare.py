@@ -42,7 +42,7 @@ def compare_runs(
     found = [run.measured(**(changes or {})) for run in (a, b)]
     _check_same(a, b, *(task for _, task in found))
     protocol = found[0][1].protocol
-    silent = [str(run.path) for run, (model, _) in zip((a, b), found, strict=True) if model.transductive]
+    silent = [str(run.path) for run, (model, _) in zip((a, b), found, strict=True) if model.is_transductive]
     if setting == "inductive" and silent:
         raise DataError(f"There is nothing to compare: {silent[0]} has no answer for nodes that training has not seen.")
     scores = [split_scores(model, task, part, setting, progress)[:2] for model, task in found]

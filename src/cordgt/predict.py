@@ -14,7 +14,7 @@ from cordgt.arrays import distinct
 from cordgt.errors import DataError
 from cordgt.events.ids import Side
 from cordgt.events.stream import EventStream
-from cordgt.models.base import LinkModel, moved
+from cordgt.models.base import LinkModel, to_device
 from cordgt.past.history import History, Queries
 from cordgt.tasks.link import score_queries
 
@@ -102,13 +102,15 @@ class Oracle:
         memory": it has a history, but none that the model has taken up, and is answered as if it had none.
         """
         ids, until = (torch.from_numpy(x).to(self.device) for x in (node, cut))
-        degree, heard = (self.history.index.degree(ids, at).cpu().numpy() for at in (until, self.model.heard(until)))
+        degree, seen = (
+            self.history.index.degree(ids, at).cpu().numpy() for at in (until, self.model.visible_events(until))
+        )
         trained = np.zeros(len(node), dtype=bool)
         inside = node < len(self.trained)
         trained[inside] = self.trained[node[inside]]
         found = np.where(trained, KNOWN, UNTRAINED)
-        found = np.where(degree == 0, NEWCOMER, np.where(heard == 0, UNHEARD, found))
-        return np.where(self.model.lacks(moved(ids, self.model.device)).cpu().numpy(), UNKNOWN, found)
+        found = np.where(degree == 0, NEWCOMER, np.where(seen == 0, UNHEARD, found))
+        return np.where(self.model.is_unknown(to_device(ids, self.model.device)).cpu().numpy(), UNKNOWN, found)
 
     def score(
         self, src: Any, dst: Any, at: np.ndarray | None = None, progress: Callable[[int], None] | None = None
@@ -152,7 +154,7 @@ class Oracle:
 
     def embed(self, node: np.ndarray, at: float | None = None, at_once: int = 1000) -> np.ndarray:
         """Embeddings (n, D) of internal ids, float32."""
-        if not self.model.embeds:
+        if not self.model.has_embeddings:
             raise DataError(f"This model ({type(self.model).__name__.lower()}) has no embeddings of single nodes.")
         t, cut = self.moments(None if at is None else np.full(len(node), at), len(node))
         ids = torch.from_numpy(node).to(self.device)

@@ -128,7 +128,7 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
         home = next((name for name in tables if key in kinds[name]), None)
         if home is not None:
             chosen[home][key] = convert(key, value, kinds[home][key])
-            if home == "training" and not kind.network.trains:
+            if home == "training" and not kind.network.is_trainable:
                 unused.append(key)
         elif key in known_keys():
             unused.append(key)

@@ -77,7 +77,7 @@ def read_and_train(
     network.reader.pairs(history, queries)  # what is made once and kept, is made here
     with nothing_fetched(monkeypatch), OnDevice() as reading:
         batch = network.reader.pairs(history, queries)
-    if not network.trains:
+    if not network.is_trainable:
         return reading.names, []
     network.zero_grad(set_to_none=True)
     with OnDevice() as training:
@@ -91,7 +91,7 @@ def test_a_step_never_waits_for_the_device(case: Case, features: bool, monkeypat
     monkeypatch.setenv("CORDGT_PLAIN", "1")  # what is made for the CPU may talk to the host
     world = random_world(3, 60, features=features)
     network = case.network(world).train()
-    if network.remembers:
+    if network.is_stateful:
         pytest.skip("memory reaches as far as it must: it is not captured, and asks the host how far that is")
     late = read_and_train(network, world, [40, 45, 50, 55, 59], monkeypatch)
     early = read_and_train(network, world, [0, 1, 2, 3, 4], monkeypatch)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.models.base import tensors
+from cordgt.models.base import list_tensors
 from cordgt.past.history import History, Queries
 from cordgt.past.index import TemporalIndex
 from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate, score_queries
@@ -44,7 +44,7 @@ def rows(queries: Queries, part: Any) -> Queries:
 
 def assert_all_equal(got: Any, expected: Any) -> None:
     """Every array that two readings hold is the same, exactly."""
-    got, expected = tensors(got), tensors(expected)
+    got, expected = list_tensors(got), list_tensors(expected)
     assert len(got) == len(expected) > 0
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
@@ -120,9 +120,9 @@ def test_batch_size_changes_nothing_under_the_event_rule(case: Case, features: b
     assert len(scores) >= 20 and ap is not None
     for size in (1, 7, 13):
         parts = [slice(i, i + size) for i in range(0, len(scores), size)]
-        read = [tensors(network.reader.pairs(history, rows(queries, part))) for part in parts]
+        read = [list_tensors(network.reader.pairs(history, rows(queries, part))) for part in parts]
         assert_all_equal([torch.cat(pieces) for pieces in zip(*read, strict=True)], whole)
-        chunked = score_queries(network, history, queries, pairs_at_once=2 * size)
+        chunked = score_queries(network, history, queries, max_pairs_per_batch=2 * size)
         np.testing.assert_allclose(chunked, scores, rtol=1e-6, atol=1e-5)  # untrained logits may be large
         again = link_metrics(chunked[:, 0], chunked[:, 1])["ap"]
         assert again is not None and abs(again - ap) < 1e-4
@@ -139,9 +139,9 @@ def test_training_batches_draw_the_same_whatever_their_size(case: Case) -> None:
 
     def read(size: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         queries = [task.queries(p, p[:1].expand_as(p), task.pools.train, seed=5, epoch=3) for p in position.split(size)]
-        found = [tensors(network.reader.pairs(history, q)) for q in queries]
+        found = [list_tensors(network.reader.pairs(history, q)) for q in queries]
         joined = [torch.cat(pieces) for pieces in zip(*found, strict=True)]
-        return [torch.cat(pieces) for pieces in zip(*(tensors(q) for q in queries), strict=True)], joined
+        return [torch.cat(pieces) for pieces in zip(*(list_tensors(q) for q in queries), strict=True)], joined
 
     expected = read(50)
     for size in (1, 9, 1000):
@@ -275,7 +275,7 @@ def test_other_seeds_and_epochs_draw_other_trees(case: Case) -> None:
     reader = case.network(world).reader
     history = world.history
     others = [replace(world.history, seed=6), *(replace(history, epoch=e) for e in (1, 2))]
-    found = [tensors(reader.pairs(h, queries)) for h in (history, *others)]
+    found = [list_tensors(reader.pairs(h, queries)) for h in (history, *others)]
     for i, a in enumerate(found):
         for b in found[:i]:
             assert any(not torch.equal(x, y) for x, y in zip(a, b, strict=True))
@@ -310,10 +310,10 @@ def test_compiled_loops_and_tensor_operations_agree(case: Case, place: Any, worl
         seed=history.seed,
     )
     queries_there = Queries(**{name: value.to(place.device) for name, value in vars(queries).items()})
-    read = [x.cpu() for x in tensors(network.reader.pairs(there, queries_there))]
+    read = [x.cpu() for x in list_tensors(network.reader.pairs(there, queries_there))]
     if place.device.type == "cpu":
         assert_all_equal(read, network.reader.pairs(history, queries))
-    torch.testing.assert_close(read, tensors(network.reader.pairs(history, queries)), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(read, list_tensors(network.reader.pairs(history, queries)), rtol=1e-6, atol=1e-6)
     expected = logits(network, history, queries)
     got = logits(network.to(place.device), there, queries_there).cpu()
     if place.device.type == "cpu":
@@ -363,7 +363,9 @@ def test_no_query_and_one_with_many_candidates(case: Case) -> None:
     one = rows(queries, slice(3, 4))
     wide = replace(one, dst=torch.arange(world.stream.n_nodes)[None])
     whole = score_queries(network, task.whole, wide)
-    np.testing.assert_allclose(score_queries(network, task.whole, wide, pairs_at_once=4), whole, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(
+        score_queries(network, task.whole, wide, max_pairs_per_batch=4), whole, rtol=1e-6, atol=1e-5
+    )
 
 
 @every_model
@@ -371,7 +373,7 @@ def test_weights_changed_in_place_are_noticed(case: Case) -> None:
     """A fused Adam leaves the versions of weights alone: what a model keeps must not outlive a step of it."""
     world = random_world(14, 80, features=False)
     network = case.network(world)
-    if not network.trains:
+    if not network.is_trainable:
         pytest.skip("nothing to train")
     task = LinkTask.prepare(world.stream, Protocol(), seed=5, device=CPU)
     _, queries = task.evaluation_queries("test", "transductive")

@@ -85,7 +85,7 @@ class Case:
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-        if not network.transductive:  # whose numbers of nodes are those of one world
+        if not network.is_transductive:  # whose numbers of nodes are those of one world
             network.prepare(world.history, world.n_events)
         return network
 
@@ -115,9 +115,9 @@ def _each(cases: Iterable[Case]) -> pytest.MarkDecorator:
 
 every_model = _each(_cases())
 # one that knows nodes by number reads nothing once it is trained
-every_reading_model = _each(case for case in _cases() if not MODELS[case.model].network.transductive)
+every_reading_model = _each(case for case in _cases() if not MODELS[case.model].network.is_transductive)
 every_sampling_model = _each(case for case in _cases() if case.samples)
-every_embedding_model = _each(case for case in _cases() if MODELS[case.model].network.embeds)
+every_embedding_model = _each(case for case in _cases() if MODELS[case.model].network.has_embeddings)
 
 
 # --- streams ---

@@ -332,7 +332,7 @@ def test_a_stream_too_short_for_a_memory_is_told(tmp_path: Path) -> None:
     data = write_events(tmp_path / "data.csv")
     tiny = ["--model", "jodie", "--set", "memory_dim=4", "--set", "time_dim=4", "--set", "epochs=1", "--no-report"]
     said = works("train", data, *tiny, "--set", "block=1000", "--out", "run")
-    assert "jodie remembers events in blocks of 1000" in said.err and "--set block=" in said.err
+    assert "jodie updates its memory in blocks of 1000" in said.err and "--set block=" in said.err
     assert works("recommend", "run", "--source", "3", "--json").json[0]["src_note"] == "not yet in memory"
 
 

@@ -31,11 +31,11 @@ def some(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("everyone", [False, True])
 def test_attention_is_torchs(rows: int, everyone: bool) -> None:
     qkv, above = some(*SHAPE).requires_grad_(), some(4, 7, 2, 8, seed=1)
-    hears = (some(4, rows, 7, seed=2) < 0.5) | everyone
-    hears[..., 0] = True
+    attn_mask = (some(4, rows, 7, seed=2) < 0.5) | everyone
+    attn_mask[..., 0] = True
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
-    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=hears.unsqueeze(1)).transpose(1, 2)
-    got = on_cpu.attention(qkv, hears, 0.0)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask.unsqueeze(1)).transpose(1, 2)
+    got = on_cpu.attention(qkv, attn_mask, 0.0)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
     mine, theirs = (torch.autograd.grad(y, qkv, above)[0] for y in (got, expected))
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
@@ -45,11 +45,11 @@ def test_attention_drops_weights_as_its_definition() -> None:
     """Equal weights over unit values, a head's own mask each: outputs count what was kept, and gradients agree."""
     n, size, drop = 30, 7, 0.4
     qkv = torch.zeros(n, size, 3, 2, size)
-    qkv[:, :, 2] = torch.eye(size)[None, :, None]  # what a slot hears from slot j stands in place j
+    qkv[:, :, 2] = torch.eye(size)[None, :, None]  # the weight of slot j is output j
     qkv.requires_grad_()
-    hears = torch.ones(n, 1, size, dtype=torch.bool)
+    attn_mask = torch.ones(n, 1, size, dtype=torch.bool)
     torch.manual_seed(5)
-    y = on_cpu.attention(qkv, hears, drop)
+    y = on_cpu.attention(qkv, attn_mask, drop)
     kept = y > 0
     torch.testing.assert_close(y[kept], torch.full_like(y[kept], 1 / size / (1 - drop)))
     assert float(kept.float().mean()) == pytest.approx(1 - drop, abs=0.03)
@@ -133,7 +133,7 @@ def a_step(
     model = make_network(settings, edge_dim=0, node_dim=0).train()
     for matrix in (p for p in model.parameters() if turned and p.dim() == 2):
         matrix.register_hook(lambda gradient: gradient.t().contiguous().t())
-    monkeypatch.setattr(Cordgt, "queries_at_once", at_once)
+    monkeypatch.setattr(Cordgt, "micro_batch_size", at_once)
     cpu = torch.device("cpu")
     optimizer = make_optimizer(settings, model, cpu) if adam else torch.optim.SGD(model.parameters(), lr=0.1)
     loss = Step(model, task, optimizer, 0, 1)(position, weight)
@@ -149,5 +149,5 @@ def test_scores_do_not_depend_on_the_number_of_threads(threads: Callable[[int], 
     found = []
     for n in (1, 2):
         threads(n)
-        found.append(score_queries(model, task.whole, queries, pairs_at_once=16))
+        found.append(score_queries(model, task.whole, queries, max_pairs_per_batch=16))
     assert np.array_equal(*found)

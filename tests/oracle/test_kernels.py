@@ -124,14 +124,14 @@ def test_sinusoids(n: int, dim: int) -> None:
     torch.testing.assert_close(waves.sinusoids(x, frequency, AMPLIFY).cpu(), sinusoids(x.cpu(), frequency.cpu()))
 
 
-def plain_attention(qkv: Tensor, edge: Tensor | None, hears: Tensor, parent: Tensor) -> Tensor:
+def plain_attention(qkv: Tensor, edge: Tensor | None, attn_mask: Tensor, parent: Tensor) -> Tensor:
     """The definition: an event's keys and values count where the row is the parent of the column."""
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
     is_parent = torch.arange(qkv.shape[1], device=DEVICE)[:, None] == parent[None, :]
     logits = q @ k.transpose(-1, -2)
     if edge is not None:
         logits = logits + (q @ edge[:, :, 0].transpose(1, 2).transpose(-1, -2)) * is_parent
-    weight = (logits / math.sqrt(qkv.shape[-1])).masked_fill(~hears[:, None], -torch.inf).softmax(-1)
+    weight = (logits / math.sqrt(qkv.shape[-1])).masked_fill(~attn_mask[:, None], -torch.inf).softmax(-1)
     y = weight @ v
     if edge is not None:
         y = y + (weight * is_parent) @ edge[:, :, 1].transpose(1, 2)
@@ -142,7 +142,7 @@ def plain_attention(qkv: Tensor, edge: Tensor | None, hears: Tensor, parent: Ten
 @pytest.mark.parametrize("events", [False, True])
 @pytest.mark.parametrize("rows", [False, True])
 def test_attention(fanout: tuple[int, ...], events: bool, rows: bool) -> None:
-    """Forwards and backwards, for sequences in one tile and in two; ``rows``: each row hears others."""
+    """Forwards and backwards, for sequences in one tile and in two; ``rows``: each row has its own mask."""
     torch.backends.cuda.matmul.allow_tf32 = False
     shape, generator = TreeShape(fanout), torch.Generator().manual_seed(3)
     n, heads, dim, size = 2, 2, 16, shape.size
@@ -150,13 +150,13 @@ def test_attention(fanout: tuple[int, ...], events: bool, rows: bool) -> None:
         torch.randn(n, size, *rest, generator=generator).to(DEVICE).requires_grad_()
         for rest in ((3, heads, dim), (2, heads, dim), (heads, dim))
     )
-    hears = (torch.rand(n, size if rows else 1, size, generator=generator) < 0.6).to(DEVICE)
-    hears = hears | torch.eye(size, dtype=torch.bool, device=DEVICE) if rows else hears
-    hears[:, :, 0] = True
+    attn_mask = (torch.rand(n, size if rows else 1, size, generator=generator) < 0.6).to(DEVICE)
+    attn_mask = attn_mask | torch.eye(size, dtype=torch.bool, device=DEVICE) if rows else attn_mask
+    attn_mask[:, :, 0] = True
     parent = F.pad(shape.parent[1:], (1, 0), value=-1).int().to(DEVICE)
     given_edge = edge if events else None
-    asked = (qkv.detach(), edge.detach() if events else None, hears, parent, ints([0]), 0.0)
-    expected = plain_attention(qkv, given_edge, hears, parent)
+    asked = (qkv.detach(), edge.detach() if events else None, attn_mask, parent, ints([0]), 0.0)
+    expected = plain_attention(qkv, given_edge, attn_mask, parent)
     torch.testing.assert_close(attention.forward(*asked), expected, rtol=1e-4, atol=1e-5)
     inputs = [qkv, edge] if events else [qkv]
     gradients = torch.autograd.grad(expected, inputs, above)
@@ -169,12 +169,12 @@ def test_attention_drops_its_share_and_the_same_backwards() -> None:
     n, size, heads, dim, drop = 6, 41, 2, 16, 0.3
     qkv = torch.zeros(n, size, 3, heads, dim, device=DEVICE)
     qkv[:, :, 2] = 1.0
-    hears = torch.ones(n, 1, size, dtype=torch.bool, device=DEVICE)
+    attn_mask = torch.ones(n, 1, size, dtype=torch.bool, device=DEVICE)
     parent = torch.full((size,), -1, dtype=torch.int32, device=DEVICE)
-    y, again, other = (attention.forward(qkv, None, hears, parent, ints([seed]), drop) for seed in (5, 5, 6))
+    y, again, other = (attention.forward(qkv, None, attn_mask, parent, ints([seed]), drop) for seed in (5, 5, 6))
     assert float(y.mean()) == pytest.approx(1.0, abs=0.03)
     assert torch.equal(y, again) and not torch.equal(y, other)
-    gradient, _ = attention.backward(torch.ones_like(y), qkv, None, hears, parent, ints([5]), drop)
+    gradient, _ = attention.backward(torch.ones_like(y), qkv, None, attn_mask, parent, ints([5]), drop)
     assert float(gradient[:, :, 2].sum()) == pytest.approx(float(y.sum()), rel=1e-5)
 
 

@@ -174,8 +174,8 @@ def test_ranks_of_a_split(task: LinkTask, ranking: str, at_once: int) -> None:
                 u, t = h.src[p], h.elapsed[p]
                 scores = [definition.score(h, u, v, t, q.cut, q.pair_cut) for v in [h.dst[p], *q.candidates]]
                 ranks.append(slow.mean_rank(scores[0], scores[1:]))
-            fast.pairs_at_once = at_once
-            assert rank(fast, task, part, "transductive", pairs_at_once=at_once).tolist() == ranks
+            fast.max_pairs_per_batch = at_once
+            assert rank(fast, task, part, "transductive", max_pairs_per_batch=at_once).tolist() == ranks
 
 
 # Source 0 meets 1, 2, 3, 4; then at one time 0-1, 0-2, 5-3 and 3-0; then 0-4.

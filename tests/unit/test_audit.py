@@ -16,7 +16,7 @@ from cordgt.audit.data import audit_data
 from cordgt.audit.model import audit_model
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.models import MODELS
-from cordgt.models.base import LinkModel, Reader
+from cordgt.models.base import HistoryReader, LinkModel
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.past.history import History, Queries
 from cordgt.settings import make
@@ -76,8 +76,8 @@ def test_every_shipped_model_passes(model: str, rule: str) -> None:
     found = results(audit_model(network(model, task), task, queries=40))
     assert found.pop("batch size") == (OK if rule == "event" else DESIGN)
     kind = MODELS[model].network
-    assert found.pop("memory blocks", None) == (DESIGN if kind.remembers else None)
-    assert found.pop("new like known") == (DESIGN if kind.by_number or kind.transductive else OK)
+    assert found.pop("memory blocks", None) == (DESIGN if kind.is_stateful else None)
+    assert found.pop("new like known") == (DESIGN if kind.uses_node_ids or kind.is_transductive else OK)
     assert set(found.values()) == {OK}
 
 
@@ -109,7 +109,7 @@ def test_other_seeds_negatives_and_nobody_masked_pass() -> None:
 class Leaky:
     """A reader that asks an honest one with other cuts, or with another history."""
 
-    honest: Reader
+    honest: HistoryReader
     leak: Callable[[History, Queries], tuple[History, Queries]]
 
     def pairs(self, history: History, queries: Queries) -> Any:
@@ -159,7 +159,7 @@ BESIDE = ("elapsed", "max_pairs", "max_meetings")  # what records are looked up 
 class HiddenRecords:
     """The same leak without an index of its own: EdgeBank that forgets whom masked nodes have met."""
 
-    def __init__(self, honest: Reader, masked: np.ndarray) -> None:
+    def __init__(self, honest: HistoryReader, masked: np.ndarray) -> None:
         self.honest, self.masked = honest, torch.from_numpy(masked)
 
     def pairs(self, history: History, queries: Queries) -> Tensor:
@@ -213,7 +213,7 @@ class IdReader:
 class Absolute(LinkModel):
     """A model of ids and of nothing else."""
 
-    embeds = False
+    has_embeddings = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ class BatchTask(LinkTask):
 
 
 @pytest.mark.parametrize(
-    "model", [m for m in MODELS if not (MODELS[m].network.remembers or MODELS[m].network.transductive)] + ["tgn"]
+    "model", [m for m in MODELS if not (MODELS[m].network.is_stateful or MODELS[m].network.is_transductive)] + ["tgn"]
 )
 @pytest.mark.parametrize(
     ("kind", "caught_by"),

@@ -95,7 +95,7 @@ def test_memory_grows_with_the_batch(found: dict[str, Any]) -> None:
 )
 def test_what_fits(monkeypatch: pytest.MonkeyPatch, free: int, at_once: int | None, said: str) -> None:
     """The line goes through sizes up to a part; beyond it the peak stays what it is."""
-    monkeypatch.setattr(Cordgt, "queries_at_once", at_once)
+    monkeypatch.setattr(Cordgt, "micro_batch_size", at_once)
     monkeypatch.setattr(stages, "free_memory", lambda _: free)
     held = stages.memory(place())
     assert list(held["peak_mb"]) == (["1", "3", "6", "20"] if at_once else ["5", "10", "20"])

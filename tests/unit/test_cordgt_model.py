@@ -99,7 +99,7 @@ def with_settings(**changes: Any) -> CordgtSettings:
 # --- attention: sparse events against the dense formula ---
 
 
-def dense_attention(attention: Attention, x: Tensor, hears: Tensor, edge_x: Tensor | None) -> Tensor:
+def dense_attention(attention: Attention, x: Tensor, attn_mask: Tensor, edge_x: Tensor | None) -> Tensor:
     """The paper's formula as it stands: every pair of slots has an event, zero unless they are parent and child."""
     n, size, dim = x.shape
     heads = attention.heads
@@ -115,7 +115,7 @@ def dense_attention(attention: Attention, x: Tensor, hears: Tensor, edge_x: Tens
         event_k, event_v = (y.view(n, size, size, heads, dim) for y in (event_k, event_v))
         logits = logits + torch.einsum("sihd,sijhd->shij", q, event_k)
     logits = logits / math.sqrt(dim)
-    weight = torch.where(hears.unsqueeze(1), logits, -torch.inf).softmax(dim=-1)
+    weight = torch.where(attn_mask.unsqueeze(1), logits, -torch.inf).softmax(dim=-1)
     y = torch.einsum("shij,sjhd->sihd", weight, v)
     if edge_x is not None and attention.edge_kv is not None:
         y = y + torch.einsum("shij,sijhd->sihd", weight, event_v)
@@ -123,11 +123,11 @@ def dense_attention(attention: Attention, x: Tensor, hears: Tensor, edge_x: Tens
 
 
 def trees_and_mask(fanout: tuple[int, ...], seed: int, *, mask: bool) -> tuple[Tensor, Tensor]:
-    """Which slots of a few sampled trees are filled, (S, C), and who hears whom, (S, C or 1, C)."""
+    """Which slots of a few sampled trees are filled, (S, C), and their attention mask, (S, C or 1, C)."""
     history = some_history(seed)
     model = network(with_settings(fanout=fanout, mask=mask), history)
     batch = model.reader.pairs(history, some_queries(history, seed))
-    return module.in_pairs(batch.valid).flatten(0, 1), model._hears(batch).flatten(0, 1)
+    return module.in_pairs(batch.valid).flatten(0, 1), model._attn_mask(batch).flatten(0, 1)
 
 
 def gradients(out: Tensor, weight: Tensor, of: list[Tensor]) -> list[Tensor]:
@@ -139,14 +139,14 @@ def gradients(out: Tensor, weight: Tensor, of: list[Tensor]) -> list[Tensor]:
 @given(fanout=fanouts, seed=st.integers(0, 999), mask=st.booleans(), edges=st.booleans())
 def test_attention_equals_the_dense_formula(fanout: tuple[int, ...], seed: int, mask: bool, edges: bool) -> None:
     """Values, and the gradient of every parameter and of both inputs, in double precision."""
-    valid, hears = trees_and_mask(fanout, seed, mask=mask)
+    valid, attn_mask = trees_and_mask(fanout, seed, mask=mask)
     shape = TreeShape(fanout)
     torch.manual_seed(seed)
     attention = Attention(dim=5, heads=3, edge_dim=EDGE_DIM if edges else 0, dropout=0.0, shape=shape).double()
     x = torch.randn(len(valid), shape.size, 5, dtype=torch.float64, requires_grad=True)
     edge_x = torch.randn(len(valid), shape.size, EDGE_DIM, dtype=torch.float64, requires_grad=True) if edges else None
     weight = torch.randn_like(x)
-    got, expected = attention(x, hears, edge_x), dense_attention(attention, x, hears, edge_x)
+    got, expected = attention(x, attn_mask, edge_x), dense_attention(attention, x, attn_mask, edge_x)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
     of = [x, *([] if edge_x is None else [edge_x]), *attention.parameters()]
     for a, b in zip(gradients(got, weight, of), gradients(expected, weight, of), strict=True):
@@ -156,15 +156,15 @@ def test_attention_equals_the_dense_formula(fanout: tuple[int, ...], seed: int, 
 
 @pytest.mark.parametrize("fanout", [(2,), (2, 1), (1, 2, 1)])
 def test_attention_has_the_gradient_of_its_values(fanout: tuple[int, ...]) -> None:
-    """Finite differences, with padding that hears but is not heard."""
+    """Finite differences, with padding that attends but is not attended to."""
     torch.manual_seed(0)
     shape = TreeShape(fanout)
     attention = Attention(dim=2, heads=2, edge_dim=2, dropout=0.0, shape=shape).double()
-    hears = torch.ones(2, 1, shape.size, dtype=torch.bool)
-    hears[1, :, -1] = False
+    attn_mask = torch.ones(2, 1, shape.size, dtype=torch.bool)
+    attn_mask[1, :, -1] = False
     x = torch.randn(2, shape.size, 2, dtype=torch.float64, requires_grad=True)
     edge_x = torch.randn(2, shape.size, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a, b: attention(a, hears, b), (x, edge_x))
+    assert torch.autograd.gradcheck(lambda a, b: attention(a, attn_mask, b), (x, edge_x))
 
 
 def test_root_has_no_event() -> None:
@@ -174,22 +174,22 @@ def test_root_has_no_event() -> None:
     x, edge_x = torch.randn(3, 7, 4), torch.randn(3, 7, EDGE_DIM)
     other = edge_x.clone()
     other[:, 0] = 100.0
-    hears = torch.ones(3, 1, 7, dtype=torch.bool)
-    assert torch.equal(attention(x, hears, edge_x), attention(x, hears, other))
+    attn_mask = torch.ones(3, 1, 7, dtype=torch.bool)
+    assert torch.equal(attention(x, attn_mask, edge_x), attention(x, attn_mask, other))
 
 
-def test_event_is_heard_by_its_parent_alone() -> None:
+def test_event_reaches_its_parent_alone() -> None:
     """One attention moves what an event says to its parent and to nobody else."""
     torch.manual_seed(0)
     shape = TreeShape((2, 2))
     attention = Attention(dim=4, heads=2, edge_dim=EDGE_DIM, dropout=0.0, shape=shape)
-    x, hears = torch.randn(1, 7, 4), torch.ones(1, 1, 7, dtype=torch.bool)
+    x, attn_mask = torch.randn(1, 7, 4), torch.ones(1, 1, 7, dtype=torch.bool)
     edge_x = torch.randn(1, 7, EDGE_DIM)
-    before = attention(x, hears, edge_x)
+    before = attention(x, attn_mask, edge_x)
     for slot in range(1, 7):
         other = edge_x.clone()
         other[:, slot] += 1.0
-        moved = (attention(x, hears, other) != before).any(dim=-1)[0].nonzero().flatten().tolist()
+        moved = (attention(x, attn_mask, other) != before).any(dim=-1)[0].nonzero().flatten().tolist()
         assert moved == [int(shape.parent[slot])]
 
 
@@ -207,7 +207,7 @@ def test_every_head_is_as_wide_as_the_model() -> None:
 @settings(max_examples=40)
 @given(fanout=fanouts, seed=st.integers(0, 999), mask=st.booleans())
 def test_mask_is_its_definition(fanout: tuple[int, ...], seed: int, mask: bool) -> None:
-    """Row i hears j if j is no later and no nearer, and itself; without the mask, everyone. Nobody hears padding."""
+    """Row i attends to j if j is no later and no nearer, and to itself; without the mask, to all. Never to padding."""
     history = some_history(seed)
     queries = some_queries(history, seed)
     model = network(with_settings(fanout=fanout, mask=mask), history)
@@ -215,17 +215,17 @@ def test_mask_is_its_definition(fanout: tuple[int, ...], seed: int, mask: bool) 
     trees = trees_of(model, history, queries.dst, queries.cut[:, None])
     hop = TreeShape(fanout).hop.tolist()
     size = len(hop)
-    got = model._hears(batch)[:, queries.dst.shape[1] :].expand(*trees.node.shape, size)
+    got = model._attn_mask(batch)[:, queries.dst.shape[1] :].expand(*trees.node.shape, size)
     for b in range(len(queries.src)):
         for m in range(queries.dst.shape[1]):
             node, pos = trees.node[b, m].tolist(), trees.pos[b, m].tolist()
             time = [math.inf if p < 0 else history.index.elapsed[p].item() for p in pos]
             for i in range(size):
                 if node[i] < 0:
-                    continue  # nobody reads what padding hears
+                    continue  # nothing reads a row of padding
                 for j in range(size):
-                    hears = node[j] >= 0 and (not mask or (time[j] <= time[i] and hop[j] >= hop[i]) or i == j)
-                    assert got[b, m, i, j].item() == hears, (b, m, i, j)
+                    allowed = node[j] >= 0 and (not mask or (time[j] <= time[i] and hop[j] >= hop[i]) or i == j)
+                    assert got[b, m, i, j].item() == allowed, (b, m, i, j)
 
 
 def trees_of(model: Cordgt, history: History, root: Tensor, cut: Tensor) -> Context:
@@ -233,16 +233,16 @@ def trees_of(model: Cordgt, history: History, root: Tensor, cut: Tensor) -> Cont
     return sample_trees(history.index, model.shape, root, cut, seed=history.seed, epoch=history.epoch, sampling=how)
 
 
-def test_parents_hear_their_children() -> None:
+def test_parents_attend_to_their_children() -> None:
     """The mask never cuts an event off: a child's event is earlier than its parent's, and one hop farther."""
     history = some_history(2)
     model = network(with_settings(fanout=(3, 2, 2), mask=True), history)
     batch = model.reader.pairs(history, some_queries(history, n=20))
-    hears = model._hears(batch)
+    attn_mask = model._attn_mask(batch)
     parent = model.shape.parent
     for slot in range(1, model.shape.size):
         there = module.in_pairs(batch.valid)[..., slot]
-        assert hears[..., int(parent[slot]), slot][there].all()
+        assert attn_mask[..., int(parent[slot]), slot][there].all()
 
 
 # --- padding ---
@@ -281,7 +281,7 @@ def scrambled(batch: Trees, absent: int, seed: int) -> Trees:
     head=st.sampled_from(("mlp", "linear")),
     stpe=st.sampled_from(("c", "u")),
 )
-def test_padding_is_never_heard_nor_pooled(
+def test_padding_is_never_attended_to_nor_pooled(
     fanout: tuple[int, ...], seed: int, mask: bool, edges: bool, head: str, stpe: str
 ) -> None:
     history = some_history(seed, edges=edges)

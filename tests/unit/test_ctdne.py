@@ -62,7 +62,7 @@ def can_be_walked(walk: list[int], cut: int) -> bool:
 def test_walks_go_forward_in_time(start: str) -> None:
     cut = 45
     walks = Walks(index(), cut, CtdneSettings(**SMALL, start=start), seed=1)
-    found = np.concatenate(list(walks.pieces()))
+    found = np.concatenate(list(walks.chunks()))
     assert found.shape == (30, 5)
     lengths = (found >= 0).sum(axis=1)
     assert lengths.min() >= 2 and lengths.max() > 3
@@ -74,7 +74,7 @@ def test_a_walk_ends_where_nothing_later_happens() -> None:
     """0 met 1, then 1 met 2; at the same time 2 met 3: too late for a walk that comes with the event before."""
     line = TemporalIndex.build(np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([0.0, 1.0, 1.0]), 4)
     walks = Walks(line, 3, CtdneSettings(**(SMALL | {"walks": 200})), seed=0)
-    found = {tuple(w for w in walk if w >= 0) for walk in np.concatenate(list(walks.pieces())).tolist()}
+    found = {tuple(w for w in walk if w >= 0) for walk in np.concatenate(list(walks.chunks())).tolist()}
     assert found == {(0, 1, 2), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)}
 
 
@@ -83,10 +83,10 @@ def test_later_events_and_hidden_ones_are_not_walked() -> None:
     changed = ENDS.copy()
     changed[:, 40:] = changed[:, 40:][:, ::-1]
     other = TemporalIndex.build(changed[0], changed[1], TIMES, 10)
-    a, b = (np.concatenate(list(Walks(x, 40, settings, seed=1).pieces())) for x in (index(), other))
+    a, b = (np.concatenate(list(Walks(x, 40, settings, seed=1).chunks())) for x in (index(), other))
     assert np.array_equal(a, b)
     hidden = ~((ENDS == 3).any(axis=0))
-    assert 3 not in np.concatenate(list(Walks(index(hidden), 60, settings, seed=1).pieces()))
+    assert 3 not in np.concatenate(list(Walks(index(hidden), 60, settings, seed=1).chunks()))
 
 
 def test_linear_starts_are_later() -> None:
@@ -94,7 +94,7 @@ def test_linear_starts_are_later() -> None:
     mean = {}
     for start in ("uniform", "linear"):
         walks = Walks(line, 100, CtdneSettings(**(SMALL | {"start": start})), seed=0)
-        mean[start] = float(np.mean(np.concatenate(list(walks.pieces()))[:, 0] // 2))
+        mean[start] = float(np.mean(np.concatenate(list(walks.chunks()))[:, 0] // 2))
     assert abs(mean["uniform"] - 50) < 5 and abs(mean["linear"] - 67) < 5
 
 
@@ -271,5 +271,5 @@ def test_masked_nodes_have_no_vector() -> None:
     model = network_for(settings, task.stream)
     model.prepare(task.training, int(task.split.train[-1]) + 1)
     masked = torch.from_numpy(np.flatnonzero(task.split.masked))
-    assert len(masked) and model.lacks(masked).all()
+    assert len(masked) and model.is_unknown(masked).all()
     assert evaluate(model, task, "test", "transductive")["ap"] is not None

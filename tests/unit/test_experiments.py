@@ -110,7 +110,7 @@ def test_every_model_has_a_name_and_a_cost() -> None:
     assert set(NAMES) == set(MODELS)
     for name, kind in MODELS.items():
         seconds = guess_seconds(make_cell("uci", name, 0), "cpu")
-        assert seconds is not None and (seconds > 5.0) == kind.network.trains, name
+        assert seconds is not None and (seconds > 5.0) == kind.network.is_trainable, name
 
 
 def test_names_with_points_keep_them(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ ORDER = """
     past past.draws past.index past.context past.recent past.walks past.cooccurrence past.distance past.history
     past.proximity
     models.attention models.encoding
-    models.base models.cosines models.parts models.cordgt models.cordgt_plus models.edgebank models.popularity
-    models.counts models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
+    models.base models.cosines models.parts models.two_tower models.cordgt models.cordgt_plus models.edgebank
+    models.popularity models.counts models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     machine machine.threads machine.processes machine.launch machine.counting machine.stopping
     tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.link tasks.node tasks.floors

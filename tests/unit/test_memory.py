@@ -19,7 +19,7 @@ from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.machine.stopping import Stopped
 from cordgt.models.cosines import cosines
-from cordgt.models.graph_attention import hear, hear_plain
+from cordgt.models.graph_attention import attend, attend_reference
 from cordgt.models.jodie import Jodie, gaps
 from cordgt.models.memory import MemoryModel
 from cordgt.models.parts import TimeEncoding
@@ -239,17 +239,17 @@ def test_cosines_against_torch() -> None:
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_hearing_against_torch(dropped: bool) -> None:
-    """The compiled loop and its derivative; a node without events hears zeros and teaches nothing."""
+def test_attention_against_torch(dropped: bool) -> None:
+    """The compiled loop and its derivative; a node without events gets zeros, and so does its gradient."""
     generator = torch.Generator().manual_seed(0)
-    asked, x, grad = (torch.randn(size, generator=generator) for size in ((5, 2, 7), (5, 3, 7), (5, 2, 7)))
-    valid = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 0]], dtype=torch.bool)
-    stays = torch.tensor([0.0, 1.25, 1.25]).expand(5, 2, 3).contiguous() if dropped else None
-    asked.requires_grad_()
+    query, x, grad = (torch.randn(size, generator=generator) for size in ((5, 2, 7), (5, 3, 7), (5, 2, 7)))
+    attn_mask = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 1, 1], [1, 1, 0]], dtype=torch.bool)
+    scale = torch.tensor([0.0, 1.25, 1.25]).expand(5, 2, 3).contiguous() if dropped else None
+    query.requires_grad_()
     x.requires_grad_()
-    got, expected = hear(asked, x, valid, stays), hear_plain(asked, x, valid, stays)
+    got, expected = attend(query, x, attn_mask, scale), attend_reference(query, x, attn_mask, scale)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
-    pairs = zip(*(torch.autograd.grad(y, (asked, x), grad) for y in (got, expected)), strict=True)
+    pairs = zip(*(torch.autograd.grad(y, (query, x), grad) for y in (got, expected)), strict=True)
     for a, b in pairs:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
     assert got[2].abs().sum() == 0
@@ -344,10 +344,10 @@ def test_what_no_whole_block_has_told_is_marked(kind: str) -> None:
 
 def test_a_stream_too_short_to_be_remembered_is_remarked() -> None:
     settings = make("jodie", {"block": 30}).model_settings
-    told = Jodie.remark(settings, 59, 20)
+    told = Jodie.training_hint(settings, 59, 20)
     assert "blocks of 30" in told and "batches of 20" in told and "--set block=2 --set batch_size=2" in told
-    assert not Jodie.remark(settings, 60, 20) and Jodie.remark(settings, 60, 31)
-    assert not Tcl.remark(make("tcl", {}).model_settings, 3, 100)
+    assert not Jodie.training_hint(settings, 60, 20) and Jodie.training_hint(settings, 60, 31)
+    assert not Tcl.training_hint(make("tcl", {}).model_settings, 3, 100)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def steps(kind: str, stream: EventStream, batches: int) -> tuple[list[float], Me
     for batch in torch.from_numpy(task.split.train).split(10)[:batches]:
         found.append(float(step(batch, torch.ones(len(batch)))))
         first = int(stream.tie_start[int(batch[0])])
-        pending = model.carried()["pending"]
+        pending = model.get_training_state()["pending"]
         kept = np.isin(np.arange(first), task.split.train)
         for node in range(stream.n_nodes):
             of_node = np.flatnonzero(kept & ((stream.src[:first] == node) | (stream.dst[:first] == node)))
@@ -419,7 +419,7 @@ def test_nothing_is_learnt_from_what_messages_say_of_time(kind: str) -> None:
     for changes in [{}, {"learn_time": True}][: 1 + (kind == "tgn")]:
         model = network(kind, **changes)
         now = model._after_blocks(past, 1)
-        model.recall(now, torch.arange(3))[0].sum().backward()
+        model.read_memory(now, torch.arange(3))[0].sum().backward()
         assert model.updater.weight_ih.grad is not None and model.time.frequency.grad is None
         assert isinstance(model.time.frequency, nn.Parameter) == bool(changes)
         model(model.read(past, queries([0], [[1, 2]], [90_009.0], [4]))).sum().backward()
@@ -447,7 +447,7 @@ def test_another_epoch_begins_with_nothing(kind: str) -> None:
     step = Step(model, task, torch.optim.Adam(model.parameters(), lr=0.0), 3, 2)
     first = torch.from_numpy(task.split.train[:10])
     step(first, torch.ones(10))
-    assert (model.carried()["pending"] == -1).all() and (model.carried()["memory"] == 0).all()
+    assert (model.get_training_state()["pending"] == -1).all() and (model.get_training_state()["memory"] == 0).all()
 
 
 TINY: dict[str, Any] = SMALL | {"epochs": 2, "batch_size": 20, "lr": 0.01, "tolerance": 0}

@@ -144,7 +144,7 @@ def trained() -> LinkModel:
 def test_scores_of_parts_are_those_of_one(size: int) -> None:
     model, task = trained(), task_of()
     _, queries = task.evaluation_queries("test", "transductive")
-    expected = score_queries(model, task.whole, queries, pairs_at_once=8)
+    expected = score_queries(model, task.whole, queries, max_pairs_per_batch=8)
     groups = [Listed(rank, size) for rank in range(size)]
     told = [0] * size
     for number, group in enumerate(groups):
@@ -152,7 +152,7 @@ def test_scores_of_parts_are_those_of_one(size: int) -> None:
         def count(k: int, number: int = number) -> None:
             told[number] += k
 
-        score_queries(model, task.whole, queries, pairs_at_once=8, group=group, progress=count)
+        score_queries(model, task.whole, queries, max_pairs_per_batch=8, group=group, progress=count)
     assert np.array_equal(sum(group.given[0].numpy() for group in groups), expected)
     assert max(told) <= len(expected)
 
@@ -160,10 +160,10 @@ def test_scores_of_parts_are_those_of_one(size: int) -> None:
 def test_ranks_of_parts_are_those_of_one() -> None:
     protocol = with_changes(task_of().protocol, ranking="5")
     model, task = trained(), with_changes(task_of(), protocol=protocol)
-    expected = rank(model, task, "test", "transductive", pairs_at_once=20)
+    expected = rank(model, task, "test", "transductive", max_pairs_per_batch=20)
     groups = [Listed(number, 3) for number in range(3)]
     for group in groups:
-        rank(model, with_changes(task, group=group), "test", "transductive", pairs_at_once=20)
+        rank(model, with_changes(task, group=group), "test", "transductive", max_pairs_per_batch=20)
     assert np.array_equal(sum(group.given[-1].numpy() for group in groups), expected)
 
 

@@ -337,7 +337,7 @@ def test_every_kind_of_model_gets_a_report(tmp_path: Path, model: str) -> None:
     ):
         assert title in words
     assert ("By distance" in words) == ("driven by" in words) == (model == "cordgt")
-    assert ("nothing to train" in words) == (not MODELS[model].network.trains)
+    assert ("nothing to train" in words) == (not MODELS[model].network.is_trainable)
     assert f"{100 * found.metrics['test']['transductive']['ap']:.2f}" in words
     assert "alert(" in words  # as words, not as markup
 

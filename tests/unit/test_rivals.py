@@ -21,8 +21,10 @@ from cordgt.audit.checks import FAIL
 from cordgt.audit.model import audit_model
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.models import MODELS
 from cordgt.models.cawn import WalkEncoder
-from cordgt.models.parts import TemporalAttention, TimeEncoding, TransformerLayer
+from cordgt.models.parts import MergeHead, TemporalAttention, TimeEncoding, TransformerLayer
+from cordgt.models.two_tower import PerNodeReader, TwoTowerModel
 from cordgt.past.history import History, Queries
 from cordgt.past.index import TemporalIndex
 from cordgt.settings import make
@@ -254,12 +256,48 @@ def test_one_hop_is_enough(kind: str) -> None:
     losses.sum().backward()
     assert losses.isfinite().all()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
-    if not model.embeds:
+    if not model.has_embeddings:
         return
     node, t, cut = torch.tensor([7, 900, 0]), torch.full((3,), 9.0, dtype=torch.float64), torch.tensor([6, 6, 0])
     embedded = model.eval().embed(model.reader.nodes(star(), node, t, cut))
     torch.testing.assert_close(embedded[0], embedded[1])  # nobody knows either of them, nor node 0 before it began
     torch.testing.assert_close(embedded[0], embedded[2])
+
+
+# --- two towers ---
+
+
+class OneHot(TwoTowerModel):
+    """Embeds node k as the k-th unit vector."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim, self.head = dim, MergeHead(dim)
+
+    def encode(self, batch: Tensor) -> Tensor:
+        return F.one_hot(batch, self.dim).float()
+
+
+class IdReader(PerNodeReader[Tensor]):
+    def read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
+        return node
+
+
+def test_two_towers_score_each_pair_and_embed_each_node() -> None:
+    model, reader, asked = OneHot(8), IdReader(), queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
+    unit = torch.eye(8)
+    expected = torch.stack([model.head(unit[s], unit[d]) for s, d in ((0, 2), (0, 5), (3, 1), (3, 1))]).view(2, 2)
+    torch.testing.assert_close(model(reader.pairs(star(), asked)), expected)
+    node, t, cut = torch.tensor([4, 7]), torch.full((2,), 9.0, dtype=torch.float64), torch.tensor([6, 6])
+    assert torch.equal(model.embed(reader.nodes(star(), node, t, cut)), unit[[4, 7]])
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_training_state_is_not_part_of_the_weights(kind: str) -> None:
+    """torch's hook of a similar name would add a key to every file of weights."""
+    model = network(kind)
+    assert not any("extra_state" in key for key in model.state_dict())
+    assert model.is_stateful == (kind in ("tgn", "dyrep", "jodie")) and model.get_training_state() == {}
 
 
 # --- settings ---
@@ -301,7 +339,7 @@ def test_trained_asked_and_audited(kind: str, tmp_path: Path) -> None:
     ids = stream.ids.names.to_pylist()
     assert np.array_equal(again.score(ids[0], ids[1]), run.score(ids[0], ids[1]))
     assert len(again.recommend(ids[0], top=3)) == 3
-    assert not again.oracle.model.embeds or np.isfinite(again.embed()).all()
+    assert not again.oracle.model.has_embeddings or np.isfinite(again.embed()).all()
     task = LinkTask.prepare(stream, Protocol(), seed=0, device=CPU)
     failed = [check.check for check in audit_model(again.oracle.model, task, queries=20) if check.result == FAIL]
     assert failed == []

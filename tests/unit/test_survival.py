@@ -172,7 +172,7 @@ def test_stopped_after_every_batch(tmp_path: Path, whole: dict[str, Any]) -> Non
 
 def test_a_signal_is_heeded_between_the_parts_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large batch takes minutes on a CPU. What is saved is the state before it, and goes on to the same end."""
-    monkeypatch.setattr(Cordgt, "queries_at_once", 7)  # three parts
+    monkeypatch.setattr(Cordgt, "micro_batch_size", 7)  # three parts
     whole = ending(fit(tmp_path / "whole").path)
     losses, calls = loop.Step.losses, 0
 
@@ -391,7 +391,7 @@ def test_where_a_batch_is_worked_off_in_parts_a_part_has_to_fit(
     def fails(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Cordgt, "queries_at_once", 5)
+    monkeypatch.setattr(Cordgt, "micro_batch_size", 5)
     monkeypatch.setattr(loop, "dropout_generator", fails)
     monkeypatch.setattr(out_of_memory, "free_memory", lambda _: free)
     with pytest.raises(RunError, match=f"now 20.*{said}"):

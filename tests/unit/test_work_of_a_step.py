@@ -91,7 +91,7 @@ def answers(network: LinkModel, task: LinkTask, what: str) -> Counts:
     if what == "recommend":
         everyone = torch.from_numpy(np.unique(task.stream.dst)).repeat(9)[None]
         queries = replace(queries.take(slice(1)), dst=everyone)
-    return counts_of(lambda: score_queries(network, task.whole, queries, pairs_at_once=150))
+    return counts_of(lambda: score_queries(network, task.whole, queries, max_pairs_per_batch=150))
 
 
 def pins() -> dict[str, dict[str, Any]]:
@@ -135,8 +135,8 @@ def peak_of_a_step(size: int) -> int:
 def test_a_cpu_works_off_a_batch_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a larger batch takes is what a part takes, and little more: its layers stay in the cache."""
     paper = make("cordgt", {"fanout": (32, 1)})
-    assert make_network(paper, edge_dim=0, node_dim=0).queries_at_once == 25
-    monkeypatch.setattr(Cordgt, "queries_at_once", 25)
+    assert make_network(paper, edge_dim=0, node_dim=0).micro_batch_size == 25
+    monkeypatch.setattr(Cordgt, "micro_batch_size", 25)
     assert peak_of_a_step(100) < 1.1 * peak_of_a_step(50)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from cordgt.arrays import evenly
 from cordgt.audit.changes import Events, history_from, made_anew, other_futures, other_records, renamed, without_events
 from cordgt.audit.checks import DESIGN, FAIL, OK, Check
-from cordgt.models.base import LinkModel, tensors
+from cordgt.models.base import LinkModel, list_tensors
 from cordgt.models.memory import MemoryModel
 from cordgt.past.history import History, Queries
 from cordgt.past.index import TemporalIndex
@@ -143,7 +143,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
             differing |= (value != getattr(sample.queries, name)).reshape(len(differing), -1).any(dim=1).cpu().numpy()
     moved = _Moved(TOLERANCE[task.network_device.type])
     expected = score_queries(model, task.whole, sample.queries)
-    whole = tensors(_read(model, task.whole, sample.queries))
+    whole = list_tensors(_read(model, task.whole, sample.queries))
     order = np.random.default_rng(0).permutation(len(expected))
     misread = 0
     for name, rows, size in (("1", order[:50], 1), ("7", order, 7)):
@@ -151,7 +151,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
             part = rows[i : i + size]
             asked = sample.queries.take(part)
             moved.add(f"batches of {name}", score_queries(model, task.whole, asked), expected[part])
-            misread += _misread(tensors(_read(model, task.whole, asked)), whole, part, len(expected))
+            misread += _misread(list_tensors(_read(model, task.whole, asked)), whole, part, len(expected))
     told = f"{moved}; readings differ in {misread} batches" if misread else str(moved)
     if moved.any or misread:
         return Check("batch size", what, FAIL, told)
@@ -271,7 +271,7 @@ def new_like_known(model: LinkModel, task: LinkTask) -> Check:
     they are could tell one such world from another. Records kept from training, or that hide masked nodes, do.
     """
     what = "the same past told of new and of known nodes"
-    if model.transductive or model.by_number:
+    if model.is_transductive or model.uses_node_ids:
         told = "the model knows nodes by number: what it learnt of one says nothing of a new one, whatever their past"
         return Check("new like known", what, DESIGN, told)
     cut = int(task.split.test[0])

@@ -68,7 +68,7 @@ class Place:
 
     def check_trains(self) -> None:
         """SettingError where there is nothing to train."""
-        if not models.find(self.settings.model).network.trains:
+        if not models.find(self.settings.model).network.is_trainable:
             raise SettingError(f"{self.settings.model} has nothing to train: no step to measure.")
 
     def step(self) -> Step:
@@ -90,7 +90,7 @@ class Place:
             place = torch.arange(size, device=train.device) % min(size, len(train))  # more than there are repeat
             self._made[size] = train[-size:][place], torch.ones(size, device=self.device)
         last, weight = self._made[size]
-        if not self.model.remembers or size > len(train):
+        if not self.model.is_stateful or size > len(train):
             return last, weight
         start = self._given[0] if self._given[0] + size <= len(train) else 0
         self._given[0] = start + size

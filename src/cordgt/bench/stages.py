@@ -157,7 +157,7 @@ def whole_step(place: Place) -> Measured:
     best, rows = eager, []
     common: dict[str, Any] = {"flops": counted.flops, "bytes": counted.moved_bytes, "peak": peak}
     common |= {"items": n, "unit": "events"}
-    if place.device.type == "cuda" and not place.model.remembers:
+    if place.device.type == "cuda" and not place.model.is_stateful:
         captured = CapturedStep(run, n)
         best = timed(lambda: captured(*place.batch()), place.device, place.repeat)
         rows.append(Row(stage="step", part="captured", timing=best, share=1.0, **common))

@@ -74,7 +74,7 @@ def predict(
             if times is not None:
                 raise SettingError(f"--at: {pairs} has times of its own. Leave one of the two out.")
             times = np.full(len(sources), loaded.stream.time.parse(at))
-    if loaded.oracle.model.ranks:
+    if loaded.oracle.model.learns_ranking:
         console.note("This model learnt to rank: compare scores of one source's pairs, not those of different sources.")
     with answering(len(sources)) as progress:
         table = answers.scores(loaded, sources, destinations, times, progress)
@@ -165,7 +165,7 @@ def _explain_untrained(run: Any, notes: Any) -> None:
     """Say what to do about nodes that training has not seen, if a question was about one and something can be done."""
     from cordgt.predict import UNTRAINED
 
-    can_be_mended = run.oracle.model.trains and "refit" not in run.metrics
+    can_be_mended = run.oracle.model.is_trainable and "refit" not in run.metrics
     if can_be_mended and any(UNTRAINED in note for note in notes.to_pylist()):
         console.note(
             f'"{UNTRAINED}": none of its events were trained on, so that the model could be measured on new nodes and '

@@ -51,7 +51,7 @@ def remark_on_data(settings: Settings, stream: Any) -> None:
     from cordgt import models
 
     network = models.find(settings.model).network
-    told = network.remark(settings.model_settings, stream.n_events, settings.training.batch_size)
+    told = network.training_hint(settings.model_settings, stream.n_events, settings.training.batch_size)
     if told:
         console.note(told)
     if (stream.edge_dim or stream.node_dim) and not network.uses_features:

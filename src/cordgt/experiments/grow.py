@@ -59,7 +59,7 @@ def _step(place: Place) -> dict[str, float]:
     place.model.train()
     run = place.step()
     step: Any = run
-    if place.device.type == "cuda" and not place.model.remembers:
+    if place.device.type == "cuda" and not place.model.is_stateful:
         step = CapturedStep(run, place.settings.training.batch_size)
     timing = timed(lambda: step(*place.batch()), place.device, place.repeat)
     peak = peak_bytes(lambda: run(*place.batch()), place.device)

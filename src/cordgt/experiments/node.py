@@ -12,7 +12,7 @@ from cordgt.experiments.tables import Asked, Compared, Report, Section, beside_p
 from cordgt.models import MODELS
 
 DATASETS = (*paper.NODE_DATASETS, "mooc")  # the last has labels too, though not in the paper
-ENCODERS = tuple(name for name, kind in MODELS.items() if kind.network.embeds)
+ENCODERS = tuple(name for name, kind in MODELS.items() if kind.network.has_embeddings)
 
 
 def node_cells(asked: Asked) -> list[Cell]:

@@ -49,7 +49,7 @@ def guess_seconds(cell: Cell, device: str) -> float | None:
     if cell.kind == "growth":
         return 120.0
     epochs = min(EPOCHS, cell.settings.training.epochs)
-    usual = 1.0 if MODELS[cell.model].network.trains else 0.0
+    usual = 1.0 if MODELS[cell.model].network.is_trainable else 0.0
     seconds = 0.85 * events / 100 * epochs * BATCH_SECONDS.get(cell.model, usual)
     faster = GPU_TIMES_FASTER.get(cell.model, GPU_USUALLY) if device == "cuda" else 1
     return 5.0 + seconds / faster

@@ -64,12 +64,12 @@ def ranking_cells(asked: Asked) -> list[Cell]:
         for seed in asked.seeds
         for data in asked.datasets
         for model in asked.models
-        if MODELS[model].network.trains or seed == asked.seeds[0]
+        if MODELS[model].network.is_trainable or seed == asked.seeds[0]
     ]
 
 
 def _settings(model: str) -> dict[str, Any]:
-    return RULES | (TRAINED.get(model, OTHERS) if MODELS[model].network.trains else COUNTING)
+    return RULES | (TRAINED.get(model, OTHERS) if MODELS[model].network.is_trainable else COUNTING)
 
 
 def ranking_report(asked: Asked, store: Store) -> Report:
@@ -121,7 +121,7 @@ def _how(every: Sequence[dict[str, Any]]) -> list[str]:
         "*Sees*: `event`, what is strictly earlier than the event, as the published DyGFormer and CAWN see it; "
         "`batch`, what came before its batch, as the published EdgeBank does."
     )
-    for model in dict.fromkeys(k["model"] for k in every if MODELS[k["model"]].network.trains):
+    for model in dict.fromkeys(k["model"] for k in every if MODELS[k["model"]].network.is_trainable):
         own = [k for k in every if k["model"] == model]
         keys = ["ranking", *dict.fromkeys([*OTHERS, *TRAINED.get(model, {})])]
         said.append(f"{model_name(model)} was trained and its epoch chosen with {told(own, keys)}.")

@@ -25,7 +25,7 @@ from cordgt.models import MODELS
 from cordgt.tasks.metrics import all_alike
 
 DATASETS = ("food", "outdoors")
-TRAINED = tuple(name for name, kind in MODELS.items() if kind.network.trains and not kind.network.transductive)
+TRAINED = tuple(name for name, kind in MODELS.items() if kind.network.is_trainable and not kind.network.is_transductive)
 CONTEXTS = (10, 20)  # nodes that CorDGT draws at its first hop
 
 

@@ -43,21 +43,21 @@ def _put(base, row, value, size, stride, D: tl.constexpr):
 
 @triton.jit
 def _logits(
-    q, k, edge_k, row, column, hears, parent, size, scale,
+    q, k, edge_k, row, column, attn_mask, parent, size, scale,
     ROWS: tl.constexpr, EVENTS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Scaled logits of rows against columns; minus infinity where a row does not hear a column."""
+    """Scaled logits of rows against columns; minus infinity where a row may not attend to a column."""
     logits = tl.dot(q, tl.trans(k), input_precision=EXACT)
     if EVENTS:
         at = tl.load(parent + column, mask=column < size, other=-1)
         event = tl.dot(q, tl.trans(edge_k), input_precision=EXACT)
         logits += tl.where(row[:, None] == at[None, :], event, 0.0)
-    if ROWS:  # each row hears others
+    if ROWS:  # each row has its own mask
         inside = (row < size)[:, None] & (column < size)[None, :]
-        heard = tl.load(hears + row[:, None] * size + column[None, :], mask=inside, other=0) != 0
+        allowed = tl.load(attn_mask + row[:, None] * size + column[None, :], mask=inside, other=0) != 0
     else:
-        heard = (tl.load(hears + column, mask=column < size, other=0) != 0)[None, :]
-    return tl.where(heard, logits * scale, float("-inf"))
+        allowed = (tl.load(attn_mask + column, mask=column < size, other=0) != 0)[None, :]
+    return tl.where(allowed, logits * scale, float("-inf"))
 
 
 @triton.jit
@@ -88,17 +88,17 @@ def _to_parent(weight, row, column, parent, size):
 
 @triton.jit
 def _forward_tile(
-    qkv, out, hears, parent, key, row, size, stride, out_stride, scale, drop, least,
+    qkv, out, attn_mask, parent, key, row, size, stride, out_stride, scale, drop, least,
     k_a, v_a, ek_a, ev_a, k_b, v_b, ek_b, ev_b, column_a, column_b,
     D: tl.constexpr, TWO: tl.constexpr, ROWS: tl.constexpr, EVENTS: tl.constexpr, DROP: tl.constexpr,
     EXACT: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows: stores what it hears from both tiles of columns, a and b."""
+    """One tile of rows: stores its attention over both tiles of columns, a and b."""
     q = _rows(qkv, row, size, stride, D)
-    a = _logits(q, k_a, ek_a, row, column_a, hears, parent, size, scale, ROWS, EVENTS, EXACT)
+    a = _logits(q, k_a, ek_a, row, column_a, attn_mask, parent, size, scale, ROWS, EVENTS, EXACT)
     b = a
     if TWO:
-        b = _logits(q, k_b, ek_b, row, column_b, hears, parent, size, scale, ROWS, EVENTS, EXACT)
+        b = _logits(q, k_b, ek_b, row, column_b, attn_mask, parent, size, scale, ROWS, EVENTS, EXACT)
     a, b = _weights(a, b, TWO)
     if DROP:
         gain = 1.0 / (1.0 - drop)
@@ -117,7 +117,7 @@ def _forward_tile(
 
 @triton.jit
 def _attend(
-    qkv, edge, hears, parent, seed, out, size, hears_sequence, scale, drop, least,
+    qkv, edge, attn_mask, parent, seed, out, size, mask_stride, scale, drop, least,
     H: tl.constexpr, D: tl.constexpr, A: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, EVENTS: tl.constexpr,
     DROP: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -128,7 +128,7 @@ def _attend(
     out_stride: tl.constexpr = H * D
     qkv += sequence * size * stride + head * D
     out += sequence * size * out_stride + head * D
-    hears += sequence * hears_sequence
+    attn_mask += sequence * mask_stride
     if EVENTS:
         edge += sequence * size * edge_stride + head * D
     key = key_of(tl.load(seed), program)
@@ -150,12 +150,12 @@ def _attend(
             ek_b = _rows(edge, row_b, size, edge_stride, D)
             ev_b = _rows(edge + H * D, row_b, size, edge_stride, D)
     _forward_tile(
-        qkv, out, hears, parent, key, row_a, size, stride, out_stride, scale,
+        qkv, out, attn_mask, parent, key, row_a, size, stride, out_stride, scale,
         drop, least, k_a, v_a, ek_a, ev_a, k_b, v_b, ek_b, ev_b, row_a, row_b, D, TWO, ROWS, EVENTS, DROP, EXACT,
     )  # fmt: skip
     if TWO:
         _forward_tile(
-            qkv, out, hears, parent, key, row_b, size, stride, out_stride, scale,
+            qkv, out, attn_mask, parent, key, row_b, size, stride, out_stride, scale,
             drop, least, k_a, v_a, ek_a, ev_a, k_b, v_b, ek_b, ev_b, row_a, row_b, D, TWO, ROWS, EVENTS, DROP, EXACT,
         )  # fmt: skip
 
@@ -191,7 +191,7 @@ def _gather(q, dy, ds, used, dk, dv, dek, dev, row, column, parent, size, EVENTS
 
 @triton.jit
 def _backward_tile(
-    qkv, d_out, d_qkv, hears, parent, key, row, size, stride, out_stride, scale, drop, least,
+    qkv, d_out, d_qkv, attn_mask, parent, key, row, size, stride, out_stride, scale, drop, least,
     k_a, v_a, ek_a, ev_a, k_b, v_b, ek_b, ev_b, dk_a, dv_a, dek_a, dev_a, dk_b, dv_b, dek_b, dev_b, column_a, column_b,
     D: tl.constexpr, TWO: tl.constexpr, ROWS: tl.constexpr, EVENTS: tl.constexpr, DROP: tl.constexpr,
     EXACT: tl.constexpr,
@@ -199,10 +199,10 @@ def _backward_tile(
     """One tile of rows: stores its dq, and returns the columns' sums with its part added."""
     q = _rows(qkv, row, size, stride, D)
     dy = _rows(d_out, row, size, out_stride, D)
-    a = _logits(q, k_a, ek_a, row, column_a, hears, parent, size, scale, ROWS, EVENTS, EXACT)
+    a = _logits(q, k_a, ek_a, row, column_a, attn_mask, parent, size, scale, ROWS, EVENTS, EXACT)
     b = a
     if TWO:
-        b = _logits(q, k_b, ek_b, row, column_b, hears, parent, size, scale, ROWS, EVENTS, EXACT)
+        b = _logits(q, k_b, ek_b, row, column_b, attn_mask, parent, size, scale, ROWS, EVENTS, EXACT)
     a, b = _weights(a, b, TWO)
     da, used_a = _backward_columns(dy, a, v_a, ev_a, row, column_a, parent, key, size, drop, least, EVENTS, DROP, EXACT)
     shared = tl.sum(a * da, axis=1)
@@ -232,7 +232,7 @@ def _backward_tile(
 
 @triton.jit
 def _attend_backward(
-    qkv, edge, hears, parent, seed, d_out, d_qkv, d_edge, size, hears_sequence, scale, drop, least,
+    qkv, edge, attn_mask, parent, seed, d_out, d_qkv, d_edge, size, mask_stride, scale, drop, least,
     H: tl.constexpr, D: tl.constexpr, A: tl.constexpr, B: tl.constexpr, ROWS: tl.constexpr, EVENTS: tl.constexpr,
     DROP: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -244,7 +244,7 @@ def _attend_backward(
     qkv += sequence * size * stride + head * D
     d_qkv += sequence * size * stride + head * D
     d_out += sequence * size * out_stride + head * D
-    hears += sequence * hears_sequence
+    attn_mask += sequence * mask_stride
     if EVENTS:
         edge += sequence * size * edge_stride + head * D
         d_edge += sequence * size * edge_stride + head * D
@@ -269,13 +269,13 @@ def _attend_backward(
     zero_a = tl.zeros((A, D), tl.float32)
     zero_b = tl.zeros((BB, D), tl.float32)
     dk_a, dv_a, dek_a, dev_a, dk_b, dv_b, dek_b, dev_b = _backward_tile(
-        qkv, d_out, d_qkv, hears, parent, key, row_a, size, stride, out_stride, scale, drop, least,
+        qkv, d_out, d_qkv, attn_mask, parent, key, row_a, size, stride, out_stride, scale, drop, least,
         k_a, v_a, ek_a, ev_a, k_b, v_b, ek_b, ev_b, zero_a, zero_a, zero_a, zero_a, zero_b, zero_b, zero_b, zero_b,
         row_a, row_b, D, TWO, ROWS, EVENTS, DROP, EXACT,
     )  # fmt: skip
     if TWO:
         dk_a, dv_a, dek_a, dev_a, dk_b, dv_b, dek_b, dev_b = _backward_tile(
-            qkv, d_out, d_qkv, hears, parent, key, row_b, size, stride, out_stride, scale, drop, least,
+            qkv, d_out, d_qkv, attn_mask, parent, key, row_b, size, stride, out_stride, scale, drop, least,
             k_a, v_a, ek_a, ev_a, k_b, v_b, ek_b, ev_b, dk_a, dv_a, dek_a, dev_a, dk_b, dv_b, dek_b, dev_b,
             row_a, row_b, D, TWO, ROWS, EVENTS, DROP, EXACT,
         )  # fmt: skip
@@ -291,44 +291,44 @@ def _attend_backward(
         _put(d_edge + H * D, row_a, dev_a, size, edge_stride, D)
 
 
-def forward(qkv: Tensor, edge: Tensor | None, hears: Tensor, parent: Tensor, seed: Tensor, drop: float) -> Tensor:
-    """What each slot hears: (S, C, H, D) of qkv (S, C, 3, H, D).
+def forward(qkv: Tensor, edge: Tensor | None, attn_mask: Tensor, parent: Tensor, seed: Tensor, drop: float) -> Tensor:
+    """Attention (S, C, H, D) of qkv (S, C, 3, H, D).
 
-    ``hears`` (S, C or 1, C) bool, True where row i hears j; ``edge`` (S, C, 2, H, D), keys and values of the event that
-    drew each slot, heard by its ``parent`` (C,) int32 alone, -1 for the root; ``seed`` (1,) int64, for dropout.
+    ``attn_mask`` (S, C or 1, C) bool, True: row i may attend to j. ``edge`` (S, C, 2, H, D): keys and values of the
+    event that led to each slot, for its ``parent`` (C,) int32 alone, -1 for the root. ``seed`` (1,) int64, for dropout.
     """
     n, size, _, heads, dim = qkv.shape
     out = torch.empty((n, size, heads, dim), dtype=qkv.dtype, device=qkv.device)
     events = qkv if edge is None else edge
     _attend[(n, heads)](
-        qkv, events, hears, parent, seed, out, *_numbers(qkv, hears, drop), **_how(qkv, edge, hears, drop)
+        qkv, events, attn_mask, parent, seed, out, *_numbers(qkv, attn_mask, drop), **_how(qkv, edge, attn_mask, drop)
     )
     return out
 
 
 def backward(
-    d_out: Tensor, qkv: Tensor, edge: Tensor | None, hears: Tensor, parent: Tensor, seed: Tensor, drop: float
+    d_out: Tensor, qkv: Tensor, edge: Tensor | None, attn_mask: Tensor, parent: Tensor, seed: Tensor, drop: float
 ) -> tuple[Tensor, Tensor | None]:
     """The gradients of qkv and of edge; the rest as it was given forwards."""
     d_qkv = torch.empty_like(qkv)
     d_edge = None if edge is None else torch.empty_like(edge)
     _attend_backward[(len(qkv), qkv.shape[3])](
-        qkv, qkv if edge is None else edge, hears, parent, seed, d_out, d_qkv, d_qkv if d_edge is None else d_edge,
-        *_numbers(qkv, hears, drop), **_how(qkv, edge, hears, drop), maxnreg=168,  # a third program fits beside two
+        qkv, qkv if edge is None else edge, attn_mask, parent, seed, d_out, d_qkv, d_qkv if d_edge is None else d_edge,
+        *_numbers(qkv, attn_mask, drop), **_how(qkv, edge, attn_mask, drop), maxnreg=168,  # so that three programs fit
     )  # fmt: skip
     return d_qkv, d_edge
 
 
-def _numbers(qkv: Tensor, hears: Tensor, drop: float) -> tuple[int, int, float, float, int]:
-    """Size of a sequence, stride of ``hears`` over sequences, scale of the logits, share dropped and its threshold."""
-    return qkv.shape[1], hears.stride(0), 1 / math.sqrt(qkv.shape[4]), drop, threshold(drop)
+def _numbers(qkv: Tensor, attn_mask: Tensor, drop: float) -> tuple[int, int, float, float, int]:
+    """Size of a sequence, stride of ``attn_mask`` over sequences, scale of the logits, dropout and its threshold."""
+    return qkv.shape[1], attn_mask.stride(0), 1 / math.sqrt(qkv.shape[4]), drop, threshold(drop)
 
 
-def _how(qkv: Tensor, edge: Tensor | None, hears: Tensor, drop: float) -> dict[str, Any]:
+def _how(qkv: Tensor, edge: Tensor | None, attn_mask: Tensor, drop: float) -> dict[str, Any]:
     first, second = tiles(qkv.shape[1])
     exact = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
     return {
-        "H": qkv.shape[3], "D": qkv.shape[4], "A": first, "B": second, "ROWS": hears.shape[1] > 1,
+        "H": qkv.shape[3], "D": qkv.shape[4], "A": first, "B": second, "ROWS": attn_mask.shape[1] > 1,
         "EVENTS": edge is not None, "DROP": drop > 0, "EXACT": exact, "num_warps": 4,
     }  # fmt: skip
 

@@ -1,4 +1,8 @@
-"""The table of models: one line each."""
+"""The table of models: one line each.
+
+TGN, DyRep and JODIE are stateful. To list them: ``[name for name, m in MODELS.items() if m.network.is_stateful]``. The
+other flags of `LinkModel` work alike.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,10 @@ from cordgt.models.tgsrec import Tgsrec, TgsrecSettings
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How a model is made: its settings (a frozen dataclass) and its network, and what it is in a line.
+class ModelSpec:
+    """How to make a model: its settings (a frozen dataclass), its network, and a line about it.
 
-    ``training`` holds those settings of the loop whose defaults differ for it, ``grid`` what the paper searched.
+    ``training`` holds defaults of the training loop that differ for this model, ``grid`` the paper's search space.
     """
 
     settings: type[Any]
@@ -38,45 +42,34 @@ class Kind:
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
-# The originals' learning rate. At 0.001 they fall far behind on validation data: memory is made by weights that change,
-# and angles of seconds turn far with every step of a frequency that is learnt.
-SLOWLY = {"lr": 0.0001}
+# The originals' learning rate. With 0.001 validation metrics are far worse: changing weights make memory inconsistent,
+# and a small step of a learnt frequency turns angles of seconds far.
+LOW_LR = {"lr": 0.0001}
+CAWN_GRID = {"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "walks": (16, 32, 64, 128)}
 
-
-MODELS: dict[str, Kind] = {
-    "cordgt": Kind(CordgtSettings, Cordgt, "transformer over sampled trees with correlated spatial-temporal encodings"),
-    "cordgt_plus": Kind(
-        CordgtPlusSettings, CordgtPlus, "CorDGT, told more of what history knows of nodes and pairs", {"average": 0.999}
-    ),
-    "tgn": Kind(TgnSettings, Tgn, "gated memory, attention to what others remember; trains in one process", SLOWLY),
-    "dyrep": Kind(DyrepSettings, Dyrep, "recurrent memory, told by attention; trains in one process", SLOWLY),
-    "jodie": Kind(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", SLOWLY),
-    "tgat": Kind(TgatSettings, Tgat, "layers of attention over sampled events and their ages", SLOWLY),
-    "graphmixer": Kind(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
-    "dygformer": Kind(DygformerSettings, Dygformer, "transformer over both ends' latest events and who stands in both"),
-    "tcl": Kind(TclSettings, Tcl, "two streams of latest events that hear themselves and each other", SLOWLY),
-    "cawn": Kind(
-        CawnSettings,
-        Cawn,
-        "walks into the past, their nodes known by how often either end's walks meet them",
-        grid={"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "walks": (16, 32, 64, 128)},
-    ),
-    "tgsrec": Kind(
-        TgsrecSettings, Tgsrec, "attention over sampled events, on an embedding that each node learns", SLOWLY
-    ),
-    "ctdne": Kind(
-        CtdneSettings, Ctdne, "skip-gram on walks forward in time; knows the nodes of its training", {"lr": 0.01}
-    ),
-    "counts": Kind(
-        CountsSettings, Counts, "a small network on what history counts of a pair; trains in seconds", {"lr": 0.003}
-    ),
-    "edgebank": Kind(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
-    "popularity": Kind(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
+# fmt: off
+MODELS: dict[str, ModelSpec] = {
+    "cordgt": ModelSpec(CordgtSettings, Cordgt, "transformer over sampled trees with spatial-temporal encodings"),
+    "cordgt_plus": ModelSpec(CordgtPlusSettings, CordgtPlus, "CorDGT with node and pair features", {"average": 0.999}),
+    "tgn": ModelSpec(TgnSettings, Tgn, "gated memory, attention to neighbours' memory; trains in one process", LOW_LR),
+    "dyrep": ModelSpec(DyrepSettings, Dyrep, "recurrent memory, messages by attention; trains in one process", LOW_LR),
+    "jodie": ModelSpec(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", LOW_LR),
+    "tgat": ModelSpec(TgatSettings, Tgat, "layers of attention over sampled events and their ages", LOW_LR),
+    "graphmixer": ModelSpec(GraphmixerSettings, Graphmixer, "MLP-Mixer over a node's latest events, no attention"),
+    "dygformer": ModelSpec(DygformerSettings, Dygformer, "transformer over latest events with co-occurrence counts"),
+    "tcl": ModelSpec(TclSettings, Tcl, "self- and cross-attention over both ends' latest events", LOW_LR),
+    "cawn": ModelSpec(CawnSettings, Cawn, "anonymous walks into the past, encoded by hitting counts", grid=CAWN_GRID),
+    "tgsrec": ModelSpec(TgsrecSettings, Tgsrec, "attention over sampled events, on learnt node embeddings", LOW_LR),
+    "ctdne": ModelSpec(CtdneSettings, Ctdne, "skip-gram on walks forward in time; transductive", {"lr": 0.01}),
+    "counts": ModelSpec(CountsSettings, Counts, "small MLP on the counts of a pair; trains in seconds", {"lr": 0.003}),
+    "edgebank": ModelSpec(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
+    "popularity": ModelSpec(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }
+# fmt: on
 
 
-def find(name: str) -> Kind:
-    """The model of that name; SettingError, with the nearest one, where there is none."""
+def find(name: str) -> ModelSpec:
+    """The model of that name. SettingError, with the nearest name, if there is none."""
     if name not in MODELS:
         raise SettingError(f"There is no model '{name}'.{nearest(name, MODELS)} Known models: {', '.join(MODELS)}.")
     return MODELS[name]

@@ -1,8 +1,8 @@
-"""Attention over short sequences on the CPU: head by head, so that what is worked on stays in the cache.
+"""Attention over short sequences on the CPU, head by head, so that the working set stays in the cache.
 
-A head's queries, keys and values are read where the projection left them, without a copy; dropout is a hash of (key,
-place), which both passes ask for instead of storing it. Keys come from torch's generator, or from one that a thread was
-given (`drawing_from`), so that threads which compute side by side do not depend on who is first.
+A head's queries, keys and values are read in place, without a copy. Dropout is a hash of (key, position), which both
+passes compute instead of storing it. Keys come from torch's generator, or from one set for a thread (`drawing_from`),
+so that the results of parallel threads do not depend on their order.
 
 Twin: `torch.nn.functional.scaled_dot_product_attention` and `dropout`.
 """
@@ -22,17 +22,20 @@ from torch import Tensor
 
 from cordgt import kernels
 
-_own = threading.local()  # what each thread draws its keys from, if it was told
+_own = threading.local()  # the generator of each thread's keys, if one was set
 
 
 def serves(x: Tensor) -> bool:
-    """True where what is here takes a tensor; where it does not, its twins do."""
+    """True if this module handles a tensor; otherwise use the twins."""
     return x.device.type == "cpu" and x.dtype == torch.float32 and not kernels.plain_asked()
 
 
-def attention(qkv: Tensor, hears: Tensor, drop: float) -> Tensor:
-    """What each slot hears: (S, C, H, D) of qkv (S, C, 3, H, D) float32; hears (S, C or 1, C), True: row i hears j."""
-    return _Attention.apply(qkv.contiguous(), hears, drop, _key() if drop else 0)
+def attention(qkv: Tensor, attn_mask: Tensor, drop: float) -> Tensor:
+    """Attention (S, C, H, D) of qkv (S, C, 3, H, D) float32.
+
+    attn_mask: (S, C or 1, C) bool, True: row i may attend to column j. drop: share of weights to drop.
+    """
+    return _Attention.apply(qkv.contiguous(), attn_mask, drop, _key() if drop else 0)
 
 
 def dropout(x: Tensor, drop: float) -> Tensor:
@@ -42,7 +45,7 @@ def dropout(x: Tensor, drop: float) -> Tensor:
 
 @contextmanager
 def drawing_from(seed: int) -> Iterator[None]:
-    """Dropout of this thread follows ``seed``, as long as this lasts."""
+    """Seed the dropout of this thread within the context."""
     _own.generator = torch.Generator().manual_seed(seed)
     try:
         yield
@@ -51,21 +54,21 @@ def drawing_from(seed: int) -> Iterator[None]:
 
 
 def _key() -> int:
-    """A fresh key from this thread's generator or from torch's, so that it follows the seed."""
+    """A new key from this thread's generator or torch's."""
     return int(torch.randint(2**31 - 1, (), generator=getattr(_own, "generator", None)))
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, hears: Tensor, drop: float, key: int) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, attn_mask: Tensor, drop: float, key: int) -> Tensor:
         n, size, _, heads, dim = qkv.shape
         scale = 1 / math.sqrt(dim)
-        silence = torch.where(hears, 0.0, -torch.inf)  # (S, C or 1, C)
+        bias = torch.where(attn_mask, 0.0, -torch.inf)  # (S, C or 1, C)
         weights = qkv.new_empty(heads, n, size, size)
         out = qkv.new_empty(n, size, heads, dim)
         for h in range(heads):
             q, k, v = qkv[:, :, :, h].unbind(2)  # (S, C, D) each
-            logits = torch.baddbmm(silence, q, k.transpose(1, 2), alpha=scale)
+            logits = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
             torch.softmax(logits, dim=-1, out=weights[h])
             out[:, :, h] = torch.bmm(_dropped(weights[h], drop, key + h, logits), v)
         ctx.save_for_backward(qkv, weights)
@@ -77,17 +80,17 @@ class _Attention(torch.autograd.Function):
         qkv, weights = ctx.saved_tensors
         heads, scale = qkv.shape[3], 1 / math.sqrt(qkv.shape[4])
         d_qkv = torch.empty_like(qkv)
-        nothing = qkv.new_zeros(1, 1, 1)
+        zero = qkv.new_zeros(1, 1, 1)
         for h in range(heads):
             q, k, v = qkv[:, :, :, h].unbind(2)
-            above, key = d_out[:, :, h], ctx.key + h
-            d_qkv[:, :, 2, h] = torch.bmm(_dropped(weights[h], ctx.drop, key).transpose(1, 2), above)
-            d_weight = torch.bmm(above, v.transpose(1, 2))
+            grad, key = d_out[:, :, h], ctx.key + h
+            d_qkv[:, :, 2, h] = torch.bmm(_dropped(weights[h], ctx.drop, key).transpose(1, 2), grad)
+            d_weight = torch.bmm(grad, v.transpose(1, 2))
             d_logits = torch._softmax_backward_data(
                 _dropped(d_weight, ctx.drop, key, d_weight), weights[h], -1, torch.float32
             )
-            d_qkv[:, :, 0, h] = torch.baddbmm(nothing, d_logits, k, beta=0, alpha=scale)
-            d_qkv[:, :, 1, h] = torch.baddbmm(nothing, d_logits.transpose(1, 2), q, beta=0, alpha=scale)
+            d_qkv[:, :, 0, h] = torch.baddbmm(zero, d_logits, k, beta=0, alpha=scale)
+            d_qkv[:, :, 1, h] = torch.baddbmm(zero, d_logits.transpose(1, 2), q, beta=0, alpha=scale)
         return d_qkv, None, None, None
 
 
@@ -98,12 +101,12 @@ class _Dropout(torch.autograd.Function):
         return _dropped(x, drop, key)
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        return _dropped(above.contiguous(), ctx.drop, ctx.key), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _dropped(grad.contiguous(), ctx.drop, ctx.key), None, None
 
 
 def _dropped(x: Tensor, drop: float, key: int, out: Tensor | None = None) -> Tensor:
-    """``x`` with a share of its places zero, the same for a key, and the rest scaled up; into ``out`` if given."""
+    """Dropout of ``x``, the same for the same key; written into ``out`` if given."""
     if drop == 0:
         return x
     out = torch.empty_like(x) if out is None else out

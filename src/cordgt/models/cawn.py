@@ -1,10 +1,10 @@
-"""CAWN: walks backward through time from both ends, whose nodes are known by how often each set of walks meets them.
+"""CAWN: walks backward in time from both ends. A node is encoded by how often either end's walks visit it.
 
 Wang, Chang, Liu, Leskovec, Li: Inductive Representation Learning in Temporal Networks via Causal Anonymous Walks,
 ICLR 2021.
 
 Axes: B queries, M candidates, R roots of a query (the source, then its candidates), W walks of a root, L steps of a
-walk, C = 1 + W L places (the root, then walk by walk), H width of a recurrent state, De event features, Dn node
+walk, C = 1 + W L positions (the root, then walk by walk), H width of a recurrent state, De event features, Dn node
 features.
 """
 
@@ -39,7 +39,7 @@ class CawnSettings:
 
     walks: int = 32  # W
     walk_length: int = 2  # L, steps
-    time_scale: float = 1e-6  # an event's weight falls by e in 1 / time_scale units of time; 0: all weigh the same
+    time_scale: float = 1e-6  # an event's weight falls by e in 1 / time_scale units of time; 0: equal weights
     heads: int = 8  # of the attention over walks
     hidden: int = 172  # of an embedding
     time_dim: int = 100
@@ -56,12 +56,12 @@ class CawnSettings:
 
 @dataclass(frozen=True)
 class WalkSets:
-    """The walks of every root, place by place, and how often each set of walks meets each place's node at each step."""
+    """The walks of every root, and how often each set of walks visits each position's node at each step."""
 
     node_x: Tensor  # (B, R, C, Dn)
     edge_x: Tensor  # (B, R, C, De), of the event that led there
-    age: Tensor  # (B, R, C) float64, from that event to the question; 0 for the root
-    valid: Tensor  # (B, R, W, L) True: the walk came so far
+    age: Tensor  # (B, R, C) float64, from that event to the query; 0 for the root
+    valid: Tensor  # (B, R, W, L) True: the walk reached this step
     in_own: Tensor  # (B, R, C, L+1) int64, by the root's own walks
     in_other: tuple[Tensor, ...]  # (B, M, C, L+1) int64: the source's nodes by the candidates' walks, and theirs by its
 
@@ -79,12 +79,12 @@ class WalkReader:
         return self._read(history, queries.ends, queries.t, queries.cut, paired=True)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> WalkSets:
-        """R = 1, and no other walks."""
+        """R = 1, without walks of another end."""
         return self._read(history, node[:, None], t, cut, paired=False)
 
     def _read(self, history: History, root: Tensor, t: Tensor, cut: Tensor, *, paired: bool) -> WalkSets:
         index = history.index
-        found = sample_walks(
+        walks = sample_walks(
             index,
             root,
             cut[:, None],
@@ -94,10 +94,10 @@ class WalkReader:
             seed=history.seed,
             epoch=history.epoch,
         )
-        place = torch.cat([root.unsqueeze(-1), found.node.flatten(-2)], dim=-1)  # (B, R, C)
-        pos = F.pad(found.pos.flatten(-2), (1, 0), value=-1)
+        place = torch.cat([root.unsqueeze(-1), walks.node.flatten(-2)], dim=-1)  # (B, R, C)
+        pos = F.pad(walks.pos.flatten(-2), (1, 0), value=-1)
         then = index.elapsed[pos.clamp_min(0)] if len(index.elapsed) else torch.zeros_like(pos).double()
-        steps = [root.unsqueeze(-1), *found.node.unbind(-1)]  # (B, R, 1), then (B, R, W) for each step
+        steps = [root.unsqueeze(-1), *walks.node.unbind(-1)]  # (B, R, 1), then (B, R, W) for each step
 
         def hits(of: slice, by: slice) -> Tensor:
             counts = [appearances(place[:, of], step[:, by], compiled=index.runs_compiled) for step in steps]
@@ -108,17 +108,17 @@ class WalkReader:
             node_x=features(history.node_features(place), place),
             edge_x=features(history.edge_features(pos), pos),
             age=torch.where(pos >= 0, t[:, None, None] - then, 0.0),
-            valid=found.pos >= 0,
+            valid=walks.pos >= 0,
             in_own=hits(everyone, everyone),
             in_other=(hits(source, candidates), hits(candidates, source)) if paired else (),
         )
 
 
 class WalkEncoder(nn.Module):
-    """The bidirectional LSTM's state at the last place of each walk, without the work that nobody reads.
+    """The bidirectional LSTM's state at the last position of each walk, and no other state.
 
-    There the backward direction has made one step only, so it is one cell. The forward direction starts at the root,
-    which all walks of a set share, so that its first step is taken once.
+    There the backward direction has taken one step only, so it is one cell. The forward direction starts at the root,
+    which all walks of a set share, so that its first step is computed once.
     """
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
@@ -126,12 +126,12 @@ class WalkEncoder(nn.Module):
         self.dim = out_dim // 2  # H, of either direction
         self.input = nn.Linear(in_dim, 4 * self.dim)  # gates: in, forget, new, out
         self.recurrent = nn.Linear(self.dim, 4 * self.dim, bias=False)
-        self.backward_input = nn.Linear(in_dim, 3 * self.dim)  # in, new, out: there is nothing yet to forget
+        self.backward_input = nn.Linear(in_dim, 3 * self.dim)  # in, new, out: no state yet to forget
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -1 / math.sqrt(self.dim), 1 / math.sqrt(self.dim))
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
-        """States (S, W, 2H) of walks over places x (S, C, in_dim); valid (S, W, L)."""
+        """States (S, W, 2H) of walks over positions x (S, C, in_dim); valid (S, W, L)."""
         n_walks, length = valid.shape[1:]
         gates = self.input(x)  # (S, C, 4H)
         state, cell = self._step(gates[:, :1], None)  # (S, 1, H), at the root
@@ -139,8 +139,8 @@ class WalkEncoder(nn.Module):
         steps = gates[:, 1:].unflatten(1, (n_walks, length))
         for k in range(length):
             new_state, new_cell = self._step(steps[:, :, k] + self.recurrent(state), cell)
-            there = valid[:, :, k : k + 1]
-            state, cell = torch.where(there, new_state, state), torch.where(there, new_cell, cell)
+            reached = valid[:, :, k : k + 1]
+            state, cell = torch.where(reached, new_state, state), torch.where(reached, new_cell, cell)
         return torch.cat([state, self._backward(self._last(x, valid))], dim=-1)
 
     def _step(self, gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -151,7 +151,7 @@ class WalkEncoder(nn.Module):
         return give.sigmoid() * cell_now.tanh(), cell_now
 
     def _last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """What stands at the last place of each walk, the root where it never began: (S, W, in_dim)."""
+        """The input at the last position of each walk, (S, W, in_dim); the root's for an empty walk."""
         n_walks, length = valid.shape[1:]
         steps = valid.sum(-1)  # (S, W)
         walk = torch.arange(n_walks, device=x.device)
@@ -164,10 +164,10 @@ class WalkEncoder(nn.Module):
 
 
 class Cawn(LinkModel):
-    """Walks encoded one by one, attention over the walks of a root, their mean.
+    """An encoder for each walk, attention over the walks of a root, their mean.
 
-    Differs: all steps of a walk are drawn with weights exp(time_scale * t), exactly; DyGLib takes a softmax of the
-    ratios from which the released code draws.
+    Differs: all steps of a walk are sampled with weights exp(time_scale * t), exactly. DyGLib takes a softmax of the
+    ratios that the released code samples from.
     """
 
     reader: WalkReader
@@ -175,12 +175,12 @@ class Cawn(LinkModel):
     def __init__(self, settings: CawnSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         s = settings
-        self.pairs_at_once = max(1, 20_000 // (s.walks * s.walk_length))
+        self.max_pairs_per_batch = max(1, 20_000 // (s.walks * s.walk_length))
         self.reader = WalkReader(s.walks, s.walk_length, s.time_scale)
         self.time = TimeEncoding(s.time_dim)
         self.count1 = nn.Linear(s.walk_length + 1, s.position_dim)
         self.count2 = nn.Linear(s.position_dim, s.position_dim)
-        # widths as in the released code, where absent features are `hidden` zeros, of nodes as well as of events
+        # widths as in the released code, where missing features of nodes and events are `hidden` zeros
         width = 2 * s.hidden + s.time_dim + s.position_dim
         self.encode_all = WalkEncoder(node_dim + edge_dim + s.time_dim + s.position_dim, width)
         self.encode_position = WalkEncoder(s.position_dim, s.position_dim)
@@ -193,34 +193,34 @@ class Cawn(LinkModel):
     def forward(self, batch: WalkSets) -> Tensor:
         """Logits (B, M)."""
         n = batch.valid.shape[1] - 1
-        alone = self._alone(batch)  # (B, R, C, ...)
+        base = self._pair_independent(batch)  # (B, R, C, ...)
         src_by_dst, dst_by_src = batch.in_other
-        own = self._counted(batch.in_own)  # (B, R, C, P)
-        src = self._embed(alone[:, :1], own[:, :1], self._counted(src_by_dst), batch.valid[:, :1])
-        dst = self._embed(alone[:, 1:], own[:, 1:], self._counted(dst_by_src), batch.valid[:, 1:])
+        own = self._encode_hits(batch.in_own)  # (B, R, C, P)
+        src = self._embed(base[:, :1], own[:, :1], self._encode_hits(src_by_dst), batch.valid[:, :1])
+        dst = self._embed(base[:, 1:], own[:, 1:], self._encode_hits(dst_by_src), batch.valid[:, 1:])
         return self.head(*(part.unflatten(0, (-1, n)) for part in (src, dst)))
 
     def embed(self, batch: WalkSets) -> Tensor:
-        """Embeddings (B, hidden) of nodes beside nobody, whose walks hit nothing."""
-        own, nothing = self._counted(batch.in_own), self._counted(torch.zeros_like(batch.in_own))
-        return self._embed(self._alone(batch), own, nothing, batch.valid)
+        """Embeddings (B, hidden) of single nodes, with no hits by another end's walks."""
+        own, zero = self._encode_hits(batch.in_own), self._encode_hits(torch.zeros_like(batch.in_own))
+        return self._embed(self._pair_independent(batch), own, zero, batch.valid)
 
-    def _alone(self, batch: WalkSets) -> Tensor:
-        """What a place holds whatever the other end: (B, R, C, Dn + De + T)."""
+    def _pair_independent(self, batch: WalkSets) -> Tensor:
+        """The input that does not depend on the other end, (B, R, C, Dn + De + T)."""
         return torch.cat([batch.node_x, batch.edge_x, self.time(batch.age)], dim=-1)
 
-    def _counted(self, hits: Tensor) -> Tensor:
-        """Hitting counts as shares of the walks, through the first map of their encoding: (B, m, C, P)."""
+    def _encode_hits(self, hits: Tensor) -> Tensor:
+        """Hitting counts as shares of the walks, through the first layer of their encoding: (B, m, C, P)."""
         shares = hits.to(self.count1.weight.dtype)
         shares = torch.cat([shares[..., :1], shares[..., 1:] / self.reader.walks], dim=-1)
         return F.relu(self.count1(shares))
 
-    def _embed(self, alone: Tensor, own: Tensor, other: Tensor, valid: Tensor) -> Tensor:
-        """(B*M, hidden): the mean over walks. The second map of the counts' encoding is linear: applied to the sum."""
+    def _embed(self, base: Tensor, own: Tensor, other: Tensor, valid: Tensor) -> Tensor:
+        """Mean over walks (B*M, hidden). The hits' second layer is linear, so it is applied to the sum."""
         both = own + other  # (B, M, C, P)
         position = F.linear(both, self.count2.weight, 2 * self.count2.bias)
         n = position.shape[1]
-        x = torch.cat([alone.expand(-1, n, -1, -1), position], dim=-1).flatten(0, 1)
+        x = torch.cat([base.expand(-1, n, -1, -1), position], dim=-1).flatten(0, 1)
         valid = valid.expand(-1, n, -1, -1).flatten(0, 1)
         walks = [self.encode_all(x, valid), self.encode_position(position.flatten(0, 1), valid)]
         state = self.attention(self.project(torch.cat(walks, dim=-1)))  # (B*M, W, D)

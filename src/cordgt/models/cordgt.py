@@ -1,6 +1,6 @@
-"""CorDGT: a transformer over the sampled trees of both ends, told by its encodings how near each node is to either.
+"""CorDGT: a transformer over the sampled trees of both ends, with encodings of each node's distances to either end.
 
-In the paper's order: what is read (trees and distances), attention, layers, tokens, pooling, scores.
+In the paper's order: reader (trees and distances), attention, layers, tokens, pooling, scores.
 
 Axes: B queries, M candidates of a query, T = 1 + M trees, R relations between them, S = 2 B M sequences, C context
 slots, H heads, D width, De event features, Dn node features.
@@ -31,17 +31,17 @@ from cordgt.past.index import TemporalIndex
 class CordgtSettings:
     """Settings of CorDGT. Every ablation of the paper is one of them."""
 
-    fanout: tuple[int, ...] = (20, 1)  # events drawn at each hop
+    fanout: tuple[int, ...] = (20, 1)  # events sampled at each hop
     sampling: str = "uniform"  # or "recent", or "mixed": half of each
     alpha: float = 1.0  # weight of (inverse) intensity in TD
     beta: float = 10.0  # weight of recency in TD
-    never_met: float = 10.0  # TD of a pair that never met, in units of max(alpha, beta), the most that one that did has
-    absent: int = 2  # SD of a node outside a tree: so many hops beyond the tree's depth
+    never_met: float = 10.0  # TD of a pair that never met, in units of max(alpha, beta), the largest TD otherwise
+    absent: int = 2  # SD of a node outside a tree: this many hops beyond the tree's depth
     hidden: int = 64  # D
     heads: int = 6  # each D wide
     layers: int = 2
     dropout: float = 0.1
-    mask: bool = False  # True: a node hears only earlier and farther nodes, as in the paper
+    mask: bool = False  # True: a node attends only to earlier and farther nodes, as in the paper
     stpe: str = "c"  # "c": distances to both ends; "u": to the tree's own root only
     td: bool = True  # False: without temporal distance
     sd: bool = True  # False: without spatial distance
@@ -54,7 +54,7 @@ class CordgtSettings:
         check_choice("stpe", self.stpe, ("c", "u"))
         check_choice("head", self.head, ("mlp", "linear"))
         if not self.fanout or min(self.fanout) < 1:
-            raise SettingError(f"fanout={','.join(map(str, self.fanout))}: every hop draws at least one event.")
+            raise SettingError(f"fanout={','.join(map(str, self.fanout))}: every hop samples at least one event.")
         check_sizes(self, "hidden", "heads", "layers", "absent")
         for name in ("td_dim", "sd_dim"):
             if getattr(self, name) < 2 or getattr(self, name) % 2:
@@ -65,27 +65,27 @@ class CordgtSettings:
         check_dropout(self)
 
 
-IN_CACHE = 416_000  # numbers of tokens that a thread works off together on a CPU: 25 queries of the paper's on UCI
+IN_CACHE = 416_000  # token values that a CPU thread processes at once: 25 queries in the paper's setting on UCI
 
 
 @dataclass(frozen=True)
 class Trees:
-    """The trees of the queries and what the network needs to know of them: the source's, then its candidates'.
+    """The trees of a query: the source's, then its candidates'.
 
-    T = 1 + M trees a query (1 where a node alone is asked about), R relations in the order of `distance.relations`.
+    T = 1 + M trees a query (1 for a single node), R relations in the order of `distance.relations`.
     """
 
-    valid: Tensor  # (B, T, C) bool, True: a node stands there
-    moment: Tensor | None  # (B, T, C) int64, for the mask: a slot's time as a position, the root's after all others
+    valid: Tensor  # (B, T, C) bool, True: a node; False: padding
+    moment: Tensor | None  # (B, T, C) int64, for the mask: a slot's time as a stream position; the root's is the last
     td: Tensor  # (B, R, C) float64
     sd: Tensor  # (B, R, C) int64
     node_x: Tensor | None  # (B, T, C, Dn)
-    edge_x: Tensor | None  # (B, T, C, De), of the event that drew the slot
+    edge_x: Tensor | None  # (B, T, C, De), of the event that led to the slot
 
 
 @dataclass(frozen=True)
 class TreeReader:
-    """Samples the trees and measures the distances. The source's tree is read once for all its candidates."""
+    """Samples the trees and measures the distances. A source's tree is read once for all its candidates."""
 
     settings: CordgtSettings
     shape: TreeShape
@@ -102,14 +102,19 @@ class TreeReader:
         return self._read(history, queries.ends, queries.t, queries.cut, queries.pair_cut, correlated)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Trees:
-        """One tree each, with distances to its own root (STPE-U), since there is no other end."""
+        """One tree a node, with distances to its own root (STPE-U), since there is no other end."""
         return self._read(history, node[:, None], t, cut, cut, correlated=False)
 
     def sample(self, history: History, roots: Tensor, cut: Tensor) -> Context:
-        """The trees of roots (B, T) over the first ``cut`` (B,) events: who stands in the slots that are read."""
-        how = self.settings.sampling
+        """The trees of roots (B, T) over the first ``cut`` (B,) events."""
         return sample_trees(
-            history.index, self.shape, roots, cut[:, None], seed=history.seed, epoch=history.epoch, sampling=how
+            history.index,
+            self.shape,
+            roots,
+            cut[:, None],
+            seed=history.seed,
+            epoch=history.epoch,
+            sampling=self.settings.sampling,
         )
 
     def _read(
@@ -120,7 +125,7 @@ class TreeReader:
     def _measure(
         self, history: History, trees: Context, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
     ) -> Trees:
-        """What the network is told of trees (B, T, C); t, cut and pair_cut are (B,)."""
+        """The network's input for trees (B, T, C); t, cut and pair_cut are (B,)."""
         index = history.index
         td, sd = tree_distances(index, self.shape, trees, t, pair_cut, self.scale, correlated=correlated)
         return Trees(
@@ -141,10 +146,10 @@ class TreeReader:
 
 
 class Attention(nn.Module):
-    """Self-attention of a tree's slots, with an event's features in keys and values where its parent hears its child.
+    """Self-attention of a tree's slots, with an event's features where a parent attends to its child.
 
     In a sampled tree only (parent, child) pairs have an event, so C rows of features are projected and added to C
-    places of the C x C logits: never a C x C x De tensor.
+    entries of the C x C logits: never a C x C x De tensor.
     """
 
     parent: Tensor
@@ -159,36 +164,40 @@ class Attention(nn.Module):
         nn.init.normal_(self.qkv.weight, std=math.sqrt(1.0 / dim))
         nn.init.xavier_normal_(self.out.weight)
 
-    def forward(self, x: Tensor, hears: Tensor, edge_x: Tensor | None) -> Tensor:
-        """S sequences: x (S, C, D); hears (S, C or 1, C), True where row i hears j; edge_x (S, C, De) or None."""
+    def forward(self, x: Tensor, attn_mask: Tensor, edge_x: Tensor | None) -> Tensor:
+        """(S, C, D) from x (S, C, D), attn_mask (S, C or 1, C), True: row i may attend to j, and edge_x (S, C, De)."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, self.dim))  # (S, C, 3, H, D)
         drop = self.dropout if self.training else 0.0
         if edge_x is None and on_cpu.serves(qkv):
-            return self.out(on_cpu.attention(qkv, hears, drop).flatten(-2))
+            return self.out(on_cpu.attention(qkv, attn_mask, drop).flatten(-2))
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (S, H, C, D) each
         if self.edge_kv is None or edge_x is None:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=hears.unsqueeze(1), dropout_p=drop)  # (S, H, C, D)
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=attn_mask.unsqueeze(1), dropout_p=drop
+            )  # (S, H, C, D)
         else:
             edge_k, edge_v = self.edge_kv(edge_x).unflatten(-1, (2, self.heads, self.dim)).permute(2, 0, 3, 1, 4)
-            y = self._with_events(q, k, v, edge_k, edge_v, hears)
+            y = self._with_events(q, k, v, edge_k, edge_v, attn_mask)
         return self.out(y.transpose(1, 2).flatten(-2))
 
-    def _with_events(self, q: Tensor, k: Tensor, v: Tensor, edge_k: Tensor, edge_v: Tensor, hears: Tensor) -> Tensor:
+    def _with_events(
+        self, q: Tensor, k: Tensor, v: Tensor, edge_k: Tensor, edge_v: Tensor, attn_mask: Tensor
+    ) -> Tensor:
         parent = self._parents(torch.arange(self.shape.size, device=q.device).expand(*q.shape[:2], -1))  # (S, H, C-1)
         event = (self._parents(q) * edge_k[:, :, 1:]).sum(-1)  # (S, H, C-1)
-        place = F.pad(parent, (1, 0)).unsqueeze(2)  # (S, H, 1, C): the row in which each column's event stands
+        place = F.pad(parent, (1, 0)).unsqueeze(2)  # (S, H, 1, C): the row of each column's event
         logits = q @ k.transpose(-1, -2)  # (S, H, C, C)
         logits = logits + torch.zeros_like(logits).scatter(2, place, F.pad(event, (1, 0)).unsqueeze(2))
-        logits = (logits / math.sqrt(self.dim)).masked_fill(~hears.unsqueeze(1), -torch.inf)
+        logits = (logits / math.sqrt(self.dim)).masked_fill(~attn_mask.unsqueeze(1), -torch.inf)
         weight = dropout(logits.softmax(dim=-1), self.dropout if self.training else 0.0)
-        told = weight.gather(2, place).squeeze(2)[..., 1:, None] * edge_v[:, :, 1:]  # (S, H, C-1, D)
-        return weight @ v + self._to_parents(told)
+        edge_part = weight.gather(2, place).squeeze(2)[..., 1:, None] * edge_v[:, :, 1:]  # (S, H, C-1, D)
+        return weight @ v + self._to_parents(edge_part)
 
     def _parents(self, x: Tensor) -> Tensor:
         """Each child's parent's row, for all slots but the root: (S, H, C, ...) to (S, H, C-1, ...).
 
-        Blocks of rows, not indices: a hop's children stand in the order of their parents. So sums backwards keep one
-        order too.
+        Blocks of rows, not indices: a hop's children are in the order of their parents. This fixes the order of sums in
+        the backward pass too.
         """
         blocks = zip(self.shape.starts, self.shape.starts[1:], self.shape.fanout, strict=False)
         return torch.cat([x[:, :, a:b].repeat_interleave(n, dim=2) for a, b, n in blocks], dim=2)
@@ -204,7 +213,7 @@ class Attention(nn.Module):
 
 
 def dropout(x: Tensor, drop: float) -> Tensor:
-    """A share of the values set to zero and the others scaled up; all of them as they are where the share is 0."""
+    """Dropout with probability ``drop``."""
     return on_cpu.dropout(x, drop) if on_cpu.serves(x) else F.dropout(x, drop)
 
 
@@ -220,21 +229,21 @@ class Layer(nn.Module):
         self.fc1 = nn.Linear(dim, 4 * dim)
         self.fc2 = nn.Linear(4 * dim, dim)
 
-    def forward(self, x: Tensor, hears: Tensor, edge_x: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, attn_mask: Tensor, edge_x: Tensor | None) -> Tensor:
         """(S, C, D) to (S, C, D)."""
-        x = x + dropout(self.attention(self.norm1(x), hears, edge_x), self.dropout if self.training else 0.0)
+        x = x + dropout(self.attention(self.norm1(x), attn_mask, edge_x), self.dropout if self.training else 0.0)
         return x + self.fc2(F.relu(self.fc1(self.norm2(x))))
 
 
 class Cordgt(LinkModel):
     """The network: tokens from encodings, layers of attention, mean pooling, a score from both ends.
 
-    A pair is two sequences, the source's tree and the candidate's, so B queries with M candidates are B x 2M: first
-    the source's tree as each candidate sees it, then each candidate's.
+    A pair is two sequences, the source's tree and the candidate's, so B queries with M candidates are B x 2M sequences:
+    first the source's tree for each candidate, then each candidate's.
     """
 
     reader: TreeReader
-    halves = True
+    supports_bf16 = True
 
     def __init__(self, settings: CordgtSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
@@ -254,12 +263,12 @@ class Cordgt(LinkModel):
         self.head_linear = nn.Linear(dim, 1) if settings.head == "linear" else None
 
     @property
-    def queries_at_once(self) -> int | None:
-        """Four sequences each."""
+    def micro_batch_size(self) -> int | None:
+        """As many queries, of four sequences each, as fit `IN_CACHE`."""
         return -(-IN_CACHE // (4 * self.shape.size * self.settings.hidden))
 
-    def works_apart(self) -> bool:
-        """Plain dropout draws from torch's generator, that of `cordgt.models.attention` does not."""
+    def is_thread_safe(self) -> bool:
+        """False with plain dropout, which draws from torch's shared generator."""
         return not kernels.plain_asked()
 
     def forward(self, batch: Trees) -> Tensor:
@@ -283,7 +292,7 @@ class Cordgt(LinkModel):
     def shares(self, batch: Trees) -> tuple[Tensor, Tensor]:
         """Each context node's share of the logit, (B, M, C) for either end.
 
-        With the head's bias, and with what CorDGT+ has to say of the pair itself, they sum to it.
+        The shares, the head's bias and CorDGT+'s term of the pair sum to the logit.
         """
         if self.head_linear is None:
             raise SettingError("Shares of the score need a model trained with the linear head (--set head=linear).")
@@ -292,9 +301,9 @@ class Cordgt(LinkModel):
         return share[:, :n], share[:, n:]
 
     def influences(self, batch: Trees) -> tuple[Tensor, Tensor]:
-        """How much each context node moves the logit, to first order, (B, M, C) for either end; 0 for padding.
+        """First-order influence of each context node on the logit, (B, M, C) for either end; 0 for padding.
 
-        The head's slope at the embeddings times what a slot adds to them. With the linear head these are the `shares`.
+        The head's gradient at the embeddings times a slot's part of them. With the linear head: the `shares`.
         """
         weight = self._pooling(batch)  # (B, 2M, C)
         with torch.no_grad():
@@ -303,12 +312,12 @@ class Cordgt(LinkModel):
         with torch.enable_grad():
             pooled.requires_grad_()
             (slope,) = torch.autograd.grad(self._scores(batch, pooled).sum(), pooled)  # (B, 2M, D)
-        found = (states @ slope.unsqueeze(-1)).squeeze(-1) * weight
+        influence = (states @ slope.unsqueeze(-1)).squeeze(-1) * weight
         n = batch.valid.shape[1] - 1
-        return found[:, :n], found[:, n:]
+        return influence[:, :n], influence[:, n:]
 
     def _pooled(self, batch: Trees) -> Tensor:
-        """The embedding of each sequence, the mean of its tree's tokens: (B, 2M, D); (B, 1, D) for nodes alone."""
+        """The embedding of each sequence, the mean of its tree's tokens: (B, 2M, D); (B, 1, D) for single nodes."""
         weight = self._pooling(batch)
         fused = kernels.fused("encoder", weight.device)
         if fused is None or not fused.fits(self.shape.size, self.settings.hidden, batch.edge_x is not None):
@@ -319,22 +328,22 @@ class Cordgt(LinkModel):
         return pooled.unflatten(0, weight.shape[:2])
 
     def _encode(self, batch: Trees) -> Tensor:
-        """Every slot's state after the last layer, (B, 2M, C, D); (B, 1, C, D) for nodes alone."""
-        states, hears, edge_x = self.sequences(batch)
+        """Every slot's state after the last layer, (B, 2M, C, D); (B, 1, C, D) for single nodes."""
+        states, attn_mask, edge_x = self.sequences(batch)
         for layer in self.layers:
-            states = layer(states, hears, edge_x)
+            states = layer(states, attn_mask, edge_x)
         return states.unflatten(0, (len(batch.valid), max(1, 2 * (batch.valid.shape[1] - 1))))
 
     def sequences(self, batch: Trees) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What the layers take: tokens (S, C, D), who hears whom (S, C or 1, C), and features (S, C, De) if any."""
+        """Input of the layers: tokens (S, C, D), attention mask (S, C or 1, C), event features (S, C, De) or None."""
         edge_x = None if batch.edge_x is None else in_pairs(batch.edge_x).flatten(0, 1)
         with in_full(batch.valid):
-            return self._tokens(batch).flatten(0, 1), self._hears(batch).flatten(0, 1), edge_x
+            return self._tokens(batch).flatten(0, 1), self._attn_mask(batch).flatten(0, 1), edge_x
 
     def _tokens(self, batch: Trees) -> Tensor:
         """``[node features | STPE]`` of each slot, projected to the model's width: (B, 2M, C, D).
 
-        An encoding's last layer and the projection are linear, one after the other, so they are applied as one.
+        An encoding's last layer and the projection are both linear, so they are applied as one.
         """
         for_x, for_td, for_sd = self.project.weight[:, : sum(self.widths)].split(self.widths, dim=1)
         n_others = batch.valid.shape[1] - 1
@@ -352,7 +361,7 @@ class Cordgt(LinkModel):
         return tokens if batch.node_x is None else tokens + F.linear(in_pairs(batch.node_x), for_x)
 
     def _from_distances(self, batch: Trees, to_td: Tensor | None, table: Tensor | None, bias: Tensor) -> Tensor:
-        """What a token has of its distances: TD's hidden units through ``to_td`` (D, D), SD's rows of ``table``."""
+        """The distances' part of a token: TD's hidden units through ``to_td`` (D, D), SD's rows of ``table``."""
         n_others = batch.valid.shape[1] - 1
         fused = kernels.fused("tokens", bias.device)
         if fused is not None and self.td is not None and to_td is not None and table is not None:
@@ -363,13 +372,13 @@ class Cordgt(LinkModel):
         total = bias.expand(*in_pairs(batch.valid).shape, -1)
         if self.td is not None and to_td is not None:
             total = total + F.linear(self._summed(batch, self.td.hidden(batch.td)), to_td)
-        if table is not None:  # looked up by a product with counts, which is exact and fast backwards too
+        if table is not None:  # lookup as a product with counts: exact, and fast in the backward pass
             values = torch.arange(len(table), device=table.device)
             total = total + self._summed(batch, (batch.sd.unsqueeze(-1) == values).to(table.dtype)) @ table
         return total
 
     def _summed(self, batch: Trees, x: Tensor) -> Tensor:
-        """What belongs to a slot's distance to its own root plus what belongs to that to the other end, if known.
+        """Values of a slot's distance to its own root, plus those of its distance to the other end if read.
 
         Shapes: (B, R, C, ...) to (B, 2M, C, ...).
         """
@@ -380,10 +389,11 @@ class Cordgt(LinkModel):
         other = torch.cat([x[:, 1 : n + 1], x[:, 2 * n + 1 :]], dim=1)
         return own + other
 
-    def _hears(self, batch: Trees) -> Tensor:
-        """True where row i hears j, (B, 2M, C or 1, C): never padding; with the mask, only slots no later, no nearer.
+    def _attn_mask(self, batch: Trees) -> Tensor:
+        """(B, 2M, C or 1, C) bool, True: row i may attend to j. Never to padding.
 
-        With it a row always hears itself, so that padding, which nobody reads, has something to average.
+        With ``mask``, only to slots that are no later and no nearer, and to itself, so that a row of padding, which
+        nothing reads, has something to average.
         """
         valid = in_pairs(batch.valid)
         if not self.settings.mask:
@@ -403,5 +413,5 @@ class Cordgt(LinkModel):
 
 
 def in_full(x: Tensor) -> torch.autocast:
-    """Where a bfloat16 would be too coarse or save nothing: the distances' encodings, and the few rows of the head."""
+    """Disable autocast where bfloat16 is too coarse or saves nothing: distance encodings and the head."""
     return torch.autocast(x.device.type, enabled=False)

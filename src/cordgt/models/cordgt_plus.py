@@ -1,8 +1,7 @@
-"""CorDGT+: CorDGT, told more of the past than its two distances. Each part is a setting, and can be left out.
+"""CorDGT+: CorDGT with more features of the past than its two distances. Each part is a setting.
 
-``sampling=mixed`` shows a node's latest events beside drawn ones; ``slots`` tells every context node what history knows
-of it, ``pairs`` every pair (`cordgt.past.proximity`). All of it is counted from the first ``cut`` events, without
-parameters.
+``sampling=mixed`` adds a node's latest events to the sampled ones. ``slots`` adds features of every context node,
+``pairs`` of every pair (`cordgt.past.proximity`). All are counted from the first ``cut`` events, without parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from cordgt.errors import check_choice
 from cordgt.models.cordgt import Cordgt, CordgtSettings, TreeReader, Trees, in_full
-from cordgt.models.parts import true_among_all, two_layers
+from cordgt.models.parts import make_mlp, ranking_loss
 from cordgt.past import proximity
 from cordgt.past.context import Context
 from cordgt.past.history import History, Queries
@@ -22,14 +21,14 @@ from cordgt.past.history import History, Queries
 
 @dataclass(frozen=True)
 class CordgtPlusSettings(CordgtSettings):
-    """Settings of CorDGT+: those of CorDGT, with other defaults, and what is added to it."""
+    """Settings of CorDGT+: those of CorDGT, with other defaults, and its additions."""
 
     fanout: tuple[int, ...] = (32, 1)
     sampling: str = "mixed"
     alpha: float = 1.0
     beta: float = 1.0
-    slots: bool = True  # tell every context node its age, its counts and what it has to do with either end
-    pairs: bool = True  # tell every pair how often, how lately and among how much else it met
+    slots: bool = True  # features of every context node: age, counts, relation to either end
+    pairs: bool = True  # features of every pair: how often and how recently it met, and how active both ends are
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
 
     def __post_init__(self) -> None:
@@ -39,7 +38,7 @@ class CordgtPlusSettings(CordgtSettings):
 
 @dataclass(frozen=True)
 class InformedTrees(Trees):
-    """Trees, and what else is known of their slots and of the pairs."""
+    """Trees, with features of their slots and of the pairs."""
 
     slot_x: Tensor | None  # (B, S, C, F)
     pair_x: Tensor | None  # (B, M, P)
@@ -47,12 +46,12 @@ class InformedTrees(Trees):
 
 @dataclass(frozen=True)
 class ProximityReader(TreeReader):
-    """Reads what CorDGT reads, and counts what stands around it."""
+    """Reads what CorDGT reads, and the features of slots and pairs."""
 
     settings: CordgtPlusSettings
 
     def pairs(self, history: History, queries: Queries) -> InformedTrees:
-        """The trees of the sources and of their candidates, and what is known of their pairs."""
+        """The trees of the sources and of their candidates, and the features of their pairs."""
         read = super().pairs(history, queries)
         assert isinstance(read, InformedTrees)
         return replace(read, pair_x=proximity.pairs(history.index, queries)) if self.settings.pairs else read
@@ -66,7 +65,7 @@ class ProximityReader(TreeReader):
 
 
 class CordgtPlus(Cordgt):
-    """The network of CorDGT with two small ones beside it: one for each slot's token, one for the pair's score."""
+    """The network of CorDGT, and two MLPs: one adds to each slot's token, one to the pair's score."""
 
     settings: CordgtPlusSettings
 
@@ -74,15 +73,15 @@ class CordgtPlus(Cordgt):
         super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim)
         self.reader = ProximityReader(settings, self.shape)
         dim = settings.hidden
-        self.of_slot = two_layers(proximity.PER_SLOT, dim, dim) if settings.slots else None
-        self.of_pair = two_layers(proximity.PER_PAIR, dim, dim) if settings.pairs else None
-        self.of_all = two_layers((2 + settings.pairs) * dim, dim, 1) if settings.head == "mlp" else None
+        self.of_slot = make_mlp(proximity.PER_SLOT, dim, dim) if settings.slots else None
+        self.of_pair = make_mlp(proximity.PER_PAIR, dim, dim) if settings.pairs else None
+        self.of_all = make_mlp((2 + settings.pairs) * dim, dim, 1) if settings.head == "mlp" else None
         self.of_pair_alone = nn.Linear(dim, 1, bias=False) if settings.head == "linear" and settings.pairs else None
-        self.head_mlp = None  # `of_all` stands in its place
-        self.ranks = settings.loss == "ranking"
+        self.head_mlp = None  # replaced by `of_all`
+        self.learns_ranking = settings.loss == "ranking"
 
     def _scores(self, batch: Trees, pooled: Tensor) -> Tensor:
-        """Logits (B, M). With the linear head the pair has its own share, beside those of the context nodes."""
+        """Logits (B, M). With the linear head the pair adds its own share to those of the context nodes."""
         assert isinstance(batch, InformedTrees)
         n = pooled.shape[1] // 2
         src, dst = pooled[:, :n], pooled[:, n:]
@@ -95,12 +94,12 @@ class CordgtPlus(Cordgt):
             return (logits if self.of_pair_alone is None else logits + self.of_pair_alone(pair[0])).squeeze(-1)
 
     def losses(self, batch: Trees) -> Tensor:
-        """(B,) cross-entropy of every candidate, or of the true one among all.
+        """Losses (B,): binary cross-entropy, or softmax cross-entropy over the candidates if ``loss`` is "ranking".
 
-        The latter ranks the partners of one source, but leaves open how those of different sources compare: a score of
-        one half means nothing then, nor does AP over several sources.
+        The latter ranks the candidates of one source. It leaves open how scores of different sources compare, so a
+        score of one half, and AP over several sources, mean nothing then.
         """
-        return true_among_all(self(batch)) if self.ranks else super().losses(batch)
+        return ranking_loss(self(batch)) if self.learns_ranking else super().losses(batch)
 
     def _tokens(self, batch: Trees) -> Tensor:
         assert isinstance(batch, InformedTrees)

@@ -1,8 +1,7 @@
-"""``cos(t w + b)`` and its derivative: what models that encode elapsed times spend their time in on a CPU.
+"""``cos(t w + b)`` and its derivative on the CPU, where models with a time encoding spend most of their time.
 
-Phases are large, since time counts in seconds, and torch takes its slow way with those: five times as long as with
-small ones, for the cosine and again for the sine. Here a phase is brought between -pi/2 and pi/2 in float64 first, and
-both come from one compiled loop.
+Angles are large, because times are in seconds, and torch is five times slower on large angles. Here an angle is first
+reduced to between -pi/2 and pi/2 in float64; one compiled loop then computes sine and cosine.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-_WHOLE = 1.5 * 2.0**52  # added and taken off again it leaves the nearest whole number; a call of rint would cost more
-# of the series up to the 14th power, which is right to 1e-10 up to pi/2
+_WHOLE = 1.5 * 2.0**52  # adding and subtracting it rounds to the nearest integer; rint would be slower
+# Taylor series up to the 14th power: error below 1e-10 up to pi/2
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = ((-1) ** i / math.factorial(2 * i) for i in range(8))
 _S0, _S1, _S2, _S3, _S4, _S5, _S6 = ((-1) ** i / math.factorial(2 * i + 1) for i in range(7))
 
@@ -56,7 +55,7 @@ class _Cosines(torch.autograd.Function):
 
 @njit(inline="always")
 def _reduced(t, frequency, phase):  # type: ignore[no-untyped-def]
-    """The angle between -pi/2 and pi/2 that is off by a number of half turns, and the sign that these make."""
+    """The angle reduced by half turns to between -pi/2 and pi/2, and the sign of those half turns."""
     angle = np.float64(np.float32(np.float32(t * frequency) + phase))
     half_turns = (angle * (1 / math.pi) + _WHOLE) - _WHOLE
     half = 0.5 * half_turns

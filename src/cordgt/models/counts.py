@@ -1,6 +1,6 @@
-"""Counts: a small network on what history counts of a pair. Nothing is sampled, nothing attends: a floor that learns.
+"""Counts: a small MLP on the counts of a pair. No sampling, no attention: a baseline that learns.
 
-It reads the columns that CorDGT+ calls ``pairs`` (`cordgt.past.proximity`), and so shows what they are worth alone.
+It reads the features that CorDGT+ calls ``pairs`` (`cordgt.past.proximity`), and so shows their value alone.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from cordgt.errors import DataError, check_choice
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import check_sizes, true_among_all, two_layers
+from cordgt.models.parts import check_sizes, make_mlp, ranking_loss
 from cordgt.past import proximity
 from cordgt.past.history import History, Queries
 
 
 @dataclass(frozen=True)
 class CountsSettings:
-    """Settings of the small network."""
+    """Settings of Counts."""
 
     hidden: int = 64
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
@@ -29,33 +29,33 @@ class CountsSettings:
 
 
 class PairReader:
-    """Reads what is known of every pair."""
+    """Reads the features of every pair."""
 
     def pairs(self, history: History, queries: Queries) -> Tensor:
         """(B, M, P) float32."""
         return proximity.pairs(history.index, queries)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
-        raise DataError("Counts knows pairs, not nodes: it has no embeddings.")
+        raise DataError("Counts scores pairs and has no node embeddings.")
 
 
 class Counts(LinkModel):
-    """Two layers on the columns of a pair."""
+    """An MLP on the features of a pair."""
 
-    embeds = False
+    has_embeddings = False
     uses_features = False
-    pairs_at_once = 20_000
+    max_pairs_per_batch = 20_000
 
     def __init__(self, settings: CountsSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         self.reader = PairReader()
-        self.score = two_layers(proximity.PER_PAIR, settings.hidden, 1)
-        self.ranks = settings.loss == "ranking"
+        self.score = make_mlp(proximity.PER_PAIR, settings.hidden, 1)
+        self.learns_ranking = settings.loss == "ranking"
 
     def forward(self, batch: Tensor) -> Tensor:
         """Logits (B, M)."""
         return self.score(batch).squeeze(-1)
 
     def losses(self, batch: Tensor) -> Tensor:
-        """(B,) cross-entropy of every candidate, or of the true one among all."""
-        return true_among_all(self(batch)) if self.ranks else super().losses(batch)
+        """Losses (B,): binary cross-entropy, or softmax cross-entropy if ``loss`` is "ranking"."""
+        return ranking_loss(self(batch)) if self.learns_ranking else super().losses(batch)

@@ -1,9 +1,9 @@
-"""DyGFormer: a transformer over the latest events of both ends, cut into patches and told who stands in both.
+"""DyGFormer: a transformer over patches of both ends' latest events, with counts of neighbours that co-occur.
 
 Yu, Sun, Du, Lv: Towards Better Dynamic Graph Learning: New Architecture and Unified Library, NeurIPS 2023.
 
-Axes: B queries, M candidates, R nodes of a query (the source, then its candidates), L places of a sequence, P patches,
-D width of a token, De event features, Dn node features.
+Axes: B queries, M candidates, R nodes of a query (the source, then its candidates), L positions of a sequence,
+P patches, D width of a token, De event features, Dn node features.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DygformerSettings:
     """Settings of DyGFormer."""
 
     length: int = 32  # L: the node itself and its latest events
-    patch: int = 1  # places that make a token together
+    patch: int = 1  # positions in a token
     channel_dim: int = 50  # of each of the four channels; a token is four times as wide
     layers: int = 2
     heads: int = 2
@@ -60,14 +60,16 @@ class Sequences:
     node_x: Tensor  # (B, R, L, Dn)
     edge_x: Tensor  # (B, R, L, De)
     age: Tensor  # (B, R, L) float64
-    valid: Tensor  # (B, R, L) True: a node stands there
-    in_own: Tensor  # (B, R, L) int64, how often the place's node stands in the sequence
-    in_other: tuple[Tensor, ...]  # (B, M, L) int64: the source's nodes in the candidates' and theirs in the source's
+    valid: Tensor  # (B, R, L) True: a node; False: padding
+    in_own: Tensor  # (B, R, L) int64, occurrences of the position's node in its own sequence
+    in_other: tuple[
+        Tensor, ...
+    ]  # (B, M, L) int64: of the source's nodes in the candidates', and theirs in the source's
 
 
 @dataclass(frozen=True)
 class SequenceReader:
-    """Reads the sequences and counts who stands in both."""
+    """Reads the sequences and counts the nodes that occur in both."""
 
     length: int
 
@@ -76,7 +78,7 @@ class SequenceReader:
         return self._read(history, queries.ends, queries.t, queries.cut, paired=True)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Sequences:
-        """R = 1, and nobody to stand beside."""
+        """R = 1, without counts of another end."""
         return self._read(history, node[:, None], t, cut, paired=False)
 
     def _read(self, history: History, node: Tensor, t: Tensor, cut: Tensor, *, paired: bool) -> Sequences:
@@ -99,7 +101,7 @@ class SequenceReader:
 
 
 class Channel(nn.Module):
-    """A linear map of what a patch holds of one kind; of nothing, where there is no such thing, just its bias."""
+    """A linear map of one kind of feature of a patch; only its bias if the stream has no such features."""
 
     def __init__(self, in_dim: int, dim: int, patch: int) -> None:
         super().__init__()
@@ -118,12 +120,12 @@ class Channel(nn.Module):
 class Dygformer(LinkModel):
     """Four channels a patch, layers of attention over the patches of both ends together, the mean of each end.
 
-    Padding takes part as places that hold nothing, as in the released code. Differs: a sequence is always filled up to
-    ``length``, where the released code stops at the longest of its batch, so that scores depend on the batch.
+    Padding takes part as positions without features, as in the released code. Differs: a sequence is always padded to
+    ``length``. The released code pads to the longest of its batch, so that scores depend on the batch.
     """
 
     reader: SequenceReader
-    pairs_at_once = 400
+    max_pairs_per_batch = 400
 
     def __init__(self, settings: DygformerSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
@@ -144,31 +146,31 @@ class Dygformer(LinkModel):
 
     def forward(self, batch: Sequences) -> Tensor:
         """Logits (B, M)."""
-        alone = self._alone(batch)  # (B, R, P, 3 dim)
+        base = self._pair_independent(batch)  # (B, R, P, 3 dim)
         n = batch.valid.shape[1] - 1
         src_in_dst, dst_in_src = batch.in_other
-        src = self._tokens(alone[:, :1].expand(-1, n, -1, -1), batch.in_own[:, :1], src_in_dst)  # (B, M, P, D)
-        dst = self._tokens(alone[:, 1:], batch.in_own[:, 1:], dst_in_src)
+        src = self._tokens(base[:, :1].expand(-1, n, -1, -1), batch.in_own[:, :1], src_in_dst)  # (B, M, P, D)
+        dst = self._tokens(base[:, 1:], batch.in_own[:, 1:], dst_in_src)
         states = self._encode(torch.cat([src, dst], dim=2))  # (B, M, 2P, D)
         src, dst = (self.out(part.mean(dim=2)) for part in states.chunk(2, dim=2))
         return self.head(src, dst)
 
     def embed(self, batch: Sequences) -> Tensor:
-        """Embeddings (B, hidden) of nodes that stand beside nobody."""
-        tokens = self._tokens(self._alone(batch), batch.in_own, torch.zeros_like(batch.in_own))
+        """Embeddings (B, hidden) of single nodes, with no co-occurrence."""
+        tokens = self._tokens(self._pair_independent(batch), batch.in_own, torch.zeros_like(batch.in_own))
         return self.out(self._encode(tokens).mean(dim=2)).squeeze(1)
 
-    def _alone(self, batch: Sequences) -> Tensor:
+    def _pair_independent(self, batch: Sequences) -> Tensor:
         """The three channels that do not depend on the other end, (B, R, P, 3 dim)."""
         age = self.time(batch.age) * batch.valid.unsqueeze(-1)
         parts = (self.node_channel(batch.node_x), self.edge_channel(batch.edge_x), self.time_channel(age))
         return torch.cat(parts, dim=-1)
 
-    def _tokens(self, alone: Tensor, in_own: Tensor, in_other: Tensor) -> Tensor:
-        """(B, M, P, D): the channels of each patch side by side. The counts' last map is linear: applied to the sum."""
-        own, other = (F.relu(self.count1(x.unsqueeze(-1).to(alone.dtype))) for x in (in_own, in_other))
+    def _tokens(self, base: Tensor, in_own: Tensor, in_other: Tensor) -> Tensor:
+        """Channels of each patch (B, M, P, D). The counts' last layer is linear, so it is applied to the sum."""
+        own, other = (F.relu(self.count1(x.unsqueeze(-1).to(base.dtype))) for x in (in_own, in_other))
         both = F.linear(own + other, self.count2.weight, 2 * self.count2.bias)  # (B, M, L, dim)
-        return torch.cat([alone, self.count_channel(both)], dim=-1)
+        return torch.cat([base, self.count_channel(both)], dim=-1)
 
     def _encode(self, tokens: Tensor) -> Tensor:
         states = tokens.flatten(0, 1)

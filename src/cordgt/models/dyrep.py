@@ -1,4 +1,4 @@
-"""DyRep: memory alone speaks for a node, and its messages tell what the other end attends to.
+"""DyRep: embeddings are memory itself; messages come from attention at the other end.
 
 Trivedi et al., DyRep: Learning Representations over Dynamic Graphs, 2019, in the form that TGN's authors measured.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from cordgt.models.memory import AttentionModel, AttentionSettings, Remembered, recent_trees
+from cordgt.models.memory import AttentionModel, AttentionSettings, MemoryCache, recent_trees
 from cordgt.past.context import TreeShape
 
 
@@ -21,17 +21,17 @@ class DyrepSettings(AttentionSettings):
 class Dyrep(AttentionModel):
     """Messages from graph attention, an RNN as updater, embeddings that are memory itself.
 
-    The attention stays as it was drawn, as in the released code of TGN, where messages are cut off from it before
-    anything is learnt. Were it to learn, memory would be made by attention that is another one by the end of an epoch,
-    and a replay would find a memory that the head never saw.
+    The attention keeps its initial weights, as in the released code of TGN, where no gradient reaches it. If it learnt,
+    an epoch's memory would come from changing attention, and a replay would give a memory that the head never saw.
     """
 
     def __init__(self, settings: DyrepSettings, *, edge_dim: int, node_dim: int) -> None:
-        nothing = TreeShape(())
-        super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim, updater=nn.RNNCell, reads=nothing)
+        super().__init__(
+            settings, edge_dim=edge_dim, node_dim=node_dim, updater=nn.RNNCell, neighbourhood=TreeShape(())
+        )
         self.layers.requires_grad_(False)
 
-    def tell(self, now: Remembered, node: Tensor, pos: Tensor) -> Tensor:
-        index, shape = now.history.index, self.settings.shape
+    def message(self, cache: MemoryCache, node: Tensor, pos: Tensor) -> Tensor:
+        index, shape = cache.history.index, self.settings.shape
         tree = recent_trees(index, shape, node, index.tie_start[pos].long())
-        return self.attend(now.history, shape, tree, index.elapsed[pos], self.recall(now, tree.node)[0])
+        return self.attend(cache.history, shape, tree, index.elapsed[pos], self.read_memory(cache, tree.node)[0])

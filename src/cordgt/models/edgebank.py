@@ -1,4 +1,4 @@
-"""EdgeBank: a pair that met before will meet again. No parameters; a floor that every model should clear."""
+"""EdgeBank: predicts the pairs that met before. No parameters; a baseline that every model should beat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cordgt.past.history import History, Queries
 class EdgebankSettings:
     """Settings of EdgeBank."""
 
-    window: float = 1.0  # how long a meeting is remembered, as a share of the time since the stream began; 1: for ever
+    window: float = 1.0  # how long a meeting counts, as a share of the time since the stream began; 1: for ever
 
     def __post_init__(self) -> None:
         if not 0 < self.window <= 1:
@@ -25,7 +25,7 @@ class EdgebankSettings:
 
 @dataclass(frozen=True)
 class MeetingReader:
-    """Reads whether each pair met, in either direction, and not too long ago."""
+    """Reads whether each pair met within the window, in either direction."""
 
     window: float
 
@@ -36,16 +36,16 @@ class MeetingReader:
         return (count > 0) & (t - last <= self.window * t)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
-        raise DataError("EdgeBank knows pairs, not nodes: it has no embeddings.")
+        raise DataError("EdgeBank scores pairs and has no node embeddings.")
 
 
 class Edgebank(LinkModel):
     """A logit of +1 for a pair seen before, -1 otherwise."""
 
-    trains = False
-    embeds = False
+    is_trainable = False
+    has_embeddings = False
     uses_features = False
-    pairs_at_once = 500_000
+    max_pairs_per_batch = 500_000
 
     def __init__(self, settings: EdgebankSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Enc, and the positional encodings made of it: STPE-U and STPE-C."""
+"""Sinusoidal encoding of distances, for the positional encodings STPE-U and STPE-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AMPLIFY = 10_000.0  # the paper's epsilon: spreads distances over the sinusoids
 def frequencies(dim: int) -> Tensor:
     """(dim/2,) float64, from 1 down to 1e-4.
 
-    Differs: in the paper they end at 10000^(-(d-2)/d); this is the released code's way.
+    Differs: in the paper they end at 10000^(-(d-2)/d); here as in the released code.
     """
     n = dim // 2
     return 10_000.0 ** (-torch.arange(n, dtype=torch.float64) / max(n - 1, 1))
@@ -23,10 +23,10 @@ def frequencies(dim: int) -> Tensor:
 def sinusoids(x: Tensor, frequency: Tensor) -> Tensor:
     """Sines and cosines of ``10000 * x`` at each frequency: all sines, then all cosines.
 
-    Differs: the paper interleaves them; this is the released code's way. Phases are taken in float64, for ``10000 * x``
-    would leave float32 few digits after the point.
+    Differs: the paper interleaves them; here as in the released code. Phases are computed in float64, because
+    ``10000 * x`` leaves float32 few decimal digits.
 
-    Shapes: x (...,) and frequency (F,) float64; (..., 2 F) float32 comes back.
+    Shapes: x (...,) and frequency (F,) float64; returns (..., 2 F) float32.
     """
     waves = kernels.fused("waves", x.device)
     if waves is not None:
@@ -49,20 +49,20 @@ class DistanceEncoding(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., dim) of distances (...,). The network takes it apart: `hidden` of each, then what is `after` a sum."""
+        """(..., dim) of distances (...,). CorDGT calls its two parts separately: `hidden`, then the maps of `after`."""
         return self.fc2(self.hidden(x))
 
     def hidden(self, x: Tensor) -> Tensor:
-        """The hidden units (..., hidden) of distances (...,): what is encoded but for the last, linear, layer."""
+        """Hidden units (..., hidden) of distances (...,), before the last, linear layer."""
         return F.relu(self.fc1(sinusoids(x, self.frequency)))
 
     def after(self, projection: Tensor, n_summed: int) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the last layer followed by ``projection`` (D, dim): two linear maps in a row are one.
+        """Weight and bias of the last layer followed by ``projection`` (D, dim), as one linear map.
 
-        Meant for the sum of the hidden units of ``n_summed`` distances, whose encodings the paper sums.
+        It applies to the sum of the hidden units of ``n_summed`` distances, whose encodings the paper sums.
         """
         return projection @ self.fc2.weight, n_summed * (projection @ self.fc2.bias)
 
     def table(self, largest: int) -> Tensor:
-        """The hidden units of the whole numbers from 0 to ``largest``, (largest + 1, hidden)."""
+        """Hidden units of the integers from 0 to ``largest``, (largest + 1, hidden)."""
         return self.hidden(torch.arange(largest + 1, device=self.frequency.device).double())

@@ -1,4 +1,4 @@
-"""GraphMixer: an MLP-Mixer over a node's latest events, and the mean of whom it met. No attention, nothing sampled.
+"""GraphMixer: an MLP-Mixer over a node's latest events, and the mean features of its neighbours. No attention.
 
 Cong, Zhang, Kang, Yuan, Wu, Zhou, Tong, Mahdavi: Do We Really Need Complicated Model Architectures For Temporal
 Networks?, ICLR 2023.
@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.models.base import LinkModel
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_sizes, features
-from cordgt.past.history import History, Queries
+from cordgt.models.two_tower import PerNodeReader, TwoTowerModel
+from cordgt.past.history import History
 from cordgt.past.recent import recent_events, recent_mean
 
 
@@ -26,9 +26,9 @@ class GraphmixerSettings:
     """Settings of GraphMixer."""
 
     neighbours: int = 20  # n, latest events for the link encoder
-    time_gap: int = 2000  # latest events whose nodes the node encoder averages; events, not seconds
+    time_gap: int = 2000  # latest events the node encoder averages over; events, not seconds
     layers: int = 2
-    hidden: int = 172  # D; at least as many as there are node features
+    hidden: int = 172  # D; at least the number of node features
     time_dim: int = 100
     dropout: float = 0.1
 
@@ -39,30 +39,22 @@ class GraphmixerSettings:
 
 @dataclass(frozen=True)
 class Links:
-    """A node's latest events, latest first, and its own features with the mean of those it met."""
+    """A node's latest events, latest first, and its own features plus the mean of its neighbours'."""
 
     edge_x: Tensor  # (B, R, n, De)
     age: Tensor  # (B, R, n) float64
-    valid: Tensor  # (B, R, n) True: an event stands there
+    valid: Tensor  # (B, R, n) True: an event; False: padding
     node_x: Tensor  # (B, R, Dn)
 
 
 @dataclass(frozen=True)
-class LinkReader:
-    """Reads the latest events, and of the node features a mean over more of them."""
+class LinkReader(PerNodeReader[Links]):
+    """Reads the ``n`` latest events, and the mean of the node features over ``time_gap`` of them."""
 
     n: int
     time_gap: int
 
-    def pairs(self, history: History, queries: Queries) -> Links:
-        """Those of the source and of its candidates: R = 1 + M."""
-        return self._read(history, queries.ends, queries.t, queries.cut)
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Links:
-        """The nodes' own: R = 1."""
-        return self._read(history, node[:, None], t, cut)
-
-    def _read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Links:
+    def read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Links:
         events = recent_events(history.index, node, t[:, None], cut[:, None], self.n)
         node_x = features(history.node_features(node), node)
         if history.node_x is not None:
@@ -91,11 +83,11 @@ class Mixer(nn.Module):
         return F.dropout(second(x), self.dropout, self.training)
 
 
-class Graphmixer(LinkModel):
-    """The link encoder's mean over events beside the node encoder's features, through one linear map.
+class Graphmixer(TwoTowerModel):
+    """A linear map of two parts: the link encoder's mean over events, and the node encoder's features.
 
-    Padding counts as events without features and takes part in mixing and mean, as in the released code: so the mean
-    also tells how many events there are. No one-hot ids, as the CorDGT paper says.
+    Padding counts as events without features and takes part in mixing and mean, as in the released code. So the mean
+    also depends on the number of events. No one-hot ids, as in the CorDGT paper.
     """
 
     reader: LinkReader
@@ -112,20 +104,10 @@ class Graphmixer(LinkModel):
         self.out = nn.Linear(dim + node_dim, dim)
         self.head = MergeHead(dim)
 
-    def forward(self, batch: Links) -> Tensor:
-        """Logits (B, M)."""
-        state = self._embed(batch)  # (B, R, D)
-        return self.head(state[:, :1], state[:, 1:])
-
-    def embed(self, batch: Links) -> Tensor:
-        """Embeddings (B, D)."""
-        return self._embed(batch).squeeze(1)
-
-    def _embed(self, links: Links) -> Tensor:
-        """(B, R, D)."""
-        age = self.time(links.age) * links.valid.unsqueeze(-1)  # (B, R, n, T), 0 for padding
-        x = self.project(torch.cat([links.edge_x, age], dim=-1)).flatten(0, 1)  # (B*R, n, D)
+    def encode(self, batch: Links) -> Tensor:
+        age = self.time(batch.age) * batch.valid.unsqueeze(-1)  # (B, R, n, T), 0 for padding
+        x = self.project(torch.cat([batch.edge_x, age], dim=-1)).flatten(0, 1)  # (B*R, n, D)
         for layer in self.layers:
             x = layer(x)
-        x = x.mean(dim=1).unflatten(0, links.valid.shape[:2])
-        return self.out(torch.cat([x, links.node_x], dim=-1))
+        x = x.mean(dim=1).unflatten(0, batch.valid.shape[:2])
+        return self.out(torch.cat([x, batch.node_x], dim=-1))

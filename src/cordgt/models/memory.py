@@ -1,18 +1,17 @@
-"""Memory: what JODIE, DyRep and TGN share. Each node has a state, which its events change.
+"""Memory, which JODIE, DyRep and TGN share. Each node has a memory vector, which its events update.
 
-The past is taken up in blocks. An event tells either end of the other; of what a node is told within a block, the last
-stays with it as a pending message, and goes through the updater into its memory when somebody asks, or when the next
-one comes. A query reads memory as it was after the last whole block before its ``pair_cut``, and its neighbours up to
-its own ``cut``. Blocks lie on a grid of the stream's positions, so what a query reads is a pure function of its cuts
-here too: it is the same in any batch, in any order, in `evaluate` and in `predict`. What was replayed last is kept,
-because queries mostly come in order, and is never seen from outside.
+Events are processed in blocks. An event sends a message to either end. The aggregator keeps the last message of a node
+within a block. It stays pending, and the updater applies it to the memory when a query reads it or when the next
+message comes. A query reads memory as it was after the last whole block before its ``pair_cut``, and neighbours up to
+its own ``cut``. Blocks lie on a fixed grid of stream positions, so a query's input is a pure function of its cuts: the
+same in any batch, in any order, in `evaluate` and in `predict`. The last replayed state is cached, because queries
+mostly come in order; the cache never changes a result.
 
-Training is the exception: there the blocks are its own batches, each with the weights of its moment, so that a state
-goes from batch to batch. It trains in one process, and the state is part of every checkpoint.
+Training is the exception. There a block is a batch, processed with the weights of its step, so that a state goes from
+batch to batch. It runs in one process, and the state is part of every checkpoint.
 
-Differs: the released TGN goes on from the memory that training left. Here evaluation replays the stream with the
-weights at hand, so that memory knows the events that were hidden from training, and nothing depends on how often it
-was measured before.
+Differs: the released TGN continues from the memory that training left. Here evaluation replays the stream with the
+current weights. So memory includes events that were hidden from training, and earlier evaluations change nothing.
 
 Axes: B queries, M candidates of a query, C slots of a tree, N nodes, U distinct nodes, D width of memory, De event
 features, Dt width of the time encoding.
@@ -30,24 +29,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.models.base import LinkModel
 from cordgt.models.cosines import cosines
 from cordgt.models.graph_attention import GraphAttention
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
+from cordgt.models.two_tower import TwoTowerModel
 from cordgt.past.context import Context, TreeShape, sample_trees
 from cordgt.past.history import History, Queries
 from cordgt.past.index import TemporalIndex
 
-KEPT_BYTES = 2**28  # of states kept on the way of a replay, so that going back is not going back to the start
+SNAPSHOT_BYTES = 2**28  # of snapshots along a replay, so that rewinding need not start from the beginning
 
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """Settings that all models with memory have."""
+    """Settings of all models with memory."""
 
     memory_dim: int = 172  # D
     time_dim: int = 100
-    block: int = 100  # events that are taken up at once outside training; in training it is batch_size
+    block: int = 100  # events processed at once outside training; in training it is batch_size
 
     def __post_init__(self) -> None:
         check_sizes(self, "memory_dim", "time_dim", "block")
@@ -55,9 +54,9 @@ class MemorySettings:
 
 @dataclass(frozen=True)
 class AttentionSettings(MemorySettings):
-    """Settings of those that attend to neighbours."""
+    """Settings of memory models with attention to neighbours."""
 
-    neighbours: int = 10  # the most recent events of a node that it attends to
+    neighbours: int = 10  # most recent events that a node attends to
     layers: int = 1
     heads: int = 2
     dropout: float = 0.1
@@ -73,11 +72,11 @@ class AttentionSettings(MemorySettings):
         return TreeShape((self.neighbours,) * self.layers)
 
 
-# -------------------- what is read
+# -------------------- reading
 
 
-class Past:
-    """The history that memory is replayed over. Not a part of the reading itself, which is its tensors."""
+class HistoryRef:
+    """The history that memory is replayed over. No dataclass, so that `map_tensors` leaves its tensors alone."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -85,17 +84,17 @@ class Past:
 
 @dataclass(frozen=True)
 class MemoryBatch:
-    """Nodes with their neighbours, and up to where the past is remembered. The source comes first, then candidates."""
+    """The source, then its candidates, with their neighbours, and how many events their memory may include."""
 
-    past: Past
+    past: HistoryRef
     tree: Context  # (B, 1+M, C)
     t: Tensor  # (B,) float64
-    memory_cut: Tensor  # (B,) int64: memory has taken up none of the events from here on
+    memory_cut: Tensor  # (B,) int64: memory includes no event from this position on
 
 
 @dataclass(frozen=True)
 class MemoryReader:
-    """Reads the most recent neighbours of both ends, as deep as the attention goes."""
+    """Reads the most recent neighbours of each node, one hop for each layer of attention."""
 
     shape: TreeShape
 
@@ -106,23 +105,25 @@ class MemoryReader:
         return self._read(history, node[:, None], t, cut, cut)
 
     def _read(self, history: History, node: Tensor, t: Tensor, cut: Tensor, memory_cut: Tensor) -> MemoryBatch:
-        return MemoryBatch(Past(history), recent_trees(history.index, self.shape, node, cut[:, None]), t, memory_cut)
+        return MemoryBatch(
+            HistoryRef(history), recent_trees(history.index, self.shape, node, cut[:, None]), t, memory_cut
+        )
 
 
 def recent_trees(index: TemporalIndex, shape: TreeShape, node: Tensor, cut: Tensor) -> Context:
-    """The most recent events of each node before ``cut``, and of those met in them before that; none for hop 0."""
+    """Trees of the most recent events of each node before ``cut``."""
     return sample_trees(index, shape, node, cut, seed=0, sampling="recent")
 
 
-# -------------------- what is remembered
+# -------------------- messages and memory
 
 
 class Messages:
-    """Every event of a view told to either end, in stream order. A self-loop tells its node once.
+    """The messages of a view in stream order: one to either end of every event, one in all for a self-loop.
 
-    Differs: of a node's messages in a block the latest counts. The released TGN lists those it got as a source, then
-    those as a destination, and takes the last of the list: of a node that was both, one that may be the older. It
-    matters only where a node can be either. A self-loop leaves two messages there, which say the same.
+    Differs: the last message of a node in a block is the latest in the stream. The released TGN lists the messages a
+    node got as a source, then those as a destination, and takes the last of the list, which may be an older one. This
+    matters only if a node can be either. A self-loop sends two equal messages there.
 
     Shapes: R messages.
     """
@@ -130,37 +131,37 @@ class Messages:
     def __init__(self, index: TemporalIndex) -> None:
         n_events = len(index.elapsed)
         count = index.row_start.diff()
-        following = torch.cat([index.pos[1:], index.pos.new_full((1,), n_events)])[: len(index.pos)]
-        following[index.row_start[1:][count > 0] - 1] = n_events  # the last of each row
+        next_pos = torch.cat([index.pos[1:], index.pos.new_full((1,), n_events)])[: len(index.pos)]
+        next_pos[index.row_start[1:][count > 0] - 1] = n_events  # the last event of each row
         order = torch.argsort(index.pos, stable=True)
         node = torch.repeat_interleave(torch.arange(index.n_nodes, device=index.device), count)
-        self.node = node[order]  # (R,) who is told
-        self.nbr = index.nbr[order].long()  # (R,) of whom
-        self.pos = index.pos[order].long()  # (R,) in which event
-        self.following = following[order]  # (R,) position of the node's next event; the stream's length if none
+        self.node = node[order]  # (R,) receiver
+        self.nbr = index.nbr[order].long()  # (R,) the other end
+        self.pos = index.pos[order].long()  # (R,) position of the event
+        self.next_pos = next_pos[order]  # (R,) position of the receiver's next event; the stream's length if none
         self.host_pos = self.pos.cpu().numpy()
 
     def next_event(self, position: int) -> int:
-        """The position of the first event at or after ``position``; past all where there is none."""
+        """Position of the first event at or after ``position``; 2**62 if there is none."""
         at = np.searchsorted(self.host_pos, position)
         return int(self.host_pos[at]) if at < len(self.host_pos) else 2**62
 
-    def last_within(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Node, neighbour and position of the last message to each node in a block, (U,) each, by position."""
-        part = slice(*np.searchsorted(self.host_pos, (start, stop)).tolist())
-        last = self.following[part] >= stop
-        return self.node[part][last], self.nbr[part][last], self.pos[part][last]
+    def aggregate(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Receiver, other end and position of the last message to each node in a block, (U,) each, by position."""
+        block = slice(*np.searchsorted(self.host_pos, (start, stop)).tolist())
+        last = self.next_pos[block] >= stop
+        return self.node[block][last], self.nbr[block][last], self.pos[block][last]
 
 
 @dataclass
 class MemoryState:
-    """What nodes remember after the first ``position`` events. The last row stands for whom nobody knows: zeros."""
+    """The memory of all nodes after the first ``position`` events. The last row is that of unknown nodes: zeros."""
 
     position: Tensor  # () int64, on the host
-    memory: Tensor  # (N+1, D) what went through the updater
-    last: Tensor  # (N+1,) float64, time of the last event in it; 0 where there is none
-    pending: Tensor  # (N+1,) int64, position of the event that waits to go in; -1 where none does
-    other: Tensor  # (N+1, D) what it says of the other end, as that was before the event's block
+    memory: Tensor  # (N+1, D) output of the updater
+    last: Tensor  # (N+1,) float64, time of the last event in memory; 0 if there is none
+    pending: Tensor  # (N+1,) int64, event position of the pending message; -1 if there is none
+    other: Tensor  # (N+1, D) the pending message's part about the other end, from before its block
 
     @classmethod
     def empty(cls, n_nodes: int, dim: int, device: torch.device) -> MemoryState:
@@ -185,49 +186,50 @@ class MemoryState:
     def copy(self) -> MemoryState:
         return MemoryState(**{name: x.clone() for name, x in vars(self).items()})
 
-    def place(self, node: Tensor) -> Tensor:
-        """The row of each node; the last one for padding and newcomers."""
+    def row(self, node: Tensor) -> Tensor:
+        """The row of each node; the last one for padding and new nodes."""
         return torch.where((node >= 0) & (node < self.n_nodes), node, self.n_nodes)
 
 
 @dataclass
-class Remembered:
-    """A state, with what it was made of."""
+class MemoryCache:
+    """A state, and what it was computed from."""
 
     state: MemoryState
     history: History
     messages: Messages
-    made_by: tuple[int, ...]  # how often each weight had been changed; nothing in training, where they change all along
-    kept: dict[int, MemoryState] = field(default_factory=dict)  # states on the way, by position
+    weight_versions: tuple[int, ...]  # of each parameter; empty in training, where the weights change all the time
+    snapshots: dict[int, MemoryState] = field(default_factory=dict)  # earlier states, by position
 
-    def is_of(self, history: History, made_by: tuple[int, ...]) -> bool:
+    def matches(self, history: History, weight_versions: tuple[int, ...]) -> bool:
+        """Whether the state was computed from this history and these weights."""
         same = all(
             getattr(self.history, name) is getattr(history, name) for name in ("index", "edge_x", "node_x")
-        )  # the very same arrays: comparing them would cost as much as replaying
-        return same and self.made_by == made_by
+        )  # identity: a comparison of values would cost as much as a replay
+        return same and self.weight_versions == weight_versions
 
-    def keep(self) -> None:
-        """Keep a copy of the state, if it is about a sixteenth of the stream beyond the last one and not too large."""
-        apart = max(1, len(self.history.index.elapsed) * max(self.state.size, KEPT_BYTES // 16) // KEPT_BYTES)
-        if int(self.state.position) >= max(self.kept, default=0) + apart:
-            self.kept[int(self.state.position)] = self.state.copy()
+    def save_snapshot(self) -> None:
+        """Copy the state if it is about a sixteenth of the stream past the last snapshot, within `SNAPSHOT_BYTES`."""
+        n_events = len(self.history.index.elapsed)
+        spacing = max(1, n_events * max(self.state.size, SNAPSHOT_BYTES // 16) // SNAPSHOT_BYTES)
+        if int(self.state.position) >= max(self.snapshots, default=0) + spacing:
+            self.snapshots[int(self.state.position)] = self.state.copy()
 
-    def go_back(self, position: int) -> bool:
-        """To the last state kept at or before ``position``; False where none is."""
-        before = [at for at in self.kept if at <= position]
-        if before:
-            self.state = self.kept[max(before)].copy()
-        return bool(before)
+    def rewind(self, position: int) -> bool:
+        """Return to the last snapshot at or before ``position``; False if there is none."""
+        earlier = [at for at in self.snapshots if at <= position]
+        if earlier:
+            self.state = self.snapshots[max(earlier)].copy()
+        return bool(earlier)
 
 
 # -------------------- the network
 
 
-class MemoryModel(LinkModel):
-    """Memory with an updater. What tells the models apart: the updater, what a message says of the other end
-    (`tell`), and how a memory becomes an embedding (`embedding`)."""
+class MemoryModel(TwoTowerModel):
+    """Memory with an updater. Models differ in the updater, in `message` and in `embedding`."""
 
-    remembers = True
+    is_stateful = True
     reader: MemoryReader
 
     def __init__(
@@ -237,206 +239,197 @@ class MemoryModel(LinkModel):
         edge_dim: int,
         node_dim: int,
         updater: type[nn.GRUCell] | type[nn.RNNCell],
-        reads: TreeShape,
-        learns_time: bool = False,
+        neighbourhood: TreeShape,
+        learn_time: bool = False,
     ) -> None:
         super().__init__()
         dim = settings.memory_dim
         self.settings: Any = settings
         self.dim, self.block = dim, settings.block
-        self.reader = MemoryReader(reads)
-        self.time = TimeEncoding(settings.time_dim, learnt=learns_time)
+        self.reader = MemoryReader(neighbourhood)
+        self.time = TimeEncoding(settings.time_dim, learnt=learn_time)
         self.updater = updater(2 * dim + edge_dim + settings.time_dim, dim)
         self.node_x = nn.Linear(node_dim, dim, bias=False) if node_dim else None
         self.head = MergeHead(dim)
-        self._trained: Remembered | None = None  # of training, batch by batch
-        self._replayed: Remembered | None = None  # of everything else, block by block
-        self._carried: dict[str, Tensor] = {}  # of a checkpoint, until training goes on
+        self._training_cache: MemoryCache | None = None  # advances batch by batch
+        self._replay_cache: MemoryCache | None = None  # outside training; advances block by block
+        self._restored: dict[str, Tensor] = {}  # from a checkpoint, until training continues
 
-    def embedding(self, batch: MemoryBatch, states: Tensor, last: Tensor) -> Tensor:
-        """Embeddings (B, 1+M, D) from what nodes and neighbours remember; by default that of the node itself.
+    def embedding(self, batch: MemoryBatch, memory: Tensor, last: Tensor) -> Tensor:
+        """Embeddings (B, 1+M, D) from the memory of nodes and neighbours; by default the node's own memory.
 
-        states: (B, 1+M, C, D). last: (B, 1+M) float64, time of the last event that the node's memory knows.
+        memory: (B, 1+M, C, D). last: (B, 1+M) float64, time of the last event in the node's memory.
         """
-        return states[..., 0, :]
+        return memory[..., 0, :]
 
-    def tell(self, now: Remembered, node: Tensor, pos: Tensor) -> Tensor | None:
-        """(U, D) what the messages of the events at ``pos`` say of ``node``; None: its memory before the block."""
+    def message(self, cache: MemoryCache, node: Tensor, pos: Tensor) -> Tensor | None:
+        """(U, D) the part about ``node`` of the messages of events at ``pos``; None: its memory before the block."""
         return None
 
-    def forward(self, batch: MemoryBatch) -> Tensor:
-        """Logits (B, M)."""
-        x = self._embed(batch)
-        return self.head(x[:, :1], x[:, 1:])
-
-    def embed(self, batch: MemoryBatch) -> Tensor:
-        """Embeddings (B, D)."""
-        return self._embed(batch).squeeze(1)
-
-    def _embed(self, batch: MemoryBatch) -> Tensor:
+    def encode(self, batch: MemoryBatch) -> Tensor:
         history, node = batch.past.history, batch.tree.node  # (B, 1+M, C)
         if self.training:
-            now = self._before_batch(history, int(batch.memory_cut.min()))
-            states, last = self.recall(now, node)
+            cache = self._before_batch(history, int(batch.memory_cut.min()))
+            memory, last = self.read_memory(cache, node)
         else:
-            states, last = self._recall_each(history, node, batch.memory_cut // self.block)
-        return self.embedding(batch, states, last[..., 0])
+            memory, last = self._read_memory_after(history, node, batch.memory_cut // self.block)
+        return self.embedding(batch, memory, last[..., 0])
 
-    def heard(self, cut: Tensor) -> Tensor:
-        """Those of whole blocks, unless neighbours are read too: these are seen up to the cut itself."""
+    def visible_events(self, cut: Tensor) -> Tensor:
+        """The events of whole blocks; all of them if neighbours are read too, which are visible up to the cut."""
         return cut if self.reader.shape.hops else cut // self.block * self.block
 
     @classmethod
-    def remark(cls, settings: MemorySettings, n_events: int, batch_size: int) -> str:
+    def training_hint(cls, settings: MemorySettings, n_events: int, batch_size: int) -> str:
         if n_events >= 2 * max(settings.block, batch_size):
             return ""
         fits = max(1, n_events // 20)
         return (
-            f"{cls.__name__.lower()} remembers events in blocks of {settings.block}, in training in batches of "
-            f"{batch_size}: until the first one is full it remembers nothing, and here are {n_events:,} events in all. "
-            f"Smaller ones: --set block={fits} --set batch_size={fits}"
+            f"{cls.__name__.lower()} updates its memory in blocks of {settings.block} events, in training in batches "
+            f"of {batch_size}. Memory is empty until the first one is full, and there are only {n_events:,} events. "
+            f"Use smaller ones: --set block={fits} --set batch_size={fits}"
         )
 
     def in_blocks(self, block: int) -> MemoryModel:
-        """The same model, weights and all, taking up so many events at once."""
+        """The same model, with the same weights, and another block size."""
         other = copy.copy(self)
-        other.block, other._trained, other._replayed, other._carried = block, None, None, {}
+        other.block, other._training_cache, other._replay_cache, other._restored = block, None, None, {}
         return other
 
-    # --- which state is read
+    # --- choose the state
 
-    def _before_batch(self, history: History, stop: int) -> Remembered:
-        """The state of training, moved on to ``stop``: one block, of what the batches since then have shown."""
-        now = self._trained
-        if self._carried:
-            now = self._remember(
-                history, MemoryState(**{k: v.to(history.index.device) for k, v in self._carried.items()})
+    def _before_batch(self, history: History, stop: int) -> MemoryCache:
+        """The training state, advanced to ``stop``: the events of the batches since then are one block."""
+        cache = self._training_cache
+        if self._restored:
+            cache = self._new_cache(
+                history, MemoryState(**{k: v.to(history.index.device) for k, v in self._restored.items()})
             )
-            now.state.position = now.state.position.cpu()
-            self._carried = {}
-        if now is None or not now.is_of(history, ()):
-            now = self._remember(history)
-        if int(now.state.position) > stop:
-            now.state = self._empty(history)  # another epoch
-        self._trained = now
-        if self._replayed is not None:
-            self._replayed.made_by = (-1,)  # weights are about to change, and a fused Adam leaves their versions alone
-        self._advance(now, stop)
-        return now
+            cache.state.position = cache.state.position.cpu()
+            self._restored = {}
+        if cache is None or not cache.matches(history, ()):
+            cache = self._new_cache(history)
+        if int(cache.state.position) > stop:
+            cache.state = self._empty(history)  # a new epoch
+        self._training_cache = cache
+        if self._replay_cache is not None:
+            self._replay_cache.weight_versions = (-1,)  # the step changes weights; a fused Adam keeps their versions
+        self._advance(cache, stop)
+        return cache
 
-    def _recall_each(self, history: History, node: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
-        """`recall` where query i reads the state after ``block[i]`` blocks, each state visited once, in order."""
+    def _read_memory_after(self, history: History, node: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
+        """`read_memory`, for query i after ``block[i]`` blocks. Each state is visited once, in order."""
         found = None
         for number in torch.unique(block).tolist():
-            now = self._after_blocks(history, number)
+            cache = self._after_blocks(history, number)
             rows = torch.nonzero(block == number).squeeze(1)
-            here = self.recall(now, node[rows])
+            here = self.read_memory(cache, node[rows])
             if len(rows) == len(block):
                 return here
             found = found or tuple(x.new_empty(len(block), *x.shape[1:]) for x in here)
             for whole, part in zip(found, here, strict=True):
                 whole[rows] = part
         if found is None:
-            return self.recall(self._after_blocks(history, 0), node)
+            return self.read_memory(self._after_blocks(history, 0), node)
         return found[0], found[1]
 
-    def _after_blocks(self, history: History, number: int) -> Remembered:
-        """The state after so many whole blocks, from the last one replayed if it is on the way, or from the start."""
-        made_by = tuple(parameter._version for parameter in self.parameters())
-        now, stop = self._replayed, number * self.block
+    def _after_blocks(self, history: History, number: int) -> MemoryCache:
+        """The state after ``number`` whole blocks, replayed from the cached state, a snapshot or the beginning."""
+        versions = tuple(parameter._version for parameter in self.parameters())
+        cache, stop = self._replay_cache, number * self.block
         with torch.inference_mode(False), torch.no_grad():
-            if now is None or not now.is_of(history, made_by):
-                messages = now.messages if now is not None and now.history.index is history.index else None
-                now = self._remember(history, messages=messages, made_by=made_by)
-            elif int(now.state.position) > stop and not now.go_back(stop):
-                now.state = self._empty(history)
-            self._replayed = now
-            while (event := now.messages.next_event(int(now.state.position))) < stop:
+            if cache is None or not cache.matches(history, versions):
+                messages = cache.messages if cache is not None and cache.history.index is history.index else None
+                cache = self._new_cache(history, messages=messages, weight_versions=versions)
+            elif int(cache.state.position) > stop and not cache.rewind(stop):
+                cache.state = self._empty(history)
+            self._replay_cache = cache
+            while (event := cache.messages.next_event(int(cache.state.position))) < stop:
                 start = event // self.block * self.block  # blocks without events change nothing
-                now.state.position.fill_(start)
-                self._advance(now, start + self.block)
-                now.keep()
-        now.state.position.fill_(stop)
-        return now
+                cache.state.position.fill_(start)
+                self._advance(cache, start + self.block)
+                cache.save_snapshot()
+        cache.state.position.fill_(stop)
+        return cache
 
-    def _remember(
+    def _new_cache(
         self,
         history: History,
         state: MemoryState | None = None,
         *,
         messages: Messages | None = None,
-        made_by: tuple[int, ...] = (),
-    ) -> Remembered:
-        """A state over a history, by default that of the beginning."""
+        weight_versions: tuple[int, ...] = (),
+    ) -> MemoryCache:
+        """A cache over a history, with empty memory by default."""
         with torch.inference_mode(False):
-            return Remembered(state or self._empty(history), history, messages or Messages(history.index), made_by)
+            messages = messages or Messages(history.index)
+            return MemoryCache(state or self._empty(history), history, messages, weight_versions)
 
     def _empty(self, history: History) -> MemoryState:
         return MemoryState.empty(history.index.n_nodes, self.dim, history.index.device)
 
-    # --- how it changes
+    # --- read and update memory
 
-    def recall(self, now: Remembered, node: Tensor) -> tuple[Tensor, Tensor]:
-        """What nodes remember, pending messages and features included, and the time of the last event they know.
+    def read_memory(self, cache: MemoryCache, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Memory of nodes, including pending messages and node features, and the time of the last event in it.
 
-        Shapes: node (...,); (..., D) and (...,) float64 come back.
+        Shapes: node (...,); returns (..., D) and (...,) float64.
         """
         distinct, place = torch.unique(node, return_inverse=True)
-        memory, last = self._updated(now, distinct)
+        memory, last = self._apply_messages(cache, distinct)
         if self.node_x is not None:
-            features = now.history.node_features(distinct)
+            features = cache.history.node_features(distinct)
             assert features is not None
             memory = memory + self.node_x(features)
         return F.embedding(place, memory), last[place]
 
-    def _updated(self, now: Remembered, node: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory (U, D) and time of the last event (U,) of nodes once their pending messages have gone in."""
-        state, history = now.state, now.history
-        at = state.place(node)
+    def _apply_messages(self, cache: MemoryCache, node: Tensor) -> tuple[Tensor, Tensor]:
+        """Memory (U, D) and time of the last event (U,) after the updater has applied the pending messages."""
+        state, history = cache.state, cache.history
+        at = state.row(node)
         memory, last, pending = state.memory[at], state.last[at], state.pending[at]
         if not len(history.index.elapsed):
             return memory, last
-        waits = pending >= 0
+        has_message = pending >= 0
         t = history.index.elapsed[pending.clamp_min(0)]
         edge_x = history.edge_features(pending)
-        # Times are seconds: a frequency that moves by 0.0001 turns a week by sixty radians. Nothing is learnt from what
-        # a message says of time, as in the released code, or each step would scramble what the updater reads.
+        # Times are in seconds: a frequency that moves by 0.0001 turns a week by sixty radians. So messages do not train
+        # the time encoding, as in the released code; otherwise each step would scramble the updater's input.
         since = cosines(t - last, self.time.frequency.detach(), self.time.phase.detach())
         message = [memory, state.other[at], *([] if edge_x is None else [edge_x]), since]
         updated = self.updater(torch.cat(message, dim=-1), memory)
-        return torch.where(waits.unsqueeze(-1), updated, memory), torch.where(waits, t, last)
+        return torch.where(has_message.unsqueeze(-1), updated, memory), torch.where(has_message, t, last)
 
     @torch.no_grad()
-    def _advance(self, now: Remembered, stop: int) -> None:
-        """Take up the events from the state's position to ``stop``, as one block."""
-        state = now.state
-        node, nbr, pos = now.messages.last_within(int(state.position), stop)
+    def _advance(self, cache: MemoryCache, stop: int) -> None:
+        """Process the events from the state's position to ``stop`` as one block."""
+        state = cache.state
+        node, nbr, pos = cache.messages.aggregate(int(state.position), stop)
         state.position.fill_(stop)
         if not len(node):
             return
-        told = self.tell(now, nbr, pos)
-        memory, last = self._updated(now, node)
+        message = self.message(cache, nbr, pos)
+        memory, last = self._apply_messages(cache, node)
         state.memory[node], state.last[node], state.pending[node] = memory, last, pos
-        # both ends of an event are in its block, so the other's memory has just been brought up to date
-        state.other[node] = state.memory[nbr] if told is None else told
+        # Both ends of an event are in its block, so the other end's memory is up to date here.
+        state.other[node] = state.memory[nbr] if message is None else message
 
     # --- checkpoints
 
-    def carried(self) -> dict[str, Tensor]:
-        if self._trained is None:
-            return dict(self._carried)
-        state = self._trained.state
-        return {name: x.detach() for name, x in vars(state).items()}
+    def get_training_state(self) -> dict[str, Tensor]:
+        if self._training_cache is None:
+            return dict(self._restored)
+        return {name: x.detach() for name, x in vars(self._training_cache.state).items()}
 
-    def carry_on(self, tensors: dict[str, Tensor]) -> None:
+    def set_training_state(self, tensors: dict[str, Tensor]) -> None:
         wanted = {f.name for f in fields(MemoryState)}
         if tensors and tensors.keys() != wanted:
-            raise KeyError(f"a state of memory holds {', '.join(sorted(wanted))}")
-        self._trained, self._carried = None, dict(tensors)
+            raise KeyError(f"a memory state holds {', '.join(sorted(wanted))}")
+        self._training_cache, self._restored = None, dict(tensors)
 
 
 class AttentionModel(MemoryModel):
-    """A memory model that has layers of attention, for its embeddings or for its messages."""
+    """A memory model with layers of attention, for its embeddings or for its messages."""
 
     def __init__(
         self,
@@ -445,11 +438,16 @@ class AttentionModel(MemoryModel):
         edge_dim: int,
         node_dim: int,
         updater: type[nn.GRUCell] | type[nn.RNNCell],
-        reads: TreeShape,
-        learns_time: bool = False,
+        neighbourhood: TreeShape,
+        learn_time: bool = False,
     ) -> None:
         super().__init__(
-            settings, edge_dim=edge_dim, node_dim=node_dim, updater=updater, reads=reads, learns_time=learns_time
+            settings,
+            edge_dim=edge_dim,
+            node_dim=node_dim,
+            updater=updater,
+            neighbourhood=neighbourhood,
+            learn_time=learn_time,
         )
         self.layers = nn.ModuleList(
             GraphAttention(
@@ -462,13 +460,13 @@ class AttentionModel(MemoryModel):
             for _ in range(settings.layers)
         )
 
-    def attend(self, history: History, shape: TreeShape, tree: Context, t: Tensor, states: Tensor) -> Tensor:
-        """Embeddings of the roots of S trees at times ``t``, from what all their slots remember.
+    def attend(self, history: History, shape: TreeShape, tree: Context, t: Tensor, memory: Tensor) -> Tensor:
+        """Embeddings (S, D) of the roots of S trees at times ``t`` (S,), from the memory of all their slots.
 
-        Differs: what is beyond the first hop was drawn, and is aged, at the time of the event that led to it; the
-        released TGN takes the time of the query for all hops. With one layer it is the same.
+        Differs: slots beyond the first hop are sampled, and their ages counted, at the time of the event that led to
+        them. The released TGN takes the time of the query for all hops. With one layer it is the same.
 
-        Shapes: tree (S, C), t (S,), states (S, C, D); (S, D) comes back.
+        Shapes: tree (S, C), memory (S, C, D).
         """
         elapsed = history.index.elapsed
         if not len(elapsed):
@@ -478,23 +476,24 @@ class AttentionModel(MemoryModel):
         edge_x = history.edge_features(tree.pos)
         now = self.time(torch.zeros((), dtype=torch.float64, device=t.device))
         age = self.time(moment[:, _parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
+        states = memory
         for layer, module in enumerate(self.layers):
             hops = shape.hops - layer
             parents, children = shape.starts[hops], slice(1, shape.starts[hops + 1])
-            told = [
+            context = [
                 states[:, children],
                 *([] if edge_x is None else [edge_x[:, children]]),
                 age[:, : children.stop - 1],
             ]
-            nbr = torch.cat(told, dim=-1).unflatten(1, (parents, -1))  # (S, P, n, D+De+Dt)
+            nbr = torch.cat(context, dim=-1).unflatten(1, (parents, -1))  # (S, P, n, D+De+Dt)
             valid = tree.valid[:, children].unflatten(1, (parents, -1))
             own = states[:, :parents]
-            heard = module(own.flatten(0, 1), now, nbr.flatten(0, 1), valid.flatten(0, 1))
-            states = heard.unflatten(0, (-1, parents))
+            attended = module(own.flatten(0, 1), now, nbr.flatten(0, 1), valid.flatten(0, 1))
+            states = attended.unflatten(0, (-1, parents))
         return states[:, 0]
 
 
 @lru_cache(maxsize=64)
 def _parents(shape: TreeShape, device: torch.device) -> Tensor:
-    """(C-1,) the slot whose event drew each slot but the root; moved to the device once."""
+    """(C-1,) parent of each slot but the root; copied to the device once."""
     return shape.parent[1:].to(device)

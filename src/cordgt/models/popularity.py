@@ -1,4 +1,4 @@
-"""Popularity: whoever has met most will be met next, whatever the source. No parameters; another floor."""
+"""Popularity: predicts the destinations with the most events, for any source. No parameters; a baseline."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from cordgt.past.history import History, Queries
 
 @dataclass(frozen=True)
 class PopularitySettings:
-    """Popularity has none."""
+    """Popularity has no settings."""
 
 
 class DegreeReader:
-    """Reads how many events each candidate has had."""
+    """Reads the number of events of each candidate."""
 
     def pairs(self, history: History, queries: Queries) -> Tensor:
         """(B, M) int64."""
         return history.index.degree(queries.dst, queries.cut[:, None])
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
-        raise DataError("Popularity is a number, not an embedding.")
+        raise DataError("Popularity scores destinations and has no node embeddings.")
 
 
 class Popularity(LinkModel):
-    """The logarithm of one plus the candidate's number of events; float64, so that large counts stay apart."""
+    """The logarithm of one plus the candidate's number of events; float64, so that large counts differ."""
 
-    trains = False
-    embeds = False
+    is_trainable = False
+    has_embeddings = False
     uses_features = False
-    pairs_at_once = 500_000
+    max_pairs_per_batch = 500_000
 
     def __init__(self, settings: PopularitySettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()

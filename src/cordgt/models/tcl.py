@@ -1,9 +1,9 @@
-"""TCL: two streams of events that hear themselves, then each other; trained by contrast with other candidates.
+"""TCL: self-attention over either end's events, then cross-attention between both ends.
 
 Wang, Chang, Li, Chu, Li, Zhang, He, Song, Zhou, Yang: TCL: Transformer-based Dynamic Graph Modelling via Contrastive
 Learning, 2021; after the implementation in DyGLib, which the CorDGT paper used.
 
-Axes: B queries, M candidates, R nodes of a query (the source, then its candidates), n events a node, L = n + 1 places,
+Axes: B queries, M candidates, R nodes of a query (the source, then its candidates), n events a node, L = n + 1 tokens,
 D width, De event features, Dn node features.
 """
 
@@ -25,9 +25,10 @@ from cordgt.models.parts import (
     check_heads,
     check_sizes,
     features,
-    true_among_all,
+    ranking_loss,
 )
-from cordgt.past.history import History, Queries
+from cordgt.models.two_tower import PerNodeReader
+from cordgt.past.history import History
 from cordgt.past.recent import recent_events
 
 
@@ -52,29 +53,21 @@ class TclSettings:
 
 @dataclass(frozen=True)
 class Streams:
-    """The places of a node's stream: the node itself, then its events, latest first."""
+    """The tokens of a node's stream: the node itself, then its events, latest first."""
 
     node_x: Tensor  # (B, R, L, Dn)
     edge_x: Tensor  # (B, R, L, De)
     age: Tensor  # (B, R, L) float64
-    valid: Tensor  # (B, R, L) True: a node stands there
+    valid: Tensor  # (B, R, L) True: a node; False: padding
 
 
 @dataclass(frozen=True)
-class StreamReader:
-    """Reads the latest events of both ends."""
+class StreamReader(PerNodeReader[Streams]):
+    """Reads the latest events of a node."""
 
     n: int
 
-    def pairs(self, history: History, queries: Queries) -> Streams:
-        """R = 1 + M: the source's events are read once for all its candidates."""
-        return self._read(history, queries.ends, queries.t, queries.cut)
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Streams:
-        """R = 1."""
-        return self._read(history, node[:, None], t, cut)
-
-    def _read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Streams:
+    def read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Streams:
         events = recent_events(history.index, node, t[:, None], cut[:, None], self.n)
         who = torch.cat([node.unsqueeze(-1), events.node], dim=-1)  # (B, R, L)
         pos = F.pad(events.pos, (1, 0), value=-1)
@@ -87,19 +80,19 @@ class StreamReader:
 
 
 class Tcl(LinkModel):
-    """Tokens of node, event, time and depth; layers in which both streams hear themselves and then each other.
+    """Tokens of node, event, time and depth. Each layer applies self-attention, then cross-attention.
 
-    A layer's two blocks share their weights, and the first place of each stream is what its node becomes. That place
-    alone is asked for in the last cross attention.
+    Both steps of a layer share their weights. The first token of a stream becomes its node's embedding, so the last
+    cross-attention computes that token alone.
     """
 
     reader: StreamReader
-    pairs_at_once = 1000
+    max_pairs_per_batch = 1000
 
     def __init__(self, settings: TclSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         dim = settings.hidden
-        self.ranks = settings.loss == "contrastive"
+        self.learns_ranking = settings.loss == "contrastive"
         self.reader = StreamReader(settings.neighbours)
         self.time = TimeEncoding(settings.time_dim)
         self.project = nn.Linear(node_dim + edge_dim + settings.time_dim, dim)  # the sum of one map for each
@@ -119,24 +112,24 @@ class Tcl(LinkModel):
         src_valid, dst_valid = (part.flatten(0, 1) for part in (batch.valid[:, :1], batch.valid[:, 1:]))
         for k, layer in enumerate(self.layers):
             src, dst = layer(src, valid=src_valid), layer(dst, valid=dst_valid)
-            if k == 0:  # until here the source's stream is the same for all its candidates
+            if k == 0:  # so far the source's stream is the same for all its candidates
                 src, src_valid = src.repeat_interleave(n, dim=0), src_valid.repeat_interleave(n, dim=0)
-            asked = slice(0, 1 if k == len(self.layers) - 1 else None)
-            src, dst = layer(src[:, asked], dst, dst_valid), layer(dst[:, asked], src, src_valid)
+            query = slice(0, 1 if k == len(self.layers) - 1 else None)
+            src, dst = layer(src[:, query], dst, dst_valid), layer(dst[:, query], src, src_valid)
         src, dst = (self.out(part[:, 0]).unflatten(0, (-1, n)) for part in (src, dst))  # (B, M, D)
         return self.head(src, dst)
 
     def losses(self, batch: Streams) -> Tensor:
-        """(B,) by contrast: how little the true partner stands out among its query's candidates.
+        """Losses (B,): InfoNCE if ``contrastive``, binary cross-entropy otherwise.
 
-        ``contrastive`` is InfoNCE, which bounds the mutual information of both ends from below. Differs: only the
-        query's own candidates are contrasted, for cross attention makes a node's state depend on whom it is asked
-        about. It leaves open how scores of different sources compare, so that AP over all of them is lower.
+        InfoNCE is a lower bound of the mutual information of both ends. Differs: it contrasts the query's own
+        candidates only, because cross-attention makes a node's state depend on the other end. It leaves open how
+        scores of different sources compare, so that AP over all of them is lower.
         """
-        return true_among_all(self(batch)) if self.ranks else super().losses(batch)
+        return ranking_loss(self(batch)) if self.learns_ranking else super().losses(batch)
 
     def embed(self, batch: Streams) -> Tensor:
-        """Embeddings (B, D) of nodes beside nobody: their streams hear themselves only."""
+        """Embeddings (B, D) of single nodes: self-attention only."""
         state, valid = self._tokens(batch).flatten(0, 1), batch.valid.flatten(0, 1)
         for layer in self.layers:
             state = layer(state, valid=valid)

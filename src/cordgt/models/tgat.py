@@ -1,4 +1,4 @@
-"""TGAT: layers of attention over sampled events, each told how long ago it was.
+"""TGAT: layers of attention over sampled events and the encodings of their ages.
 
 Xu, Ruan, Korpeoglu, Kumar, Achan: Inductive Representation Learning on Temporal Graphs, ICLR 2020.
 
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import check_choice
-from cordgt.models.base import LinkModel
 from cordgt.models.parts import (
     MergeHead,
     TemporalAttention,
@@ -25,21 +24,22 @@ from cordgt.models.parts import (
     check_sizes,
     features,
 )
+from cordgt.models.two_tower import PerNodeReader, TwoTowerModel
 from cordgt.past.context import SAMPLINGS, Context, TreeShape, sample_trees
-from cordgt.past.history import History, Queries
+from cordgt.past.history import History
 
 
 @dataclass(frozen=True)
 class TgatSettings:
     """Settings of TGAT."""
 
-    neighbours: int = 20  # n, events drawn for every node of a tree
-    layers: int = 2  # and as many hops
+    neighbours: int = 20  # n, events sampled for every node of a tree
+    layers: int = 2  # also the number of hops
     heads: int = 2
-    hidden: int = 172  # D; at least as many as there are node features
+    hidden: int = 172  # D; at least the number of node features
     time_dim: int = 100  # T
     dropout: float = 0.1
-    sampling: str = "uniform"  # as in its paper; "recent": the latest events; "mixed": half of each
+    sampling: str = "uniform"  # as in the paper; "recent": the latest events; "mixed": half of each
 
     def __post_init__(self) -> None:
         check_choice("sampling", self.sampling, SAMPLINGS)
@@ -50,31 +50,26 @@ class TgatSettings:
 
 @dataclass(frozen=True)
 class Trees:
-    """What is read of the trees. Slot 0 is the root; the children of slot p are slots 1 + p n to (p + 1) n."""
+    """Sampled trees. Slot 0 is the root; the children of slot p are slots 1 + p n to (p + 1) n."""
 
     node_x: Tensor  # (B, R, C, Dn)
-    edge_x: Tensor  # (B, R, C-1, De), of the event that drew the slot
-    age: Tensor  # (B, R, C-1) float64, from the slot's event to its parent's, or to the question
-    valid: Tensor  # (B, R, C-1) True: an event stands there
+    edge_x: Tensor  # (B, R, C-1, De), of the event that led to the slot
+    age: Tensor  # (B, R, C-1) float64, from the slot's event to its parent's, or to the query
+    valid: Tensor  # (B, R, C-1) True: an event; False: padding
 
 
 @dataclass(frozen=True)
-class AgedTreeReader:
-    """Samples the trees and reads how much older each event is than the one that led to it."""
+class AgedTreeReader(PerNodeReader[Trees]):
+    """Samples trees and reads how much older each event is than the one that led to it."""
 
     shape: TreeShape
     sampling: str
 
-    def pairs(self, history: History, queries: Queries) -> Trees:
-        """The trees of the source and of its candidates: R = 1 + M."""
-        return self.read(history, queries.ends, queries.t, queries.cut)[1]
+    def read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Trees:
+        return self.sample(history, node, t, cut)[1]
 
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Trees:
-        """The nodes' own trees: R = 1."""
-        return self.read(history, node[:, None], t, cut)[1]
-
-    def read(self, history: History, root: Tensor, t: Tensor, cut: Tensor) -> tuple[Context, Trees]:
-        """The trees of roots (B, R) as they were sampled, and what is read of them."""
+    def sample(self, history: History, root: Tensor, t: Tensor, cut: Tensor) -> tuple[Context, Trees]:
+        """The sampled trees of roots (B, R), and the network's input made from them."""
         index, n = history.index, self.shape.fanout[0]
         trees = sample_trees(
             index, self.shape, root, cut[:, None], seed=history.seed, epoch=history.epoch, sampling=self.sampling
@@ -115,26 +110,57 @@ class TgatLayer(nn.Module):
         return self.fc2(F.relu(self.fc1(torch.cat([state, node_x], dim=-1))))
 
 
-class Tgat(LinkModel):
-    """Layer by layer, from the leaves of the trees to their roots.
+class TreeAttentionModel(TwoTowerModel):
+    """Layers of attention from the leaves of a tree to its root. A subclass calls `encode_trees` in its `encode`."""
 
-    Differs: a root's events are drawn once for all layers, where the released code draws anew for each.
+    time: TimeEncoding
+    layers: nn.ModuleList
+    n: int
+
+    def encode_trees(
+        self, state: Tensor, edge_x: Tensor | None, age: Tensor, valid: Tensor, node_x: Tensor | None
+    ) -> Tensor:
+        """States (B, R, D) of the roots after the last layer, from the first state of every slot.
+
+        state: (B, R, C, D); the rest as in `Trees`. edge_x None: no event features. node_x None: a layer merges with
+        the state of the layer before.
+        """
+        encoded, now = self.time(age), self.time(age.new_zeros(()))  # (B, R, C-1, T), (T,)
+        edge_x = encoded[..., :0] if edge_x is None else edge_x
+        for layer in self.layers:  # each layer has fewer slots than the one before
+            n_parents = (state.shape[2] - 1) // self.n
+            context = (_children(x, n_parents, self.n) for x in (state[:, :, 1:], edge_x, encoded, valid))
+            own = state[:, :, :n_parents].flatten(0, 2)
+            merged = own if node_x is None else node_x[:, :, :n_parents].flatten(0, 2)
+            state = layer(own, now, *context, merged).unflatten(0, (*state.shape[:2], n_parents))
+        return state.squeeze(2)
+
+
+def _children(x: Tensor, n_parents: int, n: int) -> Tensor:
+    """The n children of each of the first parents: (B, R, C-1, ...) to (B*R*parents, n, ...)."""
+    return x[:, :, : n_parents * n].unflatten(2, (n_parents, n)).flatten(0, 2)
+
+
+class Tgat(TreeAttentionModel):
+    """TGAT. The first state of a node is its features.
+
+    Differs: a root's events are sampled once for all layers; the released code samples again for each layer.
     """
 
     reader: AgedTreeReader
-    pairs_at_once = 400
+    max_pairs_per_batch = 400
 
     def __init__(self, settings: TgatSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         self.n = settings.neighbours
         self.reader = AgedTreeReader(TreeShape((self.n,) * settings.layers), settings.sampling)
         dim = max(settings.hidden, node_dim)
-        dim += -(dim + settings.time_dim) % settings.heads  # where node features are many: still for all heads alike
+        dim += -(dim + settings.time_dim) % settings.heads  # many node features: round up to a multiple of the heads
         self.time = TimeEncoding(settings.time_dim)
         self.layers = nn.ModuleList(
             TgatLayer(
                 dim=dim,
-                in_dim=dim if k else node_dim,  # before the first layer a state is the node's features
+                in_dim=dim if k else node_dim,
                 node_dim=node_dim,
                 edge_dim=edge_dim,
                 time_dim=settings.time_dim,
@@ -145,27 +171,5 @@ class Tgat(LinkModel):
         )
         self.head = MergeHead(dim)
 
-    def forward(self, batch: Trees) -> Tensor:
-        """Logits (B, M)."""
-        state = self._embed(batch)  # (B, R, D)
-        return self.head(state[:, :1], state[:, 1:])
-
-    def embed(self, batch: Trees) -> Tensor:
-        """Embeddings (B, D)."""
-        return self._embed(batch).squeeze(1)
-
-    def _embed(self, trees: Trees) -> Tensor:
-        """The states of the roots after the last layer, (B, R, D)."""
-        age, now = self.time(trees.age), self.time(trees.age.new_zeros(()))  # (B, R, C-1, T), (T,)
-        state = trees.node_x  # (B, R, slots, D), of fewer and fewer slots
-        for layer in self.layers:
-            parents = (state.shape[2] - 1) // self.n
-            heard = (children(x, parents, self.n) for x in (state[:, :, 1:], trees.edge_x, age, trees.valid))
-            own, node_x = (x[:, :, :parents].flatten(0, 2) for x in (state, trees.node_x))
-            state = layer(own, now, *heard, node_x).unflatten(0, (*state.shape[:2], parents))
-        return state.squeeze(2)
-
-
-def children(x: Tensor, parents: int, n: int) -> Tensor:
-    """Each of the first parents' n children: (B, R, C-1, ...) to (B*R*parents, n, ...)."""
-    return x[:, :, : parents * n].unflatten(2, (parents, n)).flatten(0, 2)
+    def encode(self, batch: Trees) -> Tensor:
+        return self.encode_trees(batch.node_x, batch.edge_x, batch.age, batch.valid, batch.node_x)

@@ -1,4 +1,4 @@
-"""TGN: a gated memory of each node, and attention to what its most recent partners remember.
+"""TGN: a gated memory of each node, and attention to the memory of its most recent neighbours.
 
 Rossi et al., Temporal Graph Networks for Deep Learning on Dynamic Graphs, 2020: the variant TGN-attn.
 """
@@ -17,15 +17,15 @@ from cordgt.past.context import Context
 class TgnSettings(AttentionSettings):
     """Settings of TGN."""
 
-    learn_time: bool = False  # True: attention learns the frequencies and phases of the time encoding, as the original
+    learn_time: bool = False  # True: attention learns the time encoding, as in the original
 
 
 class Tgn(AttentionModel):
     """Messages from memory, a GRU as updater, embeddings by graph attention.
 
-    Differs: the encoding of time is fixed unless ``learn_time`` is set. The released code learns it in attention, and
-    makes messages of it, each as it was in the batch that the message comes from; here it is that of the weights at
-    hand. Node features are projected to the width of memory.
+    Differs: the time encoding is fixed unless ``learn_time`` is set. The released code learns it in attention and uses
+    it in messages, each as it was in the message's batch; here messages use the current weights. Node features are
+    projected to the width of memory.
     """
 
     def __init__(self, settings: TgnSettings, *, edge_dim: int, node_dim: int) -> None:
@@ -34,13 +34,13 @@ class Tgn(AttentionModel):
             edge_dim=edge_dim,
             node_dim=node_dim,
             updater=nn.GRUCell,
-            reads=settings.shape,
-            learns_time=settings.learn_time,
+            neighbourhood=settings.shape,
+            learn_time=settings.learn_time,
         )
 
-    def embedding(self, batch: MemoryBatch, states: Tensor, last: Tensor) -> Tensor:
+    def embedding(self, batch: MemoryBatch, memory: Tensor, last: Tensor) -> Tensor:
         tree = Context(batch.tree.node.flatten(0, 1), batch.tree.pos.flatten(0, 1))
         n = batch.tree.node.shape[1]
         t = batch.t.repeat_interleave(n)
-        found = self.attend(batch.past.history, self.reader.shape, tree, t, states.flatten(0, 1))
+        found = self.attend(batch.past.history, self.reader.shape, tree, t, memory.flatten(0, 1))
         return found.unflatten(0, (-1, n))

@@ -1,4 +1,4 @@
-"""TGSRec: attention over whom one met and when, on embeddings that every node learns for itself.
+"""TGSRec: attention over sampled events, on an embedding that is learnt for each node id.
 
 Fan, Liu, Zhang, Xiong, Zheng, Yu: Continuous-Time Sequential Recommendation with Temporal Graph Collaborative
 Transformer, CIKM 2021.
@@ -15,26 +15,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import check_choice
-from cordgt.models.base import LinkModel
 from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_from_zero, check_heads, check_sizes
-from cordgt.models.tgat import AgedTreeReader, TgatLayer, children
+from cordgt.models.tgat import AgedTreeReader, TgatLayer, TreeAttentionModel
+from cordgt.models.two_tower import PerNodeReader
 from cordgt.past.context import SAMPLINGS, TreeShape
-from cordgt.past.history import History, Queries
+from cordgt.past.history import History
 
 
 @dataclass(frozen=True)
 class TgsrecSettings:
     """Settings of TGSRec."""
 
-    neighbours: int = 20  # n, events drawn for every node of a tree
-    layers: int = 2  # and as many hops
+    neighbours: int = 20  # n, events sampled for every node of a tree
+    layers: int = 2  # also the number of hops
     heads: int = 2
     hidden: int = 172  # D
     time_dim: int = 100
     dropout: float = 0.1
-    sampling: str = "uniform"  # as in its paper; "recent": the latest events
-    rows: int = 16384  # of the table of embeddings; where there are more nodes, some share a row
-    decay: float = 0.1  # weight of the norm of that table in the loss
+    sampling: str = "uniform"  # as in the paper; "recent": the latest events
+    rows: int = 16384  # of the embedding table; if there are more nodes, some share a row
+    decay: float = 0.1  # weight of the table's norm in the loss
 
     def __post_init__(self) -> None:
         check_choice("sampling", self.sampling, SAMPLINGS)
@@ -45,53 +45,45 @@ class TgsrecSettings:
 
 
 @dataclass(frozen=True)
-class KnownTrees:
-    """The trees by the rows of their nodes in the table."""
+class IdTrees:
+    """Sampled trees, with the row of every node in the embedding table."""
 
     row: Tensor  # (B, R, C) int64; `rows`, one past the last, for padding and for a root without history
-    age: Tensor  # (B, R, C-1) float64, from the slot's event to its parent's, or to the question
-    valid: Tensor  # (B, R, C-1) True: an event stands there
+    age: Tensor  # (B, R, C-1) float64, from the slot's event to its parent's, or to the query
+    valid: Tensor  # (B, R, C-1) True: an event; False: padding
 
 
 @dataclass(frozen=True)
-class KnownTreeReader:
-    """Samples the trees. Who has no history yet is nobody in particular, whatever number it will get one day."""
+class IdTreeReader(PerNodeReader[IdTrees]):
+    """Samples trees. Nodes without history share one embedding row."""
 
     trees: AgedTreeReader
     rows: int
 
-    def pairs(self, history: History, queries: Queries) -> KnownTrees:
-        """The trees of the source and of its candidates: R = 1 + M."""
-        return self._read(history, queries.ends, queries.t, queries.cut)
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> KnownTrees:
-        """The nodes' own trees: R = 1."""
-        return self._read(history, node[:, None], t, cut)
-
-    def _read(self, history: History, root: Tensor, t: Tensor, cut: Tensor) -> KnownTrees:
-        context, trees = self.trees.read(history, root, t, cut)
+    def read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> IdTrees:
+        context, trees = self.trees.sample(history, node, t, cut)
         known = torch.cat([trees.valid[..., :1], trees.valid], dim=-1)  # a root with history has a first event
         row = torch.where(known, context.node.remainder(self.rows), self.rows)
-        return KnownTrees(row, trees.age, trees.valid)
+        return IdTrees(row, trees.age, trees.valid)
 
 
-class Tgsrec(LinkModel):
-    """TGAT's layers, merged with a node's own state of the layer before, from the table of embeddings up.
+class Tgsrec(TreeAttentionModel):
+    """TGAT's layers, from an embedding table up. A layer merges with the state of the layer before.
 
     Features of nodes and events are not used: the paper has none.
     """
 
-    reader: KnownTreeReader
-    by_number = True
+    reader: IdTreeReader
+    uses_node_ids = True
     uses_features = False
-    ranks = True
-    pairs_at_once = 300
+    learns_ranking = True
+    max_pairs_per_batch = 300
 
     def __init__(self, settings: TgsrecSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         s = settings
         self.n, self.decay = s.neighbours, s.decay
-        self.reader = KnownTreeReader(AgedTreeReader(TreeShape((s.neighbours,) * s.layers), s.sampling), s.rows)
+        self.reader = IdTreeReader(AgedTreeReader(TreeShape((s.neighbours,) * s.layers), s.sampling), s.rows)
         self.table = nn.Parameter(torch.empty(s.rows + 1, s.hidden).uniform_(-1, 1))
         self.time = TimeEncoding(s.time_dim)
         self.layers = nn.ModuleList(
@@ -108,29 +100,11 @@ class Tgsrec(LinkModel):
         )
         self.head = MergeHead(s.hidden)
 
-    def forward(self, batch: KnownTrees) -> Tensor:
-        """Logits (B, M)."""
-        state = self._embed(batch)  # (B, R, D)
-        return self.head(state[:, :1], state[:, 1:])
-
-    def losses(self, batch: KnownTrees) -> Tensor:
-        """(B,) how little the true partner stands above the others (BPR), and the norm of the table on top of each."""
+    def losses(self, batch: IdTrees) -> Tensor:
+        """Bayesian personalised ranking (B,), plus the norm of the table for each query."""
         logits = self(batch)
-        ahead = F.logsigmoid(logits[:, :1] - logits[:, 1:])  # (B, M-1)
-        return self.decay * torch.linalg.vector_norm(self.table) - ahead.mean(dim=1)
+        margin = F.logsigmoid(logits[:, :1] - logits[:, 1:])  # (B, M-1)
+        return self.decay * torch.linalg.vector_norm(self.table) - margin.mean(dim=1)
 
-    def embed(self, batch: KnownTrees) -> Tensor:
-        """Embeddings (B, D)."""
-        return self._embed(batch).squeeze(1)
-
-    def _embed(self, trees: KnownTrees) -> Tensor:
-        """The states of the roots after the last layer, (B, R, D)."""
-        age, now = self.time(trees.age), self.time(trees.age.new_zeros(()))  # (B, R, C-1, T), (T,)
-        state = F.embedding(trees.row, self.table)  # (B, R, slots, D), of fewer and fewer slots
-        nothing = age[..., :0]  # no event features
-        for layer in self.layers:
-            parents = (state.shape[2] - 1) // self.n
-            heard = (children(x, parents, self.n) for x in (state[:, :, 1:], nothing, age, trees.valid))
-            own = state[:, :, :parents].flatten(0, 2)
-            state = layer(own, now, *heard, own).unflatten(0, (*state.shape[:2], parents))
-        return state.squeeze(2)
+    def encode(self, batch: IdTrees) -> Tensor:
+        return self.encode_trees(F.embedding(batch.row, self.table), None, batch.age, batch.valid, None)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cordgt.models.base import LinkModel, moved
+from cordgt.models.base import LinkModel, to_device
 from cordgt.models.cordgt import Cordgt, Trees
 from cordgt.past.context import Context
 from cordgt.past.distance import to_both_ends, tree_distances
@@ -58,7 +58,7 @@ def drivers(model: LinkModel, task: LinkTask, queries: Queries) -> list[list[Dri
         return [[] for _ in queries.src]
     model.eval()
     with torch.no_grad():  # what inference mode makes could not be learnt from, as `influences` does
-        node = moved(model.reader.sample(task.whole, queries.ends, queries.cut).node, model.device)  # (B, 2, C)
+        node = to_device(model.reader.sample(task.whole, queries.ends, queries.cut).node, model.device)  # (B, 2, C)
         batch = model.read(task.whole, queries)
     who = node.cpu().numpy()
     row, tried = _largest(model, batch, who)

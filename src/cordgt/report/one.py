@@ -88,7 +88,7 @@ def _head(look: Look) -> list[Html]:
         (f"Test AP, {setting}", percent(test[setting]["ap"]), _against(test[setting]["ap"], best[setting]))
         for setting in SETTINGS
     ]
-    if look.model.ranks and "mrr" in test["transductive"]:
+    if look.model.learns_ranking and "mrr" in test["transductive"]:
         against = f"rank among {metrics['protocol']['ranking']} candidates"
         rows.append(("Test MRR, transductive", percent(test["transductive"]["mrr"]), against))
     else:
@@ -144,7 +144,7 @@ def _cautions(look: Look) -> list[str]:
     """What a reader should know before trusting the numbers."""
     said = by_name.select_differences(look.task.stream.notes)
     asked = look.asked
-    if look.model.ranks:
+    if look.model.learns_ranking:
         ranked = "" if "mrr" in look.metrics["test"]["transductive"] else " (`--set ranking=100`)"
         said.append(
             "This model learnt to rank the partners of one source. How scores of different sources compare it leaves "
@@ -313,7 +313,7 @@ def recall_axis() -> Axis:
 
 def _spread(look: Look) -> Html:
     """How the scores of true events and of the others spread; of a model that ranks, the leads of the true ones."""
-    return _lead_plot(look.asked) if look.model.ranks else _score_plot(look)
+    return _lead_plot(look.asked) if look.model.learns_ranking else _score_plot(look)
 
 
 def _lead_plot(asked: Asked) -> Html:

@@ -81,7 +81,7 @@ def most_surprising(look: Look) -> Html:
     """The events where the model was most right against the odds, and most wrong; each with what drove its score."""
     explained = hasattr(look.model, "influences")
     parts = []
-    for listed in _by_lead(look) if look.model.ranks else _by_score(look):
+    for listed in _by_lead(look) if look.model.learns_ranking else _by_score(look):
         parts.append(Html(f"<h3>{text(listed.title)}</h3>"))
         if not len(listed.which):
             parts.append(paragraph("None among the events looked at.", kind="how"))
@@ -160,7 +160,7 @@ def _table_of(look: Look, listed: _List, explained: bool) -> Html:
         before = Html("<small>never met</small>") if not met[i] else Html(f"<small>met {met[i]:,}×</small>")
         row: list[Any] = [pair, join([narrow("at"), times[i]]), listed.how[i], before]
         rows.append([*row, _named(look, queries, i, found[i])] if explained else row)
-    header = ["source → destination", "time", "lead" if look.model.ranks else "score", "before"]
+    header = ["source → destination", "time", "lead" if look.model.learns_ranking else "score", "before"]
     return table([*header, "driven by"] if explained else header, rows, kind="stack")
 
 

@@ -282,11 +282,11 @@ def score_queries(
     history: History,
     queries: Queries,
     *,
-    pairs_at_once: int | None = None,
+    max_pairs_per_batch: int | None = None,
     progress: Callable[[int], None] | None = None,
     group: Group = ALONE,
 ) -> np.ndarray:
-    """Logits (B, M) of any number of queries, in chunks of about ``pairs_at_once`` pairs; float64 on the host.
+    """Logits (B, M) of any number of queries, in chunks of about ``max_pairs_per_batch`` pairs; float64 on the host.
 
     Where there is no query, or none has a candidate, the model is not asked: it need not know what nothing looks like.
     The processes of a group share the chunks, and all get all scores: to the bit what one process gets, for it works
@@ -298,8 +298,8 @@ def score_queries(
             progress(n)
         return np.empty((n, width))
     on_cpu = (model.device or history.index.device).type == "cpu"
-    usual = 2 * model.queries_at_once if on_cpu and model.queries_at_once else model.pairs_at_once
-    at_once = pairs_at_once or usual
+    usual = 2 * model.micro_batch_size if on_cpu and model.micro_batch_size else model.max_pairs_per_batch
+    at_once = max_pairs_per_batch or usual
     step = max(1, at_once // width)
     columns = -(-width // at_once)  # above one where one query alone is too many: it is asked about in parts
     out, row, mine, told = [], [], group.part(n, step), 0
@@ -308,7 +308,7 @@ def score_queries(
     parts = (replace(chunk, dst=dst) for chunk in chunks for dst in chunk.dst.split(at_once, dim=1))
     read = (model.read(history, part) for part in parts)
     with torch.inference_mode():
-        apart = on_cpu and model.works_apart()
+        apart = on_cpu and model.is_thread_safe()
         for logits in side_by_side(torch.inference_mode()(model.__call__), read) if apart else map(model, read):
             row.append(logits)
             if len(row) < columns:
@@ -349,7 +349,7 @@ def evaluate(
 
     Where negatives of the kind asked for do not exist, random ones stand in; ``random_negatives`` says how many.
     """
-    if model.transductive and setting == "inductive":
+    if model.is_transductive and setting == "inductive":
         return _undefined(len(task.asked(part, setting)[0]), task.protocol)
     positive, negative, at_random = split_scores(model, task, part, setting, progress)
     found = link_metrics(positive, negative, task.protocol.eval_batch)
@@ -409,18 +409,18 @@ def rank(
     part: str,
     setting: str,
     *,
-    pairs_at_once: int = 200_000,
+    max_pairs_per_batch: int = 200_000,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
     """The rank of each true destination among the protocol's candidates, (B,) float64, 1 the best, ties at their mean.
 
     Candidates come from the split's pool, as many as ``ranking`` says or all; other true destinations of the same
-    source and time do not compete. The queries see what they see otherwise; ``pairs_at_once`` are laid out at a time.
+    source and time do not compete. ``max_pairs_per_batch`` bounds the pairs that are laid out at once.
     """
     positions, queries = task.evaluation_queries(part, setting)
     pool = task.asked(part, setting)[1].cpu().numpy()
     wanted = len(pool) if task.protocol.ranking == "all" else int(task.protocol.ranking)
-    step = max(1, pairs_at_once // min(wanted, len(pool)))
+    step = max(1, max_pairs_per_batch // min(wanted, len(pool)))
     mine = task.group.part(len(positions), step)
     found = [np.empty(0)]
     for start in range(mine.start, mine.stop, step):

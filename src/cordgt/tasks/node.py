@@ -116,7 +116,7 @@ def embeddings(
     at_once: int = 1000,
 ) -> Tensor:
     """(n, D) float32 where the model is: the sources of a part's labelled events, each before its event's time."""
-    if not model.embeds:
+    if not model.has_embeddings:
         raise DataError(f"This model ({type(model).__name__.lower()}) has no embeddings of single nodes.")
     index = task.link.whole.index
     position = torch.from_numpy(task.positions(part)).to(task.link.device)

@@ -55,7 +55,7 @@ class State:
         """Everything a resume needs, by name: weights, best weights, what the model carries, the optimiser's state."""
         assert self.optimizer is not None
         found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        found |= {f"carried.{k}": v for k, v in self.model.carried().items()}
+        found |= {f"carried.{k}": v for k, v in self.model.get_training_state().items()}
         found |= {f"average.{k}": v for k, v in (self.average.tensors() if self.average else {}).items()}
         found |= {f"best.{k}": v for k, v in self.best.items()}
         for i, parameter in enumerate(self._optimised()):
@@ -71,7 +71,7 @@ class State:
         """The inverse of `tensors`, in place, so that a captured step keeps its addresses."""
         assert self.optimizer is not None
         self.model.load_state_dict(_below(tensors, "model."))
-        self.model.carry_on(_below(tensors, "carried."))
+        self.model.set_training_state(_below(tensors, "carried."))
         if self.average is not None:
             self.average.load(_below(tensors, "average."))
         device = next(self.model.parameters()).device

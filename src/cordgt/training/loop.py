@@ -79,8 +79,8 @@ class Fit:
             load_weights(model, start, "the run given to --init")
         self.device = device
         self.model = model.to(device)
-        self.model.check_beside(task.device)
-        self.optimizer = make_optimizer(settings, self.model, device) if model.trains else None
+        self.model.check_same_device(task.device)
+        self.optimizer = make_optimizer(settings, self.model, device) if model.is_trainable else None
         self.state = State(self.model, self.optimizer, Average.of(settings, self.model))
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, where the batches are
@@ -144,7 +144,7 @@ class Fit:
         assert self.optimizer is not None
         # A memory reaches back as far as it must, so its shapes are not fixed; sums over processes cannot be recorded.
         alone = self.task.group.size == 1
-        recorded = self.device.type == "cuda" and not self.model.remembers and alone
+        recorded = self.device.type == "cuda" and not self.model.is_stateful and alone
         fed = self.task.past_on_host
         if fed and self.settings.training.pieces:
             raise SettingError("pieces: the past is read on the host, whole batches at a time. Leave them out.")
@@ -334,14 +334,14 @@ def _fit_and_measure(
     load_weights(fit.model, {k: v.to(task.network_device) for k, v in best.items()}, str(folder.path))
     folder.write_tensors("model.safetensors", fit.model.state_dict(), vars(fit.progress))
     metrics = _figures(fit.model, task, settings, fit.progress, Heeding(watcher, stop))
-    if refit and fit.model.trains:
+    if refit and fit.model.is_trainable:
         metrics["refit"] = _refit(folder, settings, task, fit.progress.best_epoch, start, watcher, stop)
     return metrics
 
 
 def check_may_share(settings: Settings, group: Group) -> None:
     """SettingError where batches are to be shared of a model that carries a state from one to the next."""
-    if not models.find(settings.model).network.remembers:
+    if not models.find(settings.model).network.is_stateful:
         return
     whole = f"{settings.model} has a memory that goes from batch to batch, so it trains in one process"
     if group.size > 1:

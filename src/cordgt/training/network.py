@@ -18,7 +18,7 @@ def make_network(settings: Settings, *, edge_dim: int, node_dim: int, n_nodes: i
     """The model of the settings with fresh weights, drawn from the run's seed; some hold a row for each node."""
     torch.manual_seed(settings.seed)
     network: Any = models.find(settings.model).network
-    rows = {"n_nodes": n_nodes} if network.transductive else {}
+    rows = {"n_nodes": n_nodes} if network.is_transductive else {}
     return network(settings.model_settings, edge_dim=edge_dim, node_dim=node_dim, **rows)
 
 

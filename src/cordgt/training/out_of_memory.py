@@ -74,7 +74,7 @@ def events_at_once(settings: Settings, model: LinkModel, device: torch.device) -
     None where it works off everything together.
     """
     part = events_a_part(model, settings.training.drawn) if device.type == "cpu" else None
-    return part if part is None or not model.works_apart() else part * torch.get_num_threads()
+    return part if part is None or not model.is_thread_safe() else part * torch.get_num_threads()
 
 
 def what_fits(settings: Settings, task: LinkTask, model: LinkModel) -> str:

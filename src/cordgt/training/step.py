@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from cordgt.machine.threads import alone, keep_threads, side_by_side
 from cordgt.models.attention import drawing_from
-from cordgt.models.base import LinkModel, mapped, moved, tensors
+from cordgt.models.base import LinkModel, list_tensors, map_tensors, to_device
 from cordgt.past import draws
 from cordgt.settings import Settings
 from cordgt.tasks.link import LinkTask
@@ -40,7 +40,7 @@ class Average:
     def of(cls, settings: Settings, model: LinkModel) -> Average | None:
         """The average that settings ask for; None where they ask for none, or nothing is trained."""
         kept = settings.training.average
-        return cls(model, kept) if kept and model.trains else None
+        return cls(model, kept) if kept and model.is_trainable else None
 
     @torch.no_grad()
     def add(self, model: LinkModel) -> None:
@@ -89,7 +89,7 @@ def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -
 
 def events_a_part(model: LinkModel, drawn: int) -> int | None:
     """The most events that are worked off together in training on a CPU; None: as many as there are."""
-    return None if model.queries_at_once is None else max(1, 2 * model.queries_at_once // (1 + drawn))
+    return None if model.micro_batch_size is None else max(1, 2 * model.micro_batch_size // (1 + drawn))
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Step:
     ) -> Self:
         """The step that settings ask for, in training as where it is measured."""
         training = settings.training
-        half = task.network_device.type == "cuda" and model.halves and training.precision == "bf16"
+        half = task.network_device.type == "cuda" and model.supports_bf16 and training.precision == "bf16"
         return cls(model, task, optimizer, settings.seed, epoch, half, training.drawn, average, training.pieces)
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
@@ -148,8 +148,8 @@ class Step:
         n_parts = self._n_parts(len(position))
         if n_parts > 1:
             return self._in_parts(position, share, start, n_parts)
-        with alone() if self.device.type == "cpu" and self.model.works_apart() else nullcontext():
-            return self._learn(moved(self.read(position, start), self.device), share)
+        with alone() if self.device.type == "cpu" and self.model.is_thread_safe() else nullcontext():
+            return self._learn(to_device(self.read(position, start), self.device), share)
 
     def _n_parts(self, n: int) -> int:
         """In how many parts ``n`` events are worked off: one on a GPU, and where there is too little to share.
@@ -180,7 +180,7 @@ class Step:
             return loss.detach(), *found
 
         loss = share.new_zeros(())
-        for own, *gradients in side_by_side(learn, read) if self.model.works_apart() else map(learn, read):
+        for own, *gradients in side_by_side(learn, read) if self.model.is_thread_safe() else map(learn, read):
             loss += own
             for q, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
@@ -349,7 +349,7 @@ class FedStep:
         return _pinned(read) if self.step.device.type == "cuda" else read
 
     def _fill(self, read: Any) -> None:
-        for place, tensor in zip(tensors(self.batch), tensors(read), strict=True):
+        for place, tensor in zip(list_tensors(self.batch), list_tensors(read), strict=True):
             if place.shape != tensor.shape:
                 raise ValueError(f"a batch has another shape than the first: {tensor.shape}, not {place.shape}")
             place.copy_(tensor, non_blocking=True)
@@ -389,12 +389,12 @@ def _recorded(step: Step, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 def _copied(read: Any, device: torch.device) -> Any:
     """A batch of its own on a device, to be filled again and again."""
-    return mapped(read, lambda x: x.to(device, copy=True))
+    return map_tensors(read, lambda x: x.to(device, copy=True))
 
 
 def _pinned(read: Any) -> Any:
     """A batch in memory from which a GPU copies by itself."""
-    return mapped(read, lambda x: x.contiguous().pin_memory())
+    return map_tensors(read, lambda x: x.contiguous().pin_memory())
 
 
 def dropout_generator(device: torch.device) -> torch.Generator:
