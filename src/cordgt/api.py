@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import torch
 
 from cordgt import __version__
-from cordgt.errors import DataError, RunError, SettingError, check_choice, nearest
+from cordgt.errors import DataError, RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.machine import processes
 from cordgt.machine.processes import Group
@@ -30,7 +30,7 @@ from cordgt.report.asked import AT_MOST
 from cordgt.report.look import Look, look_at
 from cordgt.report.one import FILE, write_report
 from cordgt.run import RunFolder, Start, Unwritten, fingerprint, ids_fingerprint, is_same_data
-from cordgt.settings import Settings, known_keys, make
+from cordgt.settings import Settings, known_keys, make, unknown_setting
 from cordgt.store.folder import open_store
 from cordgt.tasks.link import MEASURED_BY, PARTS, LinkTask, history_of, split_of
 from cordgt.tasks.protocol import Protocol
@@ -227,13 +227,15 @@ class Run:
 
     def _evaluation_protocol(self, changes: dict[str, Any]) -> Protocol:
         wanted = {
-            ("eval_batch" if key == "batch_size" else key): value for key, value in changes.items() if value is not None
+            ("eval_batch_size" if key == "batch_size" else key): value
+            for key, value in changes.items()
+            if value is not None
         }
         fixed = [key for key in wanted if key not in EVALUATION_KEYS]
         if fixed:
             if fixed[0] not in known_keys():
-                raise SettingError(f"There is no setting '{fixed[0]}'.{nearest(fixed[0], known_keys())}")
-            allowed = ", ".join(("batch_size", *(k for k in EVALUATION_KEYS if k != "eval_batch")))
+                raise SettingError(f"evaluate: {unknown_setting(fixed[0])}")
+            allowed = ", ".join(("batch_size", *(k for k in EVALUATION_KEYS if k != "eval_batch_size")))
             raise SettingError(f"'{fixed[0]}' is fixed by the training. An evaluation can change: {allowed}.")
         made = make(self.settings.model, vars(self.settings.protocol) | wanted)
         return made.protocol

@@ -85,7 +85,7 @@ def on_same_data(a: LinkTask, b: LinkTask) -> bool:
 
 
 def protocol_differences(a: Protocol, b: Protocol) -> list[str]:
-    """What two protocols have otherwise, as in ``eval_batch (30 and 200)``; empty where they are the same."""
+    """What two protocols have otherwise, as in ``eval_batch_size (30 and 200)``; empty where they are the same."""
     theirs = vars(b)
     return [f"{key} ({value} and {theirs[key]})" for key, value in vars(a).items() if theirs[key] != value]
 

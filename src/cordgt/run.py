@@ -38,10 +38,9 @@ from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.stream import EventStream
 from cordgt.files import exclusive, names_beside, write_bytes
 from cordgt.models import MODELS
-from cordgt.settings import Settings, from_toml, toml_lines
+from cordgt.settings import FORMAT, Settings, from_toml, toml_lines, upgrade_keys
 from cordgt.store.folder import is_store, open_store
 
-FORMAT = 1  # of the folder; raised when an older program could not read a newer one
 STORE_FILE = "events.json"
 # What `create` writes before config.toml.
 BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
@@ -204,10 +203,10 @@ class RunFolder:
             raise RunError(
                 f"{self.path} holds a classifier of nodes; pairs are asked of its encoder, {given.get('encoder')}."
             )
-        if given.get("format") != FORMAT:
+        if given.get("format") not in range(1, FORMAT + 1):
             raise RunError(
-                f"{path} has format {given.get('format')}, and this version reads format {FORMAT}: use the version of "
-                "cordgt that wrote it."
+                f"{path} has format {given.get('format')}, and this version reads formats 1 to {FORMAT}: use the "
+                "version of cordgt that wrote it."
             )
         return given
 
@@ -228,6 +227,8 @@ class RunFolder:
         missing = [key for key in FIGURES if not isinstance(found, dict) or key not in found]
         if missing:
             raise RunError(f"{path} is damaged: it does not say '{missing[0]}'.")
+        if isinstance(found.get("protocol"), dict):
+            found["protocol"] = upgrade_keys(found["protocol"])  # v0.1 wrote other names
         return found
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:

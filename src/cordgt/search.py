@@ -37,7 +37,7 @@ class Trial:
     """A combination, and how it did on validation data (transductive, its best epoch)."""
 
     settings: dict[str, Any]
-    judge: str  # "ap" or "mrr"
+    monitor: str  # metric that selects the epoch: "ap" or "mrr"
     figure: float  # the best of that kind
     best_epoch: int
     epochs: int
@@ -126,7 +126,7 @@ def _try(
     seconds = progress.train_seconds / max(progress.epoch, 1)
     return Trial(
         changes,
-        settings.training.judge,
+        settings.training.monitor,
         progress.best_figure,
         progress.best_epoch,
         progress.epoch,
@@ -144,5 +144,5 @@ def _changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
 
 
 def _name(changes: Mapping[str, Any]) -> str:
-    """The folder of a combination: ``walks-16_walk_length-2``."""
+    """The folder of a combination: ``num_walks-16_walk_length-2``."""
     return "_".join(f"{key}-{value}" for key, value in changes.items())

@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses in, TOML out, and an error with the nearest name for anything unknown."""
+"""Settings as frozen dataclasses: checked values, read from and written to TOML. An unknown key is an error."""
 
 from __future__ import annotations
 
@@ -16,55 +16,78 @@ from cordgt.errors import SettingError, check_choice, nearest
 from cordgt.models.parts import check_from_zero, check_sizes
 from cordgt.tasks.protocol import Protocol
 
+FORMAT = 2  # of config.toml and of the run folder; 1: written by v0.1, with the old names below
+
+# Settings of v0.1 by their new names. Old files are upgraded on reading; a user who gives an old name gets an error.
+RENAMED_SETTINGS = {
+    "drawn": "num_negatives",
+    "judge": "monitor",
+    "average": "ema_decay",
+    "tolerance": "min_delta",
+    "pieces": "micro_batches",
+    "train_part": "train_ratio",
+    "validation_part": "val_ratio",
+    "eval_batch": "eval_batch_size",
+    "neighbours": "num_neighbors",
+    "walks": "num_walks",
+    "length": "max_seq_len",
+    "patch": "patch_size",
+    "rows": "num_embeddings",
+    "slots": "slot_features",
+    "pairs": "pair_features",
+    "never_met": "td_unseen",
+    "absent": "sd_unseen",
+}
+
 
 @dataclass(frozen=True)
 class Training:
-    """The one loop's settings."""
+    """Settings of the training loop, the same for all models."""
 
-    epochs: int = 50  # at most
-    batch_size: int = 100
-    lr: float = 0.001
-    patience: int = 3  # epochs without a better figure on validation data before it stops
-    judge: str = "ap"  # that figure: "ap", or "mrr" where ranking asks for ranks
-    tolerance: float = 1e-4  # what counts as better, relative
-    drawn: int = 1  # destinations that a true one is told from in training
-    average: float = 0.0  # above 0: weights are judged and kept as their moving average, this much of it kept a step
-    precision: str = "bf16"  # of matrix products on a GPU: "bf16" in training where a model can, "tf32", "fp32"
-    pieces: int = 0  # of a batch, for the same bits, on CPUs, with one process or with several; 0: as is fastest
-    checkpoint_minutes: float = 10.0  # between checkpoints within an epoch; each epoch ends with one
+    epochs: int = 50  # maximum number of passes over the training events
+    batch_size: int = 100  # events per training step
+    lr: float = 0.001  # learning rate of Adam
+    patience: int = 3  # stop after this many epochs without improvement on validation data
+    monitor: str = "ap"  # validation metric that selects the epoch: "ap", or "mrr" (needs `ranking`)
+    min_delta: float = 1e-4  # smallest relative improvement that counts
+    num_negatives: int = 1  # random destinations per training event
+    ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
+    precision: str = "bf16"  # of matrix products on a GPU: "bf16" (training only, if supported), "tf32" or "fp32"
+    micro_batches: int = 0  # split each batch; the same bits with any number of processes (CPU). 0: fastest
+    checkpoint_minutes: float = 10.0  # minutes between checkpoints; every epoch also ends with one
 
     def __post_init__(self) -> None:
-        check_sizes(self, "epochs", "batch_size", "patience", "drawn")
-        check_from_zero(self, "tolerance")
+        check_sizes(self, "epochs", "batch_size", "patience", "num_negatives")
+        check_from_zero(self, "min_delta")
         if not 0 < self.lr < float("inf"):
-            raise SettingError(f"lr={self.lr}: the learning rate is above 0.")
-        if not 0 <= self.average < 1:
-            raise SettingError(f"average={self.average}: it lies between 0 and 1, as 0.999 does; 0 is none.")
-        if self.pieces < 0:
-            raise SettingError(f"pieces={self.pieces}: it is a number of parts of a batch, or 0.")
+            raise SettingError(f"lr={self.lr}: the learning rate must be above 0.")
+        if not 0 <= self.ema_decay < 1:
+            raise SettingError(f"ema_decay={self.ema_decay}: use a number from 0 to below 1, such as 0.999; 0 is off.")
+        if self.micro_batches < 0:
+            raise SettingError(f"micro_batches={self.micro_batches}: use a number from 1 up, or 0 for the fastest way.")
         if not self.checkpoint_minutes >= 0:
             raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: it is a number from 0 up.")
         check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))
-        check_choice("judge", self.judge, ("ap", "mrr"))
+        check_choice("monitor", self.monitor, ("ap", "mrr"))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a run is made with."""
+    """All settings of a run."""
 
-    model: str = "cordgt"
-    seed: int = 0
+    model: str = "cordgt"  # name in `cordgt.models.MODELS`
+    seed: int = 0  # of weights, dropout and training negatives
     protocol: Protocol = field(default_factory=Protocol)
     training: Training = field(default_factory=Training)
-    model_settings: Any = field(default_factory=models.find("cordgt").settings)
-    unused: tuple[str, ...] = field(default=(), compare=False)  # keys given that this model has no use for
+    model_settings: Any = field(default_factory=models.find("cordgt").settings)  # the model's own dataclass
+    unused: tuple[str, ...] = field(default=(), compare=False)  # given keys that this model does not have
 
     def __post_init__(self) -> None:
-        if self.training.judge == "mrr" and self.protocol.ranking == "none":
-            raise SettingError("judge=mrr: ranks are needed for it, among so many candidates: add ranking=100, or all.")
+        if self.training.monitor == "mrr" and self.protocol.ranking == "none":
+            raise SettingError("monitor=mrr needs ranks: add ranking=100 (among 100 candidates) or ranking=all.")
 
     def to_toml(self) -> str:
-        """The text of ``config.toml``; `from_toml` reads it back to an equal object."""
+        """Text of ``config.toml``. `from_toml` reads it back to an equal object."""
         parts = [f"model = {toml_value(self.model)}", f"seed = {self.seed}"]
         for title, table in (
             ("protocol", self.protocol),
@@ -76,7 +99,7 @@ class Settings:
 
 
 class Given(NamedTuple):
-    """What a TOML file asks for; None where it says nothing."""
+    """Contents of a TOML file of settings. ``model`` and ``seed`` are None if the file does not set them."""
 
     model: str | None
     seed: int | None
@@ -84,14 +107,18 @@ class Given(NamedTuple):
 
 
 def parse_toml(text: str, where: str) -> Given:
-    """The settings in a file, be it a run's ``config.toml`` or a person's with any part of it; not yet checked."""
+    """Read a run's ``config.toml``, or a user's file with any part of it. Keys and values are not checked yet.
+
+    A file of format 1 has the names of v0.1: its keys are upgraded.
+    """
     try:
         given = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # what is no TOML, numbers too long, and arrays too deep
+    except (ValueError, RecursionError) as error:  # bad TOML, numbers too long, arrays too deep
         raise SettingError(f"{where} is not valid TOML: {str(error).rstrip('.')}.") from None
     model, seed = given.pop("model", None), given.pop("seed", None)
-    for own in ("format", "data", "run"):  # a run's config.toml says more than its settings
-        given.pop(own, None)
+    written_format = given.pop("format", None)
+    for table in ("data", "run"):  # of a run's config.toml; no settings
+        given.pop(table, None)
     keys: dict[str, Any] = {}
     for key, value in given.items():
         if not isinstance(value, dict):
@@ -102,23 +129,30 @@ def parse_toml(text: str, where: str) -> Given:
             raise SettingError(
                 f"{where}: there is no table [{key}].{nearest(key, ('protocol', 'training', 'settings'))}"
             )
-    return Given(None if model is None else str(model), seed, keys)
+    model = None if model is None else str(model)
+    return Given(model, seed, upgrade_keys(keys, model) if written_format == 1 else keys)
+
+
+def upgrade_keys(keys: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
+    """Settings of v0.1 under their new names. Keys that ``model`` itself declares stay as they are."""
+    own = typing.get_type_hints(models.MODELS[model].settings) if model in models.MODELS else {}
+    return {key if key in own else RENAMED_SETTINGS.get(key, key): value for key, value in keys.items()}
 
 
 def from_toml(text: str, where: str) -> Settings:
-    """The inverse of `Settings.to_toml`."""
+    """Inverse of `Settings.to_toml`. ``where`` names the file in errors."""
     given = parse_toml(text, where)
     seed = 0 if given.seed is None else given.seed
     return make("cordgt" if given.model is None else given.model, given.keys, seed=seed, where=where)
 
 
 def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "settings") -> Settings:
-    """Settings of a model from the keys given, each a value or the text of one; the rest as by default.
+    """Build the settings of a model. ``given`` maps keys to values or their text; other keys get their defaults.
 
-    A key that only other models use is kept aside in ``unused``; one that nothing uses is a SettingError.
+    Keys that only other models have are listed in ``unused``. An unknown key is a SettingError.
     """
     if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**63:
-        raise SettingError(f"{where}: seed={_shown(seed)}: it is a whole number of 64 bits.")
+        raise SettingError(f"{where}: seed={_shown(seed)}: use a 64-bit integer.")
     kind = models.find(model)
     tables: dict[str, type[Any]] = {"protocol": Protocol, "training": Training, "model_settings": kind.settings}
     kinds = {name: typing.get_type_hints(table) for name, table in tables.items()}
@@ -133,33 +167,40 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
         elif key in known_keys():
             unused.append(key)
         elif key in ("model", "seed"):
-            raise SettingError(f"{where}: '{key}' is not set like the others; give it with --{key}.")
+            raise SettingError(f"{where}: '{key}' has an option of its own; use --{key}.")
         else:
-            raise SettingError(f"{where}: there is no setting '{key}'.{nearest(key, known_keys())}")
+            raise SettingError(f"{where}: {unknown_setting(key)}")
     chosen["training"] = kind.training | chosen["training"]
     made = {name: table(**chosen[name]) for name, table in tables.items()}
     return Settings(model=model, seed=seed, unused=tuple(unused), **made)
 
 
+def unknown_setting(key: str) -> str:
+    """Error text for a key that is no setting: its new name, or the nearest known one."""
+    if key in RENAMED_SETTINGS:
+        return f"the setting '{key}' is now called '{RENAMED_SETTINGS[key]}'."
+    return f"there is no setting '{key}'.{nearest(key, known_keys())}"
+
+
 def known_keys() -> list[str]:
-    """Every key that some model or the loop takes."""
+    """Every key of the protocol, the training loop or any model."""
     tables = [Protocol, Training, *(kind.settings for kind in models.MODELS.values())]
     return list(dict.fromkeys(name for table in tables for name in typing.get_type_hints(table)))
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, str]:
-    """``["fanout=32,1"]`` to ``{"fanout": "32,1"}``."""
+    """Split the values of ``--set``: ``["fanout=32,1"]`` becomes ``{"fanout": "32,1"}``."""
     given = {}
     for text in assignments:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise SettingError(f"--set {text}: it is written KEY=VALUE, for example --set epochs=10.")
+            raise SettingError(f"--set {text}: write KEY=VALUE, for example --set epochs=10.")
         given[key.strip()] = value.strip()
     return given
 
 
 def read_config(path: Path) -> Given:
-    """A person's ``--config`` file."""
+    """Read the file given with ``--config``."""
     try:
         return parse_toml(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -167,7 +208,7 @@ def read_config(path: Path) -> Given:
 
 
 def convert(key: str, value: Any, kind: Any) -> Any:
-    """``value``, or the text of one, as the type of the setting."""
+    """Convert ``value``, or its text, to the type ``kind`` of the setting. SettingError if that fails."""
     try:
         if kind is bool:
             return _to_bool(value)
@@ -190,12 +231,12 @@ def convert(key: str, value: Any, kind: Any) -> Any:
 
 
 def written(value: Any) -> str:
-    """A setting's value as --set takes it: ``20,1`` for several numbers."""
+    """Format a value as ``--set`` takes it, e.g. ``20,1`` for a tuple."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _shown(value: Any) -> str:
-    """A value as it was given, for messages, unless it is endless."""
+    """Format a value for an error message; long ones are cut at 500 characters."""
     try:
         text = str(value)
     except ValueError:  # an integer of thousands of digits
@@ -222,18 +263,18 @@ def _to_int(value: Any) -> int:
 
 
 def toml_lines(values: Mapping[str, Any]) -> list[str]:
-    """Keys and values as the lines of a TOML table."""
+    """Lines of a TOML table."""
     return [f"{key} = {toml_value(value)}" for key, value in values.items()]
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML has it: text, numbers, and lists and dictionaries of these."""
+    """Format text, a number, or a list or dictionary of these as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
         return "{" + ", ".join(toml_lines(value)) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_value, value)) + "]"
-    if isinstance(value, str):  # as in JSON, but for what TOML wants otherwise: no halves of a character, no bare DEL
+    if isinstance(value, str):  # JSON strings are TOML strings, except for DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value)

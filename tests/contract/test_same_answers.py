@@ -105,7 +105,9 @@ def test_batch_size_changes_nothing_under_the_event_rule(case: Case, features: b
     """Trees, negatives and distances exactly; scores within 1e-5, AP within 1e-4."""
     world = random_world(12, 200, features=features)
     network = case.network(world)
-    tasks = [LinkTask.prepare(world.stream, Protocol(eval_batch=size), seed=5, device=CPU) for size in (30, 7, 1, 200)]
+    tasks = [
+        LinkTask.prepare(world.stream, Protocol(eval_batch_size=size), seed=5, device=CPU) for size in (30, 7, 1, 200)
+    ]
     for part in PARTS:
         for setting in SETTINGS:
             asked = [task.evaluation_queries(part, setting) for task in tasks]

@@ -39,16 +39,16 @@ SMALL = {
     "fanout": (3, 2),
     "td_dim": 8,
     "sd_dim": 10,
-    "neighbours": 3,
+    "num_neighbors": 3,
     "time_dim": 6,
     "time_gap": 5,
-    "length": 6,
+    "max_seq_len": 6,
     "channel_dim": 4,
-    "walks": 4,
+    "num_walks": 4,
     "walk_length": 3,
     "position_dim": 6,
     "time_scale": 0.1,
-    "rows": 9,
+    "num_embeddings": 9,
     "memory_dim": 8,
     "block": 5,
 }
@@ -57,9 +57,9 @@ TWISTS: tuple[dict[str, Any], ...] = (
     {},
     {"mask": True, "sampling": "recent"},
     {"stpe": "u", "head": "linear", "mask": True},
-    {"patch": 3},
-    {"slots": False},
-    {"pairs": False},
+    {"patch_size": 3},
+    {"slot_features": False},
+    {"pair_features": False},
 )
 
 

@@ -43,7 +43,7 @@ def test_predict_on_test_queries_gives_what_evaluate_gave(tmp_path: Path, traine
         pairs = pairs_file(tmp_path / f"{candidate}.csv", *rows)
         scores.append(np.array([float(row["score"]) for row in works("predict", trained.run, "--pairs", pairs).rows]))
     assert all(((score > 0) & (score < 1)).all() for score in scores)
-    figures = link_metrics(*scores, run.settings.protocol.eval_batch)
+    figures = link_metrics(*scores, run.settings.protocol.eval_batch_size)
     told = works("evaluate", trained.run, "--json").json["test"][setting]
     assert figures["events"] == told["events"]
     for name in ("ap", "auc", "ap_batch", "auc_batch"):
@@ -361,7 +361,7 @@ def test_evaluate_under_other_rules(trained: Trained) -> None:
     for visibility in ("event", "paper", "batch"):
         found = works("evaluate", trained.run, "--visibility", visibility, "--set", "batch_size=200", "--json").json
         assert found["protocol"]["visibility"] == visibility
-        assert found["protocol"]["eval_batch"] == 200
+        assert found["protocol"]["eval_batch_size"] == 200
         assert found["test"]["transductive"]["events"] == own["test"]["transductive"]["events"]
         if visibility == "event":
             assert found["test"]["transductive"]["ap"] == pytest.approx(own["test"]["transductive"]["ap"], abs=1e-4)

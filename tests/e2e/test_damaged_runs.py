@@ -87,7 +87,7 @@ def edit(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "saying"),
     [
-        ("format = 1", "format = 9", ["format 9", "reads format 1"]),
+        ("format = 2", "format = 9", ["format 9", "reads formats 1 to 2"]),
         ("[data]", "[dta]", ["no table [dta]"]),
         ("hidden = 4", "hiden = 4", ["no setting 'hiden'", "Did you mean 'hidden'?"]),
         ("hidden = 4", "hidden = 6", ["model.safetensors", "do not fit"]),
@@ -200,6 +200,6 @@ def test_a_protocol_that_was_edited(copy: Path) -> None:
     """With another split its test could hold what it was trained on."""
     config = copy / "config.toml"
     text = config.read_text(encoding="utf-8")
-    assert "train_part = 0.7\n" in text
-    config.write_text(text.replace("train_part = 0.7\n", "train_part = 0.3\n"), encoding="utf-8")
-    every_command_refuses(copy, "is damaged", "train_part=0.3", "trained with 0.7")
+    assert "train_ratio = 0.7\n" in text
+    config.write_text(text.replace("train_ratio = 0.7\n", "train_ratio = 0.3\n"), encoding="utf-8")
+    every_command_refuses(copy, "is damaged", "train_ratio=0.3", "trained with 0.7")

@@ -68,11 +68,13 @@ def test_models_and_their_settings() -> None:
     rows = {row["model"]: row for row in works("models", "--json").json}
     assert {"cordgt", "edgebank"} <= set(rows)
     assert "fanout=20,1" in rows["cordgt"]["settings"]
-    for key in "fanout alpha beta hidden heads layers dropout sampling mask stpe td sd head never_met absent".split():
+    for (
+        key
+    ) in "fanout alpha beta hidden heads layers dropout sampling mask stpe td sd head td_unseen sd_unseen".split():
         assert f"{key}=" in rows["cordgt"]["settings"]
     for name, lr in (("tgn", 0.0001), ("tgat", 0.0001), ("ctdne", 0.01)):  # other than the loop's own
         assert f" lr={lr}" in rows[name]["settings"]
-    assert " lr=" not in rows["cordgt"]["settings"] and "average=0.999" in rows["cordgt_plus"]["settings"]
+    assert " lr=" not in rows["cordgt"]["settings"] and "ema_decay=0.999" in rows["cordgt_plus"]["settings"]
     assert works("models", "cordgt", "--json").json == [rows["cordgt"]]
     assert "Did you mean 'cordgt'" in call("models", "cordgd").err
     told = works("models").err

@@ -18,7 +18,7 @@ from .helpers import fails, process, settings, works
 from .test_survival import ending, hears_ctrl_c, wait_for
 
 # Dropout and all, for a batch in pieces is the same whoever does them.
-LONG = settings(epochs=20, patience=20, tolerance=0, batch_size=20, dropout=0.2, pieces=2)
+LONG = settings(epochs=20, patience=20, min_delta=0, batch_size=20, dropout=0.2, micro_batches=2)
 
 
 @pytest.fixture(scope="module")

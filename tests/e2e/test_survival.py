@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from .helpers import TINY, events, fails, process, settings, works, write_events
 
-LONG = settings(epochs=40, patience=40, tolerance=0, batch_size=20)
+LONG = settings(epochs=40, patience=40, min_delta=0, batch_size=20)
 KILLS = Path(__file__).parents[1] / "survival" / "kills.py"
 
 

@@ -497,6 +497,6 @@ def test_features_that_a_model_does_not_use(tmp_path: Path) -> None:
     rows = [(*row, k / 7) for k, row in enumerate(events())]
     data = write_rows(tmp_path / "d.csv", rows, header=("src", "dst", "time", "price"))
     for model, silent in (("counts", False), ("tgsrec", False), ("popularity", False), ("jodie", True)):
-        small = settings(epochs=1, hidden=8, heads=2, time_dim=4, memory_dim=4, neighbours=2, layers=1)
+        small = settings(epochs=1, hidden=8, heads=2, time_dim=4, memory_dim=4, num_neighbors=2, layers=1)
         said = works("train", data, "--features", "price", "--model", model, *small, "--out", model)
         assert ("uses no features" in said.err) is not silent

@@ -249,15 +249,15 @@ def split_events(
     how: str,
     mask_nodes: float,
     mask_seed: int,
-    train_part: float,
-    validation_part: float,
+    train_ratio: float,
+    val_ratio: float,
 ) -> Split:
     t = [float(moment - t[0]) for moment in t]  # since the first event, so that a shift of all times changes nothing
 
     def border(part: float) -> float:
         return quantile(t, part) if how == "quantile" else part * t[-1]
 
-    first, second = border(train_part), border(train_part + validation_part)
+    first, second = border(train_ratio), border(train_ratio + val_ratio)
     before = [p for p in range(len(t)) if t[p] <= first]
     validation = [p for p in range(len(t)) if first < t[p] <= second]
     test = [p for p in range(len(t)) if t[p] > second]
@@ -482,7 +482,7 @@ class Evaluation:
     def questions(self, part: str, setting: str) -> list[Question]:
         history, rules, seed = self.history, self.rules, self.rules.eval_seed
         positions, pool = self.asked(part, setting)
-        batches = [positions[i : i + rules.eval_batch] for i in range(0, len(positions), rules.eval_batch)]
+        batches = [positions[i : i + rules.eval_batch_size] for i in range(0, len(positions), rules.eval_batch_size)]
         first_after_training = self.split.validation[0]
         found = []
         for b, batch in enumerate(batches):
@@ -525,7 +525,7 @@ class Evaluation:
             neg.append(score(*q.negative))
             at_random += q.at_random
             ranks.append(mean_rank(pos[-1], [score(u, w) for w in q.candidates]))
-        found = link_metrics(pos, neg, self.rules.eval_batch)
+        found = link_metrics(pos, neg, self.rules.eval_batch_size)
         if self.rules.negatives != "random":
             found["random_negatives"] = at_random
         if self.rules.ranking != "none":

@@ -33,13 +33,13 @@ PURE = ("random", "historical", "inductive")
 protocols = st.builds(
     Protocol,
     visibility=st.sampled_from(VISIBILITIES),
-    train_part=st.sampled_from((0.4, 0.6)),
-    validation_part=st.sampled_from((0.2, 0.3)),
+    train_ratio=st.sampled_from((0.4, 0.6)),
+    val_ratio=st.sampled_from((0.2, 0.3)),
     mask_nodes=st.sampled_from((0.0, 0.1, 0.3)),
     mask_seed=st.integers(0, 3),
     negatives=st.sampled_from(NEGATIVES),
     pool=st.sampled_from(("destinations", "nodes")),
-    eval_batch=st.sampled_from((1, 2, 3, 5, 30)),
+    eval_batch_size=st.sampled_from((1, 2, 3, 5, 30)),
     ranking=st.sampled_from(("none", "1", "2", "4", "100", "all")),
     eval_seed=st.integers(0, 2**40),
 )
@@ -87,7 +87,7 @@ def slowly(task: LinkTask) -> slow.Evaluation:
     src, dst, elapsed = stream.src.tolist(), stream.dst.tolist(), (stream.t - stream.t[0]).astype(float).tolist()
     split = slow.split_events(
         src, dst, elapsed, stream.n_nodes, protocol.split, protocol.mask_nodes, protocol.mask_seed,
-        protocol.train_part, protocol.validation_part,
+        protocol.train_ratio, protocol.val_ratio,
     )  # fmt: skip
     return slow.Evaluation(slow.History(src, dst, elapsed, [True] * len(src)), stream.n_nodes, split, protocol, TAG)
 
@@ -189,7 +189,7 @@ def test_other_true_destinations_do_not_compete_by_hand() -> None:
     four. 3 knows 0 alone. The two events with 4 are alone at their times: 1, 2 and 3 compete, known before either, and
     0 is as unknown as 4 is the first time.
     """
-    task = prepare(TIED, Protocol(mask_nodes=0, train_part=0.3, validation_part=0.5, ranking="all"))
+    task = prepare(TIED, Protocol(mask_nodes=0, train_ratio=0.3, val_ratio=0.5, ranking="all"))
     assert task.split.validation.tolist() == [3, 4, 5, 6, 7] and task.split.test.tolist() == [8]
     assert rank(edgebank(), task, "validation", "transductive").tolist() == [4.5, 2, 2, 3, 1]
     assert rank(edgebank(), task, "test", "transductive").tolist() == [2.5]
@@ -201,11 +201,11 @@ def test_batches_count_from_the_first_event_of_the_split_by_hand() -> None:
     """Under rule batch, the first of a batch knows all before it and the others no more; training has 7 events."""
     n = 20
     stream = Stream([0] * n, [1 + p % 10 for p in range(n)], list(range(n)), 11, None)
-    task = prepare(stream, Protocol(mask_nodes=0, train_part=0.33, validation_part=0.3, visibility="batch"))
+    task = prepare(stream, Protocol(mask_nodes=0, train_ratio=0.33, val_ratio=0.3, visibility="batch"))
     start, n_asked = int(task.split.validation[0]), len(task.split.validation)
     assert (start, n_asked) == (7, 5)
     for size in (1, 2, 3, 30):
-        asked = replace(task, protocol=replace(task.protocol, eval_batch=size))
+        asked = replace(task, protocol=replace(task.protocol, eval_batch_size=size))
         _, queries = asked.evaluation_queries("validation", "transductive")
         assert queries.pair_cut.tolist() == [start + i // size * size for i in range(n_asked)]
         assert queries.cut.equal(queries.pair_cut)
@@ -219,7 +219,7 @@ def test_batches_count_from_the_first_event_of_the_split_by_hand() -> None:
 @given(task=tasks(visibility="event", ranking="3"), size=st.integers(1, 40))
 def test_negatives_do_not_depend_on_the_batch_size(negatives: str, task: LinkTask, size: int) -> None:
     one = replace(task, protocol=replace(task.protocol, negatives=negatives))
-    two = replace(task, protocol=replace(one.protocol, eval_batch=size))
+    two = replace(task, protocol=replace(one.protocol, eval_batch_size=size))
     for part in PARTS:
         for setting in SETTINGS:
             (positions, a), (again, b) = (x.evaluation_queries(part, setting) for x in (one, two))
@@ -281,7 +281,7 @@ def test_a_window_by_hand() -> None:
     """0 met 1 at 0, 2 at 60, 3 at 90 of 100: what half, 40 % and a hundredth of the time gone by still hold."""
     t = [0, 60, 90, 95, 98, 100, 100]
     stream = Stream([0, 0, 0, 4, 4, 0, 0], [1, 2, 3, 5, 6, 1, 2], t, 7, None)
-    task = prepare(stream, Protocol(mask_nodes=0, train_part=0.5, validation_part=0.3, ranking="all"))
+    task = prepare(stream, Protocol(mask_nodes=0, train_ratio=0.5, val_ratio=0.3, ranking="all"))
     assert task.split.test.tolist() == [5, 6]
     asked = task.evaluation_queries("test", "transductive")[1]
     everyone = replace(asked, dst=torch.tensor([[1, 2, 3, 5]] * 2))
@@ -324,7 +324,7 @@ def test_published_edgebank(data_folder: Path) -> None:
     Its test MRR is 0.495; and the same events counted with sets of whom each source met give our figure to the digit.
     """
     stream = wikipedia(data_folder)
-    protocol = Protocol(mask_nodes=0, visibility="batch", eval_batch=200, ranking="all")
+    protocol = Protocol(mask_nodes=0, visibility="batch", eval_batch_size=200, ranking="all")
     task = prepare(stream, protocol)
     got = evaluate(edgebank(), task, "test", "transductive")
     assert got["mrr"] == pytest.approx(0.495, abs=0.005)

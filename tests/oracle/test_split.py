@@ -49,7 +49,7 @@ def test_quantiles_by_hand() -> None:
 
 def test_time_range_by_hand() -> None:
     """From 10 to 30, 40 % of the range ends at 18 and 50 % at 20; events on a border belong to the earlier part."""
-    got = split(TEN, how="time", train_part=0.4, validation_part=0.1)
+    got = split(TEN, how="time", train_ratio=0.4, val_ratio=0.1)
     assert got.train.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]  # up to 18
     assert got.validation.tolist() == [8]  # up to 20
     assert got.test.tolist() == [9]
@@ -97,7 +97,7 @@ def test_masks_depend_on_their_seed() -> None:
 )
 def test_split(stream: Stream, how: str, part: tuple[float, float], mask_nodes: float, mask_seed: int) -> None:
     expected = slow.split_events(stream.src, stream.dst, stream.t, stream.n_nodes, how, mask_nodes, mask_seed, *part)
-    asked = {"train_part": part[0], "validation_part": part[1]}
+    asked = {"train_ratio": part[0], "val_ratio": part[1]}
     if not (expected.train and expected.validation and expected.test):
         with pytest.raises(DataError):
             split(stream, how, mask_nodes, mask_seed, **asked)

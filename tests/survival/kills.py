@@ -36,8 +36,8 @@ SOON = 10.0  # seconds for the processes of a training to notice that one was ki
 AIMS = ("anything", "training", "validation", "writing state")  # in turn
 SETTINGS = {
     "fanout": "3,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 8, "sd_dim": 8, "dropout": 0.2,
-    "epochs": 4, "patience": 4, "tolerance": 0, "batch_size": 25, "lr": 0.01,
-    "pieces": 4,  # the same bits with any number of processes
+    "epochs": 4, "patience": 4, "min_delta": 0, "batch_size": 25, "lr": 0.01,
+    "micro_batches": 4,  # the same bits with any number of processes
     "checkpoint_minutes": 0.0005,  # every 30 ms, so that epochs are cut in two as well
 }  # fmt: skip
 

@@ -26,9 +26,9 @@ from cordgt.training.network import make_network
 
 CPU = torch.device("cpu")
 SMALL = {
-    "fanout": (4, 2), "hidden": 8, "heads": 2, "layers": 1, "td_dim": 6, "sd_dim": 4, "neighbours": 4, "time_dim": 4,
-    "length": 8, "channel_dim": 4, "walks": 4, "walk_length": 2, "position_dim": 6, "rows": 64, "memory_dim": 4,
-    "block": 20,
+    "fanout": (4, 2), "hidden": 8, "heads": 2, "layers": 1, "td_dim": 6, "sd_dim": 4, "num_neighbors": 4, "time_dim": 4,
+    "max_seq_len": 8, "channel_dim": 4, "num_walks": 4, "walk_length": 2, "position_dim": 6, "num_embeddings": 64,
+    "memory_dim": 4, "block": 20,
 }  # fmt: skip
 
 
@@ -258,7 +258,7 @@ class BatchTask(LinkTask):
 
     def evaluation_queries(self, part: str, setting: str) -> tuple[np.ndarray, Queries]:
         positions, queries = super().evaluation_queries(part, setting)
-        size = self.protocol.eval_batch
+        size = self.protocol.eval_batch_size
         last = (torch.arange(len(positions)) // size * size + size - 1).clamp_max(len(positions) - 1)
         return positions, replace(queries, cut=queries.cut[last], pair_cut=queries.pair_cut[last])
 

@@ -132,11 +132,11 @@ def test_a_table_and_sentences(found: dict[str, Any]) -> None:
 
 def test_what_is_measured_is_the_step_that_settings_ask_for() -> None:
     """Its candidates and its average, in the step, in its parts, and where processes share it."""
-    asked = replace(place(), settings=make("cordgt", SMALL | {"drawn": 3, "average": 0.9}))
+    asked = replace(place(), settings=make("cordgt", SMALL | {"num_negatives": 3, "ema_decay": 0.9}))
     assert queries_of(asked).dst.shape == (20, 4)
     step = shared.shared_step(asked, Group(1, 2))
-    assert (step.drawn, step.task.group) == (3, Group(1, 2))
-    assert step.average is not None and step.average.kept == 0.9
+    assert (step.num_negatives, step.task.group) == (3, Group(1, 2))
+    assert step.ema is not None and step.ema.decay == 0.9
 
 
 def test_a_network_that_knows_nodes_by_number_has_all_of_them() -> None:

@@ -116,7 +116,7 @@ def test_usual_seeds_and_models() -> None:
 
 def test_a_part_of_a_dataset_is_trained_with_the_settings_of_the_whole() -> None:
     cells = {cell.model: cell for cell in beyond_cells(Asked(["lastfm_prefix"], ["cordgt_plus", "dygformer"], [0]))}
-    assert cells["dygformer"].variant == "length-512_patch-16"
+    assert cells["dygformer"].variant == "max_seq_len-512_patch_size-16"
     assert cells["cordgt_plus"].variant == "default"
 
 
@@ -126,10 +126,10 @@ def test_harder_questions_are_those_of_evaluate(tmp_path: Path, on_few: EventStr
     found, run = store.read(cell), api.Run.load(store.run_folder(cell))
     assert found is not None
     assert store.read(cell.of_kind("link")) is not None
-    plain = run.evaluate(part="test", eval_batch=200, ranking=RANKED)
+    plain = run.evaluate(part="test", eval_batch_size=200, ranking=RANKED)
     assert found["figures"]["test"] == plain["test"]
     for kind in ("historical", "inductive"):
-        again = run.evaluate(part="test", eval_batch=200, negatives=kind)
+        again = run.evaluate(part="test", eval_batch_size=200, negatives=kind)
         assert found["figures"][kind]["test"] == again["test"]
         assert found["figures"][kind]["floors"] == {k: v["test"] for k, v in again["floors"].items()}
 
@@ -180,7 +180,7 @@ def test_all_are_ranked_once_at_the_end(tmp_path: Path, on_few: EventStream) -> 
 
 
 def test_cells_of_the_ranking() -> None:
-    cells = ranking_cells(Asked(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1], {"drawn": "5"}))
+    cells = ranking_cells(Asked(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1], {"num_negatives": "5"}))
     assert [(cell.model, cell.seed) for cell in cells] == [
         ("edgebank", 0),
         ("cordgt_plus", 0),
@@ -190,14 +190,14 @@ def test_cells_of_the_ranking() -> None:
     ]
     for cell in cells:
         protocol = cell.settings.protocol
-        assert (protocol.mask_nodes, protocol.visibility, protocol.eval_batch, protocol.ranking) == (
+        assert (protocol.mask_nodes, protocol.visibility, protocol.eval_batch_size, protocol.ranking) == (
             0.0,
             "batch" if cell.model == "edgebank" else "event",
             200,
             "100",
         )
-    assert cells[1].settings.training.drawn == 5  # --set before what is usual for a model
-    assert flat(cells[1].settings).items() >= (TRAINED["cordgt_plus"] | {"drawn": 5}).items()
+    assert cells[1].settings.training.num_negatives == 5  # --set before what is usual for a model
+    assert flat(cells[1].settings).items() >= (TRAINED["cordgt_plus"] | {"num_negatives": 5}).items()
 
 
 def test_ours_stand_among_the_leaderboard(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_ours_stand_among_the_leaderboard(tmp_path: Path) -> None:
     assert names.index("**EdgeBank here**") == names.index("EdgeBank, unlimited") + 1
     assert report.records[0]["test_mrr"] == 0.827
     assert any("tgbl-wiki-v2" in note for note in report.notes)
-    assert any("Rules: `mask_nodes=0.0`, `eval_batch=200`." in note for note in report.notes)
+    assert any("Rules: `mask_nodes=0.0`, `eval_batch_size=200`." in note for note in report.notes)
     assert any("CorDGT+ was trained and its epoch chosen with `ranking=100`" in note for note in report.notes)
 
 
@@ -226,10 +226,10 @@ def test_the_parts_of_cordgt_plus(tmp_path: Path) -> None:
     assert [cell.variant for cell in cells] == [
         "default",
         "sampling-uniform",
-        "slots-false",
-        "pairs-false",
-        "pairs-false_slots-false",
-        "average-0.0",
+        "slot_features-false",
+        "pair_features-false",
+        "pair_features-false_slot_features-false",
+        "ema_decay-0.0",
     ]
     for k, cell in enumerate(cells):
         figures = {s: {"ap": 0.9 - k / 100} for s in ("transductive", "inductive")}

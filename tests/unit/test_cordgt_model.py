@@ -23,7 +23,7 @@ from cordgt.past.index import TemporalIndex
 
 EDGE_DIM, NODE_DIM = 3, 2
 SMALL = CordgtSettings(
-    fanout=(3, 2), hidden=8, heads=2, layers=2, td_dim=6, sd_dim=10, alpha=1.0, beta=2.0, never_met=1.0
+    fanout=(3, 2), hidden=8, heads=2, layers=2, td_dim=6, sd_dim=10, alpha=1.0, beta=2.0, td_unseen=1.0
 )
 fanouts = st.sampled_from(((1,), (4,), (3, 2), (2, 3), (1, 1), (2, 1, 3), (3, 2, 1)))
 
@@ -575,7 +575,7 @@ def test_alpha_weighs_intensity_and_beta_recency() -> None:
 def test_never_met_and_absent_are_settings() -> None:
     history = some_history(16)
     queries = some_queries(history, 16, n=30, candidates=1)
-    model = network(with_settings(never_met=3.0, absent=4, alpha=2.0, beta=5.0), history)
+    model = network(with_settings(td_unseen=3.0, sd_unseen=4, alpha=2.0, beta=5.0), history)
     batch = model.reader.pairs(history, queries)
     _, dst = sides(batch)
     assert model.reader.scale.absent == 2 + 4
@@ -626,12 +626,12 @@ def test_dropout_is_for_training_alone() -> None:
         ({"hidden": 0}, "hidden=0"),
         ({"heads": 0}, "heads=0"),
         ({"layers": -1}, "layers=-1"),
-        ({"absent": 0}, "absent=0"),
+        ({"sd_unseen": 0}, "sd_unseen=0"),
         ({"td_dim": 7}, "td_dim=7"),
         ({"sd_dim": 0}, "sd_dim=0"),
         ({"alpha": -1.0}, "alpha=-1"),
         ({"beta": math.inf}, "beta=inf"),
-        ({"never_met": math.nan}, "never_met=nan"),
+        ({"td_unseen": math.nan}, "td_unseen=nan"),
         ({"dropout": 1.0}, "dropout=1"),
         ({"dropout": -0.1}, "dropout=-0.1"),
     ],

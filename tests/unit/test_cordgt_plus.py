@@ -28,7 +28,11 @@ def test_a_run_with_its_report(tmp_path: Path, head: str) -> None:
     assert len(run.recommend(source, top=3)) == 3
 
 
-@pytest.mark.parametrize("part", [{}, {"slots": False}, {"pairs": False}, {"slots": False, "pairs": False}], ids=str)
+@pytest.mark.parametrize(
+    "part",
+    [{}, {"slot_features": False}, {"pair_features": False}, {"slot_features": False, "pair_features": False}],
+    ids=str,
+)
 @pytest.mark.parametrize("head", ["mlp", "linear"])
 def test_every_weight_is_learnt(part: dict[str, bool], head: str) -> None:
     stream = synthetic_stream(nodes=40, events=400, seed=1).stream
@@ -36,7 +40,7 @@ def test_every_weight_is_learnt(part: dict[str, bool], head: str) -> None:
     task = LinkTask.prepare(stream, settings.protocol, seed=0, device=CPU)
     network = network_for(settings, stream)
     position = torch.from_numpy(task.split.train[-20:])
-    queries = task.queries(position, position[:1].expand(20), task.pools.train, seed=0, epoch=1, drawn=3)
+    queries = task.queries(position, position[:1].expand(20), task.pools.train, seed=0, epoch=1, num_negatives=3)
     batch = network.read(task.training, queries)
     assert network(batch).shape == (20, 4)
     network.losses(batch).mean().backward()
@@ -50,7 +54,7 @@ def test_the_ranking_loss_is_of_the_true_one_among_all() -> None:
     task = LinkTask.prepare(stream, settings.protocol, seed=0, device=CPU)
     network = network_for(settings, stream).eval()
     position = torch.from_numpy(task.split.train[-5:])
-    queries = task.queries(position, position[:1].expand(5), task.pools.train, seed=0, epoch=1, drawn=6)
+    queries = task.queries(position, position[:1].expand(5), task.pools.train, seed=0, epoch=1, num_negatives=6)
     batch = network.read(task.training, queries)
     logits = network(batch)
     expected = logits.exp().sum(1).log() - logits[:, 0]

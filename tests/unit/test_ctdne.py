@@ -26,7 +26,7 @@ from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.training import loop
 from cordgt.training.network import network_for
 
-SMALL: dict[str, Any] = {"dim": 6, "walks": 3, "walk_length": 5, "window": 2}
+SMALL: dict[str, Any] = {"dim": 6, "num_walks": 3, "walk_length": 5, "window": 2}
 ENDS = np.random.default_rng(4).integers(0, 9, (2, 60))
 TIMES = np.random.default_rng(5).choice([0, 1, 2], 60).cumsum().astype(np.float64)
 
@@ -73,7 +73,7 @@ def test_walks_go_forward_in_time(start: str) -> None:
 def test_a_walk_ends_where_nothing_later_happens() -> None:
     """0 met 1, then 1 met 2; at the same time 2 met 3: too late for a walk that comes with the event before."""
     line = TemporalIndex.build(np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([0.0, 1.0, 1.0]), 4)
-    walks = Walks(line, 3, CtdneSettings(**(SMALL | {"walks": 200})), seed=0)
+    walks = Walks(line, 3, CtdneSettings(**(SMALL | {"num_walks": 200})), seed=0)
     found = {tuple(w for w in walk if w >= 0) for walk in np.concatenate(list(walks.chunks())).tolist()}
     assert found == {(0, 1, 2), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)}
 
@@ -157,7 +157,7 @@ def test_who_meets_often_ends_up_near() -> None:
     rng.shuffle(circle)
     ends = rng.integers(0, 6, (2, 800)) + 6 * circle
     made = TemporalIndex.build(ends[0], ends[1], np.arange(800.0), 12)
-    settings = CtdneSettings(dim=16, walks=60, walk_length=20, window=5)
+    settings = CtdneSettings(dim=16, num_walks=60, walk_length=20, window=5)
     vectors, met = learn_vectors(Walks(made, 800, settings, seed=0), settings)
     assert met.all() and abs(np.square(vectors).mean() - 1) < 1e-4
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -10,6 +10,7 @@ import pytest
 from cordgt.datasets import by_name
 from cordgt.datasets.twins import TWINS
 from cordgt.errors import DataError
+from cordgt.models.presets import paper_settings
 
 TINY = ",u,i,ts,label,idx\n0,1,2,0.0,0,1\n1,2,3,1.0,0,2\n"
 
@@ -116,19 +117,19 @@ def test_what_is_not_there(elsewhere: Path, data: str, message: str) -> None:
 
 
 def test_settings_of_the_paper() -> None:
-    assert by_name.paper_settings("uci") == {"fanout": (32, 1), "alpha": 0.1, "beta": 1.0}
-    assert by_name.paper_settings("lastfm") == {"fanout": (32, 1), "alpha": 1.0, "beta": 0.1}
-    assert by_name.paper_settings("enron") == {"fanout": (20, 1), "alpha": 1.0, "beta": 10.0}
-    assert by_name.paper_settings("mooc") == {}
-    assert by_name.paper_settings("uci", "tgn") == {"memory_dim": 32}
-    assert by_name.paper_settings("wikipedia", "jodie") == {"memory_dim": 172}
-    assert by_name.paper_settings("uci", "edgebank") == {}
-    assert by_name.paper_settings("enron", "tgsrec") == {"rows": 184}
-    assert by_name.paper_settings("mooc", "tgsrec") == {}
-    assert by_name.paper_settings("mooc", "dygformer") == {"length": 256, "patch": 8}
-    assert by_name.paper_settings("uci", "dygformer") == {"length": 32, "patch": 1}
-    assert by_name.paper_settings("uci", "graphmixer") == {}  # as everywhere: its defaults
-    assert by_name.paper_settings("gowalla_subset") == {}
+    assert paper_settings("uci") == {"fanout": (32, 1), "alpha": 0.1, "beta": 1.0}
+    assert paper_settings("lastfm") == {"fanout": (32, 1), "alpha": 1.0, "beta": 0.1}
+    assert paper_settings("enron") == {"fanout": (20, 1), "alpha": 1.0, "beta": 10.0}
+    assert paper_settings("mooc") == {}
+    assert paper_settings("uci", "tgn") == {"memory_dim": 32}
+    assert paper_settings("wikipedia", "jodie") == {"memory_dim": 172}
+    assert paper_settings("uci", "edgebank") == {}
+    assert paper_settings("enron", "tgsrec") == {"num_embeddings": 184}
+    assert paper_settings("mooc", "tgsrec") == {}
+    assert paper_settings("mooc", "dygformer") == {"max_seq_len": 256, "patch_size": 8}
+    assert paper_settings("uci", "dygformer") == {"max_seq_len": 32, "patch_size": 1}
+    assert paper_settings("uci", "graphmixer") == {}  # as everywhere: its defaults
+    assert paper_settings("gowalla_subset") == {}
 
 
 def test_the_list(elsewhere: Path) -> None:

@@ -148,11 +148,11 @@ def test_a_damaged_cell_is_made_again(tmp_path: Path, content: str) -> None:
 def test_a_cell_of_other_settings_is_not_trusted(tmp_path: Path) -> None:
     store, cell = Store(tmp_path), make_cell("uci", "cordgt", 0)
     settings = flat(cell.settings)
-    store.write(cell, record(cell, 0.9, settings=settings | {"never_met": 1.0}))  # a default of another day
+    store.write(cell, record(cell, 0.9, settings=settings | {"td_unseen": 1.0}))  # a default of another day
     assert store.read(cell) is None
     asked = Asked(["uci"], ["cordgt"], [0])
     assert any("1 cells were made with other settings" in k for k in link_report(asked, store, "ap").notes)
-    without = {k: v for k, v in settings.items() if k != "never_met"}  # made before there was such a setting
+    without = {k: v for k, v in settings.items() if k != "td_unseen"}  # made before there was such a setting
     store.write(cell, record(cell, 0.9, settings=without | {"checkpoint_minutes": 1.0, "gone": 3}))
     assert store.read(cell) is not None
 
@@ -250,13 +250,13 @@ def test_only_what_is_known_to_be_another_run_is_removed(tmp_path: Path, monkeyp
     folder, told = RunFolder(store.run_folder(cell)), []
     folder.create(make_cell("few", "edgebank", 1).settings, stream)
     found = folder.path / "config.toml"
-    newer = found.read_text().replace("format = 1", "format = 2")
+    newer = found.read_text().replace("format = 2", "format = 3")
     found.write_text(newer)
-    with pytest.raises(RunError, match=r"has format 2.*remove"):
+    with pytest.raises(RunError, match=r"has format 3.*remove"):
         measures.run_cell(cell, store, tell=told.append)
     assert found.read_text() == newer
     assert told == []
-    found.write_text(newer.replace("format = 2", "format = 1"))
+    found.write_text(newer.replace("format = 3", "format = 2"))
     measures.run_cell(cell, store, tell=told.append, keep=True)
     assert [word["what"] for word in told] == ["discards"]
     assert "seed=1, now 0" in told[0]["why"]
@@ -557,4 +557,4 @@ def test_cells_are_plain_json(tmp_path: Path) -> None:
         store.write(cell, record(cell, float("nan")))
     assert store.read(cell) is None
     store.write(cell, record(cell, 0.5))
-    assert json.loads(store.path(cell).read_text())["format"] == 1
+    assert json.loads(store.path(cell).read_text())["format"] == 2

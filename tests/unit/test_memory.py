@@ -37,7 +37,7 @@ from cordgt.training.watching import Silent
 
 CPU = torch.device("cpu")
 KINDS = ("tgn", "dyrep", "jodie")
-SMALL: dict[str, Any] = {"memory_dim": 4, "time_dim": 6, "neighbours": 2, "heads": 2, "block": 3}
+SMALL: dict[str, Any] = {"memory_dim": 4, "time_dim": 6, "num_neighbors": 2, "heads": 2, "block": 3}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -356,7 +356,7 @@ def test_a_stream_too_short_to_be_remembered_is_remarked() -> None:
         ({"memory_dim": 0}, "memory_dim=0"),
         ({"block": 0}, "block=0"),
         ({"heads": 3}, "heads=3"),
-        ({"neighbours": 0}, "neighbours=0"),
+        ({"num_neighbors": 0}, "num_neighbors=0"),
         ({"dropout": 1.0}, r"dropout=1\.0"),
     ],
 )
@@ -450,7 +450,7 @@ def test_another_epoch_begins_with_nothing(kind: str) -> None:
     assert (model.get_training_state()["pending"] == -1).all() and (model.get_training_state()["memory"] == 0).all()
 
 
-TINY: dict[str, Any] = SMALL | {"epochs": 2, "batch_size": 20, "lr": 0.01, "tolerance": 0}
+TINY: dict[str, Any] = SMALL | {"epochs": 2, "batch_size": 20, "lr": 0.01, "min_delta": 0}
 
 
 class StopAfter(Silent):
@@ -466,7 +466,7 @@ class StopAfter(Silent):
 
 
 def fit(kind: str, out: Path, **options: Any) -> Run:
-    known = {k: v for k, v in TINY.items() if kind != "jodie" or k not in ("neighbours", "heads")}
+    known = {k: v for k, v in TINY.items() if kind != "jodie" or k not in ("num_neighbors", "heads")}
     return train(tied_stream(), kind, out=out, device="cpu", **(known | options))
 
 
@@ -494,10 +494,10 @@ def test_checkpoint_without_its_memory(tmp_path: Path) -> None:
         fit("tgn", tmp_path / "run", watcher=StopAfter(2))
     folder = RunFolder(tmp_path / "run")
     tensors, about = folder.read_tensors("state.safetensors")
-    assert {k for k in tensors if k.startswith("carried.")} == {
-        f"carried.{name}" for name in ("position", "memory", "last", "pending", "other")
+    assert {k for k in tensors if k.startswith("extra_state.")} == {
+        f"extra_state.{name}" for name in ("position", "memory", "last", "pending", "other")
     }
-    del tensors["carried.memory"]
+    del tensors["extra_state.memory"]
     folder.write_tensors("state.safetensors", tensors, about)
     with pytest.raises(RunError, match=r"state\.safetensors is damaged"):
         fit("tgn", tmp_path / "run", resume=True)

@@ -67,10 +67,12 @@ def shared(group: Group) -> LinkTask:
     return with_changes(task_of(), group=group)
 
 
-def gradients(group: Group, n: int, *, pieces: int = 0, dropout: float = 0.0) -> tuple[list[torch.Tensor], float]:
+def gradients(
+    group: Group, n: int, *, micro_batches: int = 0, dropout: float = 0.0
+) -> tuple[list[torch.Tensor], float]:
     """Of the model's weights and the loss, after one step on ``n`` events; weights stay as they are."""
     model = make_network(settings(dropout=dropout), edge_dim=0, node_dim=0).train()
-    step = Step(model, shared(group), torch.optim.SGD(model.parameters(), lr=0.0), 3, 1, pieces=pieces)
+    step = Step(model, shared(group), torch.optim.SGD(model.parameters(), lr=0.0), 3, 1, micro_batches=micro_batches)
     torch.manual_seed(5)
     loss = step(torch.from_numpy(task_of().split.train[-n:]), torch.ones(n))
     return [q.grad.clone() for q in model.parameters() if q.grad is not None], float(loss)
@@ -103,19 +105,19 @@ def test_parts_of_a_batch_add_up_to_it(n: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "size"), [(20, 2), (20, 3), (3, 5)])
-def test_pieces_are_the_same_to_the_bit_whoever_does_them(n: int, size: int) -> None:
+def test_micro_batches_give_the_same_bits_in_any_process(n: int, size: int) -> None:
     """Dropout too."""
     one, groups = Listed(), [Listed(rank, size) for rank in range(size)]
     for group in (one, *groups):
-        gradients(group, n, pieces=4, dropout=0.5)
+        gradients(group, n, micro_batches=4, dropout=0.5)
     alone, together = one.given[0], torch.stack([group.given[0] for group in groups]).sum(0)
     assert torch.equal(together, alone)
     assert len(alone) == min(4, n)
     assert not torch.equal(alone[0], alone[1])
 
 
-def test_pieces_are_the_batch() -> None:
-    (expected, loss), (found, other) = gradients(Group(), 20), gradients(Group(), 20, pieces=3)
+def test_micro_batches_add_up_to_the_batch() -> None:
+    (expected, loss), (found, other) = gradients(Group(), 20), gradients(Group(), 20, micro_batches=3)
     for a, b in zip(expected, found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
     assert other == pytest.approx(loss, rel=1e-5)
@@ -173,8 +175,8 @@ def test_ranks_of_parts_are_those_of_one() -> None:
 def test_memory_trains_in_one_process() -> None:
     with pytest.raises(SettingError, match=r"tgn has a memory .* trains in one process"):
         check_may_share(settings("tgn"), Group(0, 2))
-    with pytest.raises(SettingError, match="pieces=2 is not for it"):
-        check_may_share(settings("tgn", pieces=2), Group())
+    with pytest.raises(SettingError, match="micro_batches=2 is not for it"):
+        check_may_share(settings("tgn", micro_batches=2), Group())
     check_may_share(settings("tgat"), Group(0, 2))
 
 

@@ -16,9 +16,9 @@ from cordgt.tasks.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol, cuts
 
 def test_defaults_are_the_decided_ones() -> None:
     p = Protocol()
-    assert (p.visibility, p.split, p.train_part, p.validation_part) == ("event", "quantile", 0.70, 0.15)
+    assert (p.visibility, p.split, p.train_ratio, p.val_ratio) == ("event", "quantile", 0.70, 0.15)
     assert (p.mask_nodes, p.mask_seed, p.negatives, p.pool) == (0.1, 0, "random", "destinations")
-    assert p.eval_batch == 30
+    assert p.eval_batch_size == 30
 
 
 def test_is_frozen() -> None:
@@ -52,11 +52,11 @@ def test_every_rule_has_a_name() -> None:
         ({"mask_nodes": 1.0}, "mask_nodes=1"),
         ({"mask_nodes": -0.1}, "mask_nodes=-0.1"),
         ({"mask_nodes": float("nan")}, "mask_nodes=nan"),
-        ({"train_part": 0.0}, "train_part=0"),
-        ({"validation_part": 0.0}, "validation_part=0"),
-        ({"train_part": 0.9, "validation_part": 0.1}, "leave something for the test"),
-        ({"train_part": float("nan")}, "train_part=nan"),
-        ({"eval_batch": 0}, "eval_batch=0"),
+        ({"train_ratio": 0.0}, "train_ratio=0"),
+        ({"val_ratio": 0.0}, "val_ratio=0"),
+        ({"train_ratio": 0.9, "val_ratio": 0.1}, "leave something for the test"),
+        ({"train_ratio": float("nan")}, "train_ratio=nan"),
+        ({"eval_batch_size": 0}, "eval_batch_size=0"),
     ],
     ids=str,
 )

@@ -227,8 +227,8 @@ def test_surprises_where_no_threshold_means_anything(asked: Asked) -> None:
 @pytest.mark.parametrize(
     ("model", "settings"),
     [
-        ("cordgt_plus", TINY | {"loss": "ranking", "drawn": 3, "judge": "mrr", "ranking": 5}),
-        ("tcl", {"loss": "contrastive", "hidden": 8, "time_dim": 8, "neighbours": 4, "epochs": 1}),
+        ("cordgt_plus", TINY | {"loss": "ranking", "num_negatives": 3, "monitor": "mrr", "ranking": 5}),
+        ("tcl", {"loss": "contrastive", "hidden": 8, "time_dim": 8, "num_neighbors": 4, "epochs": 1}),
     ],
 )
 def test_a_model_that_ranks_is_shown_by_leads(tmp_path: Path, model: str, settings: dict[str, Any]) -> None:
@@ -322,7 +322,7 @@ def test_other_models_are_not_explained(run: Run, asked: Asked) -> None:
 # One of each kind: trees, memory, rows of its own for each node, a rule without parameters.
 @pytest.mark.parametrize("model", ["cordgt", "tgn", "ctdne", "edgebank"])
 def test_every_kind_of_model_gets_a_report(tmp_path: Path, model: str) -> None:
-    small = {"hidden": 8, "heads": 2, "fanout": "3,2", "epochs": 1, "walks": 4, "memory_dim": 8, "dim": 8}
+    small = {"hidden": 8, "heads": 2, "fanout": "3,2", "epochs": 1, "num_walks": 4, "memory_dim": 8, "dim": 8}
     found = train(stream_of(ids=True, name=EVIL), model, out=tmp_path / "run", device="cpu", **small)
     sound = check((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
     words = sound.words

@@ -38,12 +38,12 @@ SMALL: dict[str, Any] = {
     "hidden": 8,
     "heads": 2,
     "time_dim": 6,
-    "neighbours": 3,
-    "length": 4,
+    "num_neighbors": 3,
+    "max_seq_len": 4,
     "channel_dim": 4,
-    "walks": 4,
+    "num_walks": 4,
     "position_dim": 6,
-    "rows": 40,
+    "num_embeddings": 40,
 }
 RIVALS = ("tgat", "graphmixer", "dygformer", "tcl", "cawn", "tgsrec", "counts")
 every_rival = pytest.mark.parametrize("kind", RIVALS)
@@ -184,7 +184,7 @@ def test_dygformer_counts_who_stands_in_both() -> None:
 def test_cawn_counts_hits_by_step() -> None:
     """A walk from 3 can only go to 1 and from there to 0; one from 0 to 1 or 2, and from 1 back to 0 or to nobody."""
     past = history([0, 0, 3], [1, 2, 1], [0, 1, 2], 4)
-    read = network("cawn", walks=3, walk_length=2).reader.pairs(past, queries([3], [[0]], 5.0, 3))
+    read = network("cawn", num_walks=3, walk_length=2).reader.pairs(past, queries([3], [[0]], 5.0, 3))
     src = read.in_own[0, 0]  # of 3, then three times 1, 0
     assert src.tolist() == [[1, 0, 0], *[[0, 3, 0], [0, 0, 3]] * 3]
     by_other = read.in_other[0][0, 0]
@@ -308,11 +308,15 @@ def test_training_state_is_not_part_of_the_weights(kind: str) -> None:
     [
         ("tgat", {"hidden": 7}, "heads=2: hidden \\+ time_dim is 107"),
         ("tgat", {"sampling": "newest"}, "sampling=newest is not known"),
-        ("tgat", {"neighbours": 0}, "neighbours=0: it is at least 1"),
+        ("tgat", {"num_neighbors": 0}, "num_neighbors=0: it is at least 1"),
         ("tgsrec", {"decay": -1}, "decay=-1.0: it is a number from 0 up"),
-        ("tgsrec", {"rows": 0}, "rows=0: it is at least 1"),
+        ("tgsrec", {"num_embeddings": 0}, "num_embeddings=0: it is at least 1"),
         ("graphmixer", {"time_gap": 0}, "time_gap=0: it is at least 1"),
-        ("dygformer", {"length": 30, "patch": 4}, "length=30: it is at least 2, and a multiple of patch \\(4\\)"),
+        (
+            "dygformer",
+            {"max_seq_len": 30, "patch_size": 4},
+            "max_seq_len=30: it is at least 2, and a multiple of patch_size \\(4\\)",
+        ),
         ("dygformer", {"heads": 3}, "heads=3: 4 \\* channel_dim is 200"),
         ("tcl", {"loss": "contrast"}, "loss=contrast is not known.*Did you mean 'contrastive'"),
         ("tcl", {"dropout": 1}, "dropout=1.0: it lies between 0 and 1"),

@@ -111,8 +111,8 @@ def test_missing_folder_and_folder_without_a_run(tmp_path: Path) -> None:
         lambda text: text[: text.index("[data]")],
         lambda text: "data = 3\n" + text[: text.index("[data]")],
         lambda text: 'data = "x"\n' + text[: text.index("[data]")],
-        lambda text: text.replace("format = 1", "format = 999"),
-        lambda text: text.replace("format = 1\n", ""),
+        lambda text: text.replace("format = 2", "format = 999"),
+        lambda text: text.replace("format = 2\n", ""),
         lambda text: text.encode("utf-16").decode("latin-1"),
     ],
 )

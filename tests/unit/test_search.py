@@ -18,7 +18,7 @@ from cordgt.tasks import link
 from cordgt.training.watching import Silent
 
 SMALL: dict[str, Any] = {"hidden": 4, "time_dim": 4, "layers": 1, "epochs": 1, "batch_size": 50}
-TRIED = search.combinations({"neighbours": (1, 2), "lr": (0.01, 0.001)})
+TRIED = search.combinations({"num_neighbors": (1, 2), "lr": (0.01, 0.001)})
 
 
 def stream(n: int = 120) -> EventStream:
@@ -32,7 +32,7 @@ def test_combinations() -> None:
     assert [tuple(t.values()) for t in TRIED] == [(1, 0.01), (1, 0.001), (2, 0.01), (2, 0.001)]
     whole = search.combinations(models.find("cawn").grid)
     some = [search.combinations(models.find("cawn").grid, 5, seed) for seed in (0, 0, 1)]
-    assert len(whole) == 64 and whole[0] == {"time_scale": 1e-4, "walk_length": 2, "walks": 16}
+    assert len(whole) == 64 and whole[0] == {"time_scale": 1e-4, "walk_length": 2, "num_walks": 16}
     assert some[0] == some[1] != some[2] and all(t in whole for t in some[0]) and len(some[0]) == 5
 
 
@@ -81,7 +81,7 @@ def test_a_search_goes_on_and_its_best_is_measured_without_training(tmp_path: Pa
     [
         ({}, "nothing to search"),
         ({"visibility": ["event"]}, "the protocol says how models are measured"),
-        ({"walks": []}, "no value to try"),
+        ({"num_walks": []}, "no value to try"),
     ],
 )
 def test_grids_that_cannot_be(grid: dict[str, Any], says: str) -> None:
@@ -91,7 +91,10 @@ def test_grids_that_cannot_be(grid: dict[str, Any], says: str) -> None:
 
 def test_values_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
     settings = make("graphmixer", SMALL)
-    for changes, says in (({"walks": 3}, "graphmixer has no such setting"), ({"neighbours": "few"}, "a whole number")):
+    for changes, says in (
+        ({"num_walks": 3}, "graphmixer has no such setting"),
+        ({"num_neighbors": "few"}, "a whole number"),
+    ):
         with pytest.raises(SettingError, match=says):
             search.search(stream(), settings, [TRIED[0], changes], tmp_path / "none", device="cpu")
     assert not (tmp_path / "none").exists()

@@ -37,13 +37,13 @@ protocols = st.builds(
     Protocol,
     visibility=st.sampled_from(VISIBILITIES),
     split=st.sampled_from(SPLITS),
-    train_part=share,
-    validation_part=share,
+    train_ratio=share,
+    val_ratio=share,
     mask_nodes=st.floats(0, 1, exclude_max=True),
     mask_seed=st.integers(0, 2**63 - 1),
     negatives=st.sampled_from(NEGATIVES),
     pool=st.sampled_from(POOLS),
-    eval_batch=positive,
+    eval_batch_size=positive,
     eval_seed=st.integers(0, 2**31),
 )
 trainings = st.builds(
@@ -52,7 +52,7 @@ trainings = st.builds(
     batch_size=positive,
     lr=st.floats(1e-300, 1e300),
     patience=positive,
-    tolerance=st.floats(0, 10),
+    min_delta=st.floats(0, 10),
     precision=st.sampled_from(("tf32", "fp32")),
 )
 even = st.integers(1, 200).map(lambda n: 2 * n)
@@ -63,8 +63,8 @@ cordgts = st.builds(
     sampling=st.sampled_from(SAMPLINGS),
     alpha=amount,
     beta=amount,
-    never_met=amount,
-    absent=positive,
+    td_unseen=amount,
+    sd_unseen=positive,
     hidden=positive,
     heads=positive,
     layers=positive,
@@ -128,7 +128,7 @@ def test_defaults_are_the_decided_ones() -> None:
 def test_every_key_of_the_contract_is_known() -> None:
     promised = (
         "epochs batch_size lr patience fanout alpha beta hidden heads layers dropout sampling visibility mask stpe td "
-        "sd head never_met absent negatives split mask_nodes mask_seed"
+        "sd head td_unseen sd_unseen negatives split mask_nodes mask_seed"
     )
     assert set(promised.split()) <= set(known_keys())
     assert len(known_keys()) == len(set(known_keys()))
@@ -218,13 +218,13 @@ def test_value_of_the_wrong_kind(key: str, value: Any, expected: str) -> None:
         ("lr", -1),
         ("lr", "inf"),
         ("lr", "nan"),
-        ("tolerance", -1e-9),
-        ("tolerance", "nan"),
+        ("min_delta", -1e-9),
+        ("min_delta", "nan"),
         ("precision", "fp16"),
         ("visibility", "everything"),
         ("hidden", 0),
         ("dropout", 1),
-        ("never_met", "inf"),
+        ("td_unseen", "inf"),
     ],
 )
 def test_value_out_of_range(key: str, value: Any) -> None:
@@ -312,7 +312,7 @@ def test_a_file_may_say_any_part(tmp_path: Path) -> None:
 
 
 def test_a_runs_own_file_is_understood() -> None:
-    text = "format = 1\n" + Settings().to_toml() + '\n[data]\nname = "x"\n'
+    text = "format = 2\n" + Settings().to_toml() + '\n[data]\nname = "x"\n'
     assert make("cordgt", parse_toml(text, "config.toml").keys) == Settings()
 
 

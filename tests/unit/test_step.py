@@ -43,7 +43,7 @@ def trained(feed: bool, model: str, epochs: int = 2) -> tuple[list[float], dict[
 
 
 def _own(model: str) -> dict[str, Any]:
-    return {"fanout": (3, 1), "heads": 2} if model.startswith("cordgt") else {"neighbours": 4, "time_dim": 6}
+    return {"fanout": (3, 1), "heads": 2} if model.startswith("cordgt") else {"num_neighbors": 4, "time_dim": 6}
 
 
 @pytest.mark.parametrize("model", ["cordgt", "cordgt_plus", "graphmixer"])

@@ -27,7 +27,7 @@ from cordgt.training.watching import Silent
 
 TINY: dict[str, Any] = {
     "hidden": 8, "heads": 2, "fanout": (3,), "td_dim": 8, "sd_dim": 8, "dropout": 0.3,
-    "epochs": 2, "batch_size": 20, "lr": 0.01, "tolerance": 0,
+    "epochs": 2, "batch_size": 20, "lr": 0.01, "min_delta": 0,
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.devices import choose_device
 from cordgt.training.network import make_network
-from cordgt.training.step import Average
+from cordgt.training.step import Ema
 from cordgt.training.watching import Silent
 
 TINY: dict[str, Any] = {
@@ -127,7 +127,7 @@ class Interrupts(Silent):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that nobody interrupted; with a refit, whose figures and weights a run without one shares."""
-    return fit(tmp_path_factory.mktemp("runs") / "whole", refit=True, tolerance=0)
+    return fit(tmp_path_factory.mktemp("runs") / "whole", refit=True, min_delta=0)
 
 
 # --- learning ---
@@ -135,10 +135,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_averaged_weights_are_judged_kept_and_resumed(tmp_path: Path) -> None:
     """Of few steps it is their mean; a run that was interrupted ends with the same."""
-    options: dict[str, Any] = {"average": 0.9, "drawn": 3, "tolerance": 0, "epochs": 2, "refit": True}
+    options: dict[str, Any] = {"ema_decay": 0.9, "num_negatives": 3, "min_delta": 0, "epochs": 2, "refit": True}
     averaged = fit(tmp_path / "whole", **options)
     assert (
-        averaged.metrics["validation"] != fit(tmp_path / "plain", **(options | {"average": 0.0})).metrics["validation"]
+        averaged.metrics["validation"]
+        != fit(tmp_path / "plain", **(options | {"ema_decay": 0.0})).metrics["validation"]
     )
     with pytest.raises(Interrupted):
         fit(tmp_path / "run", watcher=Interrupts("step", "fit", 2, 2), **options)
@@ -147,11 +148,11 @@ def test_averaged_weights_are_judged_kept_and_resumed(tmp_path: Path) -> None:
 
 
 def test_ranks_can_be_judged_by(tmp_path: Path) -> None:
-    run = fit(tmp_path / "run", judge="mrr", ranking="5", epochs=2)
+    run = fit(tmp_path / "run", monitor="mrr", ranking="5", epochs=2)
     judged = [k["validation"]["mrr"] for k in history(run.path) if k["phase"] == "fit"]
     assert run.metrics["validation"]["transductive"]["mrr"] == max(judged)
     with pytest.raises(SettingError, match="ranking=100"):
-        fit(tmp_path / "none", judge="mrr")
+        fit(tmp_path / "none", monitor="mrr")
 
 
 def test_an_average_of_few_steps_is_their_mean() -> None:
@@ -160,7 +161,7 @@ def test_an_average_of_few_steps_is_their_mean() -> None:
         edge_dim=0,
         node_dim=0,
     )
-    average, seen = Average(model, 0.99), []
+    average, seen = Ema(model, 0.99), []
     for _ in range(5):
         with torch.no_grad():
             for q in model.parameters():
@@ -194,7 +195,7 @@ def test_best_weights_are_kept(whole: Run) -> None:
 
 def test_it_stops_when_nothing_gets_better(tmp_path: Path) -> None:
     """With a tolerance that nothing satisfies, the first epoch stays the best."""
-    run = fit(tmp_path / "run", epochs=9, patience=2, tolerance=100)
+    run = fit(tmp_path / "run", epochs=9, patience=2, min_delta=100)
     assert (run.metrics["epochs"], run.metrics["best_epoch"]) == (3, 1)
     first = fit(tmp_path / "first", epochs=1)
     assert_same_weights(weights(run.path), weights(first.path))
@@ -246,7 +247,7 @@ def test_model_without_parameters(tmp_path: Path) -> None:
 
 
 def test_same_seed_same_run_other_seed_another(tmp_path: Path, whole: Run) -> None:
-    again, other = fit(tmp_path / "again", tolerance=0), fit(tmp_path / "other", seed=1, tolerance=0)
+    again, other = fit(tmp_path / "again", min_delta=0), fit(tmp_path / "other", seed=1, min_delta=0)
     assert_same_weights(weights(again.path), weights(whole.path))
     assert figures(again.metrics) == {k: v for k, v in figures(whole.metrics).items() if k != "refit"}
     assert any(not torch.equal(v, weights(other.path)[k]) for k, v in weights(again.path).items())
@@ -333,19 +334,19 @@ def test_other_rules_train_too(tmp_path: Path, rule: str) -> None:
 )
 def test_resumed_run_is_the_uninterrupted_one(tmp_path: Path, whole: Run, moment: tuple[Any, ...]) -> None:
     assert whole.metrics["best_epoch"] >= 2, "the refit is too short to be interrupted"
-    options = {"refit": True, "tolerance": 0}
+    options = {"refit": True, "min_delta": 0}
     with pytest.raises(Interrupted):
         fit(tmp_path / "run", watcher=Interrupts(*moment), **options)
     assert not RunFolder(tmp_path / "run").finished
     with pytest.raises(RunError, match="--resume"):
         Run.load(tmp_path / "run", "cpu")
-    fit(tmp_path / "run", resume=True, tolerance=0)  # that it is to be refitted was said at its beginning
+    fit(tmp_path / "run", resume=True, min_delta=0)  # that it is to be refitted was said at its beginning
     assert_same_run(tmp_path / "run", whole.path)
 
 
 def test_cut_off_after_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the last thing was that reached the disk, going on from there gives the same run."""
-    stream, options = habits(90), {"epochs": 2, "refit": True, "tolerance": 0, "fanout": (2,), "layers": 1}
+    stream, options = habits(90), {"epochs": 2, "refit": True, "min_delta": 0, "fanout": (2,), "layers": 1}
     expected = fit(tmp_path / "expected", stream, **options)
     left = 0
 
@@ -381,17 +382,17 @@ def test_interrupted_again_and_again(tmp_path: Path, whole: Run) -> None:
         # After the fit is done, the figures are taken again: the epoch is then that of nothing.
         watcher = Interrupts(moment[0], "", 0) if moment[0] == "evaluating" else Interrupts(*moment)
         with pytest.raises(Interrupted):
-            fit(tmp_path / "run", resume=i > 0, refit=True, tolerance=0, watcher=watcher)
-    fit(tmp_path / "run", resume=True, refit=True, tolerance=0)
+            fit(tmp_path / "run", resume=i > 0, refit=True, min_delta=0, watcher=watcher)
+    fit(tmp_path / "run", resume=True, refit=True, min_delta=0)
     assert_same_run(tmp_path / "run", whole.path)
 
 
 def test_torn_history_is_mended(tmp_path: Path, whole: Run) -> None:
     with pytest.raises(Interrupted):
-        fit(tmp_path / "run", refit=True, tolerance=0, watcher=Interrupts("step", "fit", 2))
+        fit(tmp_path / "run", refit=True, min_delta=0, watcher=Interrupts("step", "fit", 2))
     with open(tmp_path / "run" / "history.jsonl", "a", encoding="utf-8") as file:
         file.write('{"phase": "fit", "epoch": 2, "eve')
-    fit(tmp_path / "run", resume=True, refit=True, tolerance=0)
+    fit(tmp_path / "run", resume=True, refit=True, min_delta=0)
     assert_same_run(tmp_path / "run", whole.path)
 
 
@@ -411,7 +412,7 @@ KILLED = """
             if self.epoch == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    fit(Path({out!r}), refit=True, tolerance=0, watcher=Kills())
+    fit(Path({out!r}), refit=True, min_delta=0, watcher=Kills())
 """
 
 
@@ -426,12 +427,12 @@ def test_killed_run_is_resumed(tmp_path: Path, whole: Run) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert RunFolder(out).has("state.safetensors") and not RunFolder(out).finished
-    fit(out, resume=True, refit=True, tolerance=0)
+    fit(out, resume=True, refit=True, min_delta=0)
     assert_same_run(out, whole.path)
 
 
 def test_resume_without_a_run_starts_one(tmp_path: Path, whole: Run) -> None:
-    run = fit(tmp_path / "run", resume=True, refit=True, tolerance=0)
+    run = fit(tmp_path / "run", resume=True, refit=True, min_delta=0)
     assert_same_run(run.path, whole.path)
 
 
@@ -446,7 +447,7 @@ def test_resume_after_being_cut_off_before_the_beginning(tmp_path: Path, left: l
 
 def test_finished_run_is_returned_untouched(whole: Run) -> None:
     before = {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()}
-    again = fit(whole.path, resume=True, refit=True, tolerance=0, watcher=Interrupts("begin", "fit", 1))
+    again = fit(whole.path, resume=True, refit=True, min_delta=0, watcher=Interrupts("begin", "fit", 1))
     assert {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()} == before
     assert again.metrics == json.loads(json.dumps(whole.metrics))
 
@@ -473,7 +474,7 @@ def test_damaged_checkpoint_is_said(tmp_path: Path, broken: str) -> None:
 
 def test_folder_that_holds_a_run_is_not_taken(whole: Run) -> None:
     with pytest.raises(RunError, match=r"already holds a run.*--resume"):
-        fit(whole.path, tolerance=0)
+        fit(whole.path, min_delta=0)
 
 
 def test_folder_that_holds_something_else_is_not_taken(tmp_path: Path) -> None:
@@ -498,7 +499,7 @@ def test_folder_that_holds_something_else_is_not_taken(tmp_path: Path) -> None:
 def test_resume_with_other_settings_is_refused(whole: Run, changes: dict[str, Any], said: str) -> None:
     before = {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()}
     with pytest.raises(RunError, match=f"other settings: {said}"):
-        fit(whole.path, resume=True, **({"tolerance": 0, "refit": True} | changes))
+        fit(whole.path, resume=True, **({"min_delta": 0, "refit": True} | changes))
     assert {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()} == before
 
 
@@ -507,7 +508,7 @@ def test_resume_with_other_data_is_refused(whole: Run) -> None:
     renamed = EventStream.from_columns(stream.src + 500, stream.dst + 500, stream.t, time=stream.time, name=stream.name)
     for other in (habits(seed=1), habits(159), habits(features=True), renamed):
         with pytest.raises(RunError, match="other data"):
-            fit(whole.path, other, resume=True, tolerance=0, refit=True)
+            fit(whole.path, other, resume=True, min_delta=0, refit=True)
 
 
 def test_too_few_events_leave_nothing_behind(tmp_path: Path) -> None:
@@ -574,7 +575,7 @@ def test_init_leaves_refitted_weights_alone(tmp_path: Path, whole: Run) -> None:
 def test_init_of_a_run_that_knows_more_is_told(tmp_path: Path) -> None:
     """Trained past the new run's training period, or on nodes that count as new there; kept through a resume."""
     later = fit(tmp_path / "later", habits(), epochs=1)
-    options: dict[str, Any] = {"epochs": 2, "train_part": 0.4, "mask_seed": 5}
+    options: dict[str, Any] = {"epochs": 2, "train_ratio": 0.4, "mask_seed": 5}
     with pytest.raises(Interrupted):
         fit(tmp_path / "run", init=later.path, watcher=Interrupts("step", "fit", 1), **options)
     run = fit(tmp_path / "run", resume=True, **options)
@@ -619,8 +620,8 @@ def test_refit_trains_on_everything(whole: Run) -> None:
 
 
 def test_refit_may_be_asked_for_afterwards(tmp_path: Path, whole: Run) -> None:
-    fit(tmp_path / "run", tolerance=0)
-    fit(tmp_path / "run", tolerance=0, resume=True, refit=True)
+    fit(tmp_path / "run", min_delta=0)
+    fit(tmp_path / "run", min_delta=0, resume=True, refit=True)
     assert_same_run(tmp_path / "run", whole.path)
 
 

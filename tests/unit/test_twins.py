@@ -9,6 +9,7 @@ from cordgt.datasets import by_name
 from cordgt.datasets.twins import TWINS, is_twin, sample_events, twin_stream
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream
+from cordgt.models.presets import paper_settings
 
 # What the nearest real stream has: the Gini coefficients of sources' and destinations' events, and of events a pair.
 SKEW = {
@@ -80,5 +81,5 @@ def test_by_name_and_nothing_else() -> None:
         twin_stream("fod-twin")
     with pytest.raises(DataError, match=r"wikipedia-twin is generated.*leave out --src"):
         by_name.load("wikipedia-twin", src="a")
-    assert by_name.paper_settings("lastfm-twin") == by_name.paper_settings("lastfm")
+    assert paper_settings("lastfm-twin") == paper_settings("lastfm")
     assert twin_stream("wikipedia-twin", scale=0.01).name == "wikipedia-twin, 0.01 times its size"

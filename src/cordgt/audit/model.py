@@ -75,7 +75,7 @@ class Sample:
 
 def visible_events(task: LinkTask, sample: Sample) -> Check:
     """What each query says it sees is what the rule allows, worked out anew from the times."""
-    rule, size = task.protocol.visibility, task.protocol.eval_batch
+    rule, size = task.protocol.visibility, task.protocol.eval_batch_size
     positions = task.asked("test", "transductive")[0]
     start = positions[sample.place // size * size]
     own = np.searchsorted(task.stream.t, task.stream.t[sample.position], side="left")
@@ -137,7 +137,7 @@ def batch_size(model: LinkModel, task: LinkTask, sample: Sample) -> Check:
     what = "batches of 1 and 7, another order"
     differing = np.zeros(len(sample.place), dtype=bool)
     for size in (1, 7):
-        other = replace(task, protocol=replace(task.protocol, eval_batch=size))
+        other = replace(task, protocol=replace(task.protocol, eval_batch_size=size))
         again = other.evaluation_queries("test", "transductive")[1].take(sample.place)
         for name, value in vars(again).items():
             differing |= (value != getattr(sample.queries, name)).reshape(len(differing), -1).any(dim=1).cpu().numpy()

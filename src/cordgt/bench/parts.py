@@ -22,7 +22,12 @@ def queries_of(place: Place) -> Queries:
     position, _ = place.batch()
     start, settings = position[:1].expand_as(position), place.settings
     return place.task.queries(
-        position, start, place.task.pools.train, seed=settings.seed, epoch=1, drawn=settings.training.drawn
+        position,
+        start,
+        place.task.pools.train,
+        seed=settings.seed,
+        epoch=1,
+        num_negatives=settings.training.num_negatives,
     )
 
 

@@ -21,7 +21,7 @@ from cordgt.tasks.link import LinkTask
 from cordgt.training.devices import use_precision
 from cordgt.training.network import network_for
 from cordgt.training.out_of_memory import fits_told, memory_explained, what_fits
-from cordgt.training.step import Average, Step, make_optimizer
+from cordgt.training.step import Ema, Step, make_optimizer
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Place:
         use_precision(self.settings, self.device)
         cuda = self.device.type == "cuda"
         epoch = torch.ones((), dtype=torch.int64, device=self.device) if cuda else 1
-        average = Average.of(self.settings, self.model)
-        return Step.of(self.settings, self.task, self.model, self.optimizer, epoch, average)
+        ema = Ema.of(self.settings, self.model)
+        return Step.of(self.settings, self.task, self.model, self.optimizer, epoch, ema)
 
     def batch(self, size: int | None = None) -> tuple[Tensor, Tensor]:
         """Positions and weights of the last training events: those with the longest history.

@@ -177,7 +177,7 @@ def peak_of_step(place: Place, run: Step, n: int) -> int:
     """The most bytes that a step of ``n`` events holds at once: where it works off parts, those that are at work."""
     at_once = events_at_once(place.settings, place.model, place.device)
     if at_once is not None:
-        piece = -(-n // max(1, place.settings.training.pieces))
+        piece = -(-n // max(1, place.settings.training.micro_batches))
         return peak_at_once(place.settings, place.task, place.model, min(piece, at_once))
     return peak_bytes(lambda: run(*place.batch(n)), place.device)
 

@@ -164,7 +164,7 @@ def figures_table(title: str, metrics: dict[str, Any]) -> Table:
 
     Below those of the test stands what trivial predictors reach on the same queries; a model below one is marked.
     """
-    batch = metrics["protocol"]["eval_batch"]
+    batch = metrics["protocol"]["eval_batch_size"]
     shown = {"AP": "ap", "AUC": "auc", f"AP/{batch}": "ap_batch", f"AUC/{batch}": "auc_batch"}
     parts = [part for part in ("validation", "test") if part in metrics]
     shown |= {"MRR": "mrr", "hits@10": "hits@10"} if "mrr" in metrics[parts[0]]["transductive"] else {}

@@ -62,7 +62,7 @@ def settings_for(
     data: str, model: str | None, config: Path | None, assignments: list[str], seed: int | None, init: Path | None
 ) -> Settings:
     """Defaults, then the paper's settings for a known dataset, then those of --init, then the file, then --set."""
-    from cordgt.datasets import by_name
+    from cordgt.models.presets import PRESETS, paper_settings
     from cordgt.run import RunFolder
     from cordgt.settings import Given, make, parse_assignments, read_config
 
@@ -71,9 +71,8 @@ def settings_for(
     model = model or of_file.model or ("cordgt" if of_init is None else of_init.model)
     seed = seed if seed is not None else of_file.seed or 0
     chosen = of_file.keys | parse_assignments(assignments)
-    before: dict[str, Any] = by_name.paper_settings(data, model)
-    whose = "its authors'" if model in by_name.NOT_IN_PAPER else "the paper's"
-    told = f"{data} is known; {whose} settings for it"
+    before: dict[str, Any] = paper_settings(data, model)
+    told = f"{data} is known; {PRESETS[model].publisher} settings for it" if before else ""
     if of_init is not None and of_init.model == model:
         before, told = vars(of_init.model_settings), f"settings of {init}, where the training starts from"
     before = {k: v for k, v in before.items() if k not in chosen}

@@ -239,6 +239,6 @@ def search(
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
     """A row of a table: the figure in percent, and no folder."""
-    shown = {k: v for k, v in row.items() if k not in ("folder", "judge", "figure", "seconds_per_epoch")}
-    judged = {f"validation {row['judge'].upper()}": f"{100 * row['figure']:.2f}"}
-    return shown | judged | {"s/epoch": f"{row['seconds_per_epoch']:.1f}"}
+    shown = {k: v for k, v in row.items() if k not in ("folder", "monitor", "figure", "seconds_per_epoch")}
+    metric = {f"validation {row['monitor'].upper()}": f"{100 * row['figure']:.2f}"}
+    return shown | metric | {"s/epoch": f"{row['seconds_per_epoch']:.1f}"}

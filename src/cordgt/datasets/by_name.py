@@ -1,4 +1,4 @@
-"""Known datasets by name: where they are found, what the paper says of them, and the paper's settings for them."""
+"""Known datasets by name: where they are found, and what is published about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cordgt.datasets.synthetic import synthetic_stream
-from cordgt.datasets.twins import TWINS, is_twin, twin_of, twin_stream
+from cordgt.datasets.twins import TWINS, is_twin, twin_stream
 from cordgt.errors import DataError, nearest
 from cordgt.events.stream import EventStream
 from cordgt.files import names_beside
@@ -36,30 +36,7 @@ class Dataset:
     bipartite: bool = False
     labelled: bool = False  # published with labels 0 and 1; False: without labels, or with zeros only
     in_paper: bool = True
-    fanout: tuple[int, ...] = (20, 1)
-    alpha: float = 1.0
-    beta: float = 10.0
-    memory_dim: int = 172
-    length: int = 32  # of DyGFormer's sequences,
-    patch: int = 1  # and of their patches
 
-    @property
-    def rows(self) -> int:
-        """Of TGSRec's table of embeddings: one for each node."""
-        return self.nodes
-
-
-# Which of these settings a model takes.
-PAPER_SETTINGS: dict[str, tuple[str, ...]] = {
-    "cordgt": ("fanout", "alpha", "beta"),
-    "tgn": ("memory_dim",),
-    "dyrep": ("memory_dim",),
-    "jodie": ("memory_dim",),
-    "tgsrec": ("rows",),
-    "dygformer": ("length", "patch"),
-}
-
-NOT_IN_PAPER = ("dygformer",)  # models whose settings are those that were published with them
 
 KNOWN: dict[str, Dataset] = {
     "reddit": Dataset(
@@ -70,8 +47,6 @@ KNOWN: dict[str, Dataset] = {
         intensity=4.57e-5,
         bipartite=True,
         labelled=True,
-        length=64,
-        patch=2,
     ),
     "wikipedia": Dataset(
         nodes=9227,
@@ -87,16 +62,11 @@ KNOWN: dict[str, Dataset] = {
         links=1293103,
         intensity=5.04e-4,
         bipartite=True,
-        fanout=(32, 1),
-        alpha=1.0,
-        beta=0.1,
-        length=512,
-        patch=16,
     ),
-    "uci": Dataset(nodes=1899, links=59835, intensity=3.79e-6, fanout=(32, 1), alpha=0.1, beta=1.0, memory_dim=32),
-    "enron": Dataset(nodes=184, links=125235, intensity=1.2e-5, length=256, patch=8),
+    "uci": Dataset(nodes=1899, links=59835, intensity=3.79e-6),
+    "enron": Dataset(nodes=184, links=125235, intensity=1.2e-5),
     "social_evolution": Dataset(nodes=74, links=2099519, link_attributes=2, intensity=2.73e-3),
-    "flights": Dataset(nodes=13169, links=1927145, link_attributes=1, intensity=1.41e-5, length=256, patch=8),
+    "flights": Dataset(nodes=13169, links=1927145, link_attributes=1, intensity=1.41e-5),
     "outdoors": Dataset(nodes=223777, links=1192397, intensity=1.71e-7, bipartite=True),
     "food": Dataset(nodes=673858, links=2708688, intensity=2.58e-7, bipartite=True),
     "mooc": Dataset(
@@ -106,8 +76,6 @@ KNOWN: dict[str, Dataset] = {
         bipartite=True,
         labelled=True,
         in_paper=False,
-        length=256,
-        patch=8,
     ),
 }
 
@@ -173,14 +141,6 @@ def resolve(data: str | os.PathLike[str]) -> Path:
     if text not in KNOWN and os.path.exists(path):
         return path
     raise DataError(_not_found_message(text, path))
-
-
-def paper_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
-    """The published settings of a model for a dataset by its name, or for its twin; empty where there are none."""
-    known = KNOWN.get(twin_of(name))
-    if known is None or not (known.in_paper or model in NOT_IN_PAPER):
-        return {}
-    return {key: getattr(known, key) for key in PAPER_SETTINGS.get(model, ())}
 
 
 def list_datasets() -> list[DatasetEntry]:

@@ -67,10 +67,10 @@ OF_PLUS = Ablation(
     rows={
         "full": ("full model", {}),
         "uniform_sampling": ("uniform sampling", {"sampling": "uniform"}),
-        "no_slots": ("without slots", {"slots": False}),
-        "no_pairs": ("without pairs", {"pairs": False}),
-        "neither": ("without either", {"slots": False, "pairs": False}),
-        "no_average": ("weights not averaged", {"average": 0.0}),
+        "no_slots": ("without slots", {"slot_features": False}),
+        "no_pairs": ("without pairs", {"pair_features": False}),
+        "neither": ("without either", {"slot_features": False, "pair_features": False}),
+        "no_average": ("weights not averaged", {"ema_decay": 0.0}),
     },
     figures={
         f"{part}, {setting}": (part, setting, "ap")

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cordgt.datasets import by_name
 from cordgt.experiments import others, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.hard import BATCH, HARDER, RANKED
@@ -27,6 +26,7 @@ from cordgt.experiments.tables import (
     notes,
     percent,
 )
+from cordgt.models.presets import paper_settings
 from cordgt.tasks.floors import FLOORS
 from cordgt.tasks.link import SETTINGS
 
@@ -87,7 +87,7 @@ def beyond_cells(asked: Asked) -> list[Cell]:
 
 
 def _settings(data: str, model: str) -> dict[str, Any]:
-    return by_name.paper_settings(PART_OF.get(data, data), model)
+    return paper_settings(PART_OF.get(data, data), model)
 
 
 def beyond_report(asked: Asked, store: Store) -> Report:

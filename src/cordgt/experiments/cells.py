@@ -26,10 +26,12 @@ from cordgt.datasets.twins import SUFFIX, TWINS
 from cordgt.errors import DataError, SettingError, nearest
 from cordgt.files import is_still, write_text
 from cordgt.models import MODELS
+from cordgt.models.presets import paper_settings
 from cordgt.run import every_setting
-from cordgt.settings import Settings, make
+from cordgt.settings import RENAMED_SETTINGS, Settings, make, upgrade_keys
 
-FORMAT = 1
+FORMAT = 2  # 1: written by v0.1, with other names of settings
+V01_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
 NOT_COMPARED = ("checkpoint_minutes",)  # settings that change no figure
 QUICK_EVENTS = 1500  # of a stream, with --quick
 QUICK = {"epochs": 1}
@@ -45,6 +47,7 @@ class Cell:
     variant: str = "default"  # what differs from the published settings, as a word for file names
     kind: str = "link"
     quick: bool = False  # True: of the first events only, to see that it runs
+    v01_variant: str = ""  # ``variant`` with the names of v0.1, whose files are found by it
 
     @property
     def model(self) -> str:
@@ -66,6 +69,11 @@ class Cell:
         """Below the folders of cells and runs."""
         return Path(self.data) / self.model / f"{self.variant}-seed{self.seed}"
 
+    @property
+    def v01_place(self) -> Path:
+        """``place`` in folders written by v0.1."""
+        return self.place.with_name(f"{self.v01_variant or self.variant}-seed{self.seed}")
+
     def of_kind(self, kind: str) -> Cell:
         """The same training, with something else measured."""
         return replace(self, kind=kind)
@@ -85,12 +93,13 @@ def make_cell(
     Each seed has its own draw of masked nodes. The variant names what the changes make different, in the words of the
     settings, so that the same training has one name, however it was asked for.
     """
-    base: dict[str, Any] = by_name.paper_settings(data, model) | {"mask_seed": seed} | (QUICK if quick else {})
+    base: dict[str, Any] = paper_settings(data, model) | {"mask_seed": seed} | (QUICK if quick else {})
     usual = make(model, base, seed=seed)
     settings = make(model, base | dict(changes or {}), seed=seed, where="--set")
     before = flat(usual)
     differing = {k: v for k, v in flat(settings).items() if before[k] != v}
-    return Cell(data, settings, _variant(differing) or "default", kind, quick)
+    v01_variant = _variant({V01_NAMES.get(k, k): v for k, v in differing.items()})
+    return Cell(data, settings, _variant(differing) or "default", kind, quick, v01_variant)
 
 
 def flat(settings: Settings) -> dict[str, Any]:
@@ -119,18 +128,23 @@ class Store:
     folder: Path
 
     def path(self, cell: Cell) -> Path:
-        path = self.folder / "cells" / cell.kind / cell.place
-        return path.with_name(f"{path.name}.json")
+        return self._file(cell, cell.place)
+
+    def _file(self, cell: Cell, place: Path) -> Path:
+        return self.folder / "cells" / cell.kind / place.with_name(f"{place.name}.json")
 
     def run_folder(self, cell: Cell) -> Path:
         return self.folder / "runs" / cell.place
 
     def read(self, cell: Cell) -> dict[str, Any] | None:
         """What a finished cell says; None where there is none, it is damaged, or it was made with other settings."""
-        found = read_cell(self.path(cell))
-        if found is None or found["seed"] != cell.seed or found["model"] != cell.model:
-            return None
-        return None if _differs(found["settings"], flat(cell.settings)) else found
+        for path in dict.fromkeys(self._file(cell, place) for place in (cell.place, cell.v01_place)):
+            found = read_cell(path)
+            if found is None or found["seed"] != cell.seed or found["model"] != cell.model:
+                continue
+            if not _differs(found["settings"], flat(cell.settings)):
+                return found
+        return None
 
     def write(self, cell: Cell, found: Mapping[str, Any]) -> None:
         """Keep a finished cell, whole or not at all."""
@@ -239,8 +253,13 @@ def read_cell(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    sound = isinstance(found, dict) and found.get("format") == FORMAT and all(key in found for key in NEEDED)
-    return found if sound and isinstance(found["settings"], dict) else None
+    if not isinstance(found, dict) or found.get("format") not in (1, FORMAT) or any(key not in found for key in NEEDED):
+        return None
+    if not isinstance(found["settings"], dict):
+        return None
+    if found["format"] == 1:
+        found["settings"] = upgrade_keys(found["settings"], str(found["model"]))
+    return found
 
 
 def _differs(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ def hard(run: Run, watcher: Watcher) -> dict[str, Any]:
     name of each kind of harder ones.
     """
     with _heeding(watcher) as heeding:
-        model, task = run.measured(negatives="random", eval_batch=BATCH, ranking="none")
+        model, task = run.measured(negatives="random", eval_batch_size=BATCH, ranking="none")
 
         def figures(**changes: str) -> dict[str, Any]:
             found = all_figures(model, task.under(**changes), heeding, ("test",))

@@ -16,6 +16,7 @@ import cordgt
 from cordgt.datasets import by_name
 from cordgt.events.stream import EventStream
 from cordgt.experiments.cells import Cell, flat, make_cell
+from cordgt.models.presets import paper_settings
 from cordgt.run import fingerprint
 from cordgt.settings import make
 
@@ -80,7 +81,7 @@ def command(cell: Cell) -> str:
     where it is not finished.
     """
     if cell.kind == "link" and not cell.quick:
-        usual = make(cell.model, by_name.paper_settings(cell.data, cell.model))
+        usual = make(cell.model, paper_settings(cell.data, cell.model))
         words = ["cordgt", "train", cell.data, "--model", cell.model, "--seed", str(cell.seed)]
     else:
         usual = make_cell(cell.data, cell.model, cell.seed, quick=cell.quick).settings

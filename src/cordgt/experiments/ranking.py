@@ -33,14 +33,14 @@ from cordgt.models import MODELS
 
 DATASETS = ("wikipedia",)
 USUAL = ("edgebank", "popularity", "counts", "cordgt_plus")
-RULES = {"mask_nodes": 0.0, "eval_batch": 200, "ranking": "100"}
+RULES = {"mask_nodes": 0.0, "eval_batch_size": 200, "ranking": "100"}
 COUNTING = {"visibility": "batch"}  # of rules that learn nothing
 # How models are trained for it: those that are named, and the others.
 TRAINED: dict[str, dict[str, Any]] = {
-    "cordgt_plus": {"loss": "ranking", "drawn": 20, "judge": "mrr", "batch_size": 200, "lr": 0.0002},
-    "counts": {"loss": "ranking", "drawn": 20, "judge": "mrr", "batch_size": 200},
+    "cordgt_plus": {"loss": "ranking", "num_negatives": 20, "monitor": "mrr", "batch_size": 200, "lr": 0.0002},
+    "counts": {"loss": "ranking", "num_negatives": 20, "monitor": "mrr", "batch_size": 200},
 }
-OTHERS: dict[str, Any] = {"judge": "mrr", "batch_size": 200}
+OTHERS: dict[str, Any] = {"monitor": "mrr", "batch_size": 200}
 
 
 class Line(NamedTuple):

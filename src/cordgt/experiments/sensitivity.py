@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.datasets import by_name
 from cordgt.experiments import plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.tables import (
@@ -26,6 +25,7 @@ from cordgt.experiments.tables import (
     of_the_same_seeds,
     percent,
 )
+from cordgt.models.presets import paper_settings
 
 DATASETS = ("uci", "enron")
 WEIGHTS = (0.1, 1.0, 10.0)  # of alpha and of beta
@@ -40,7 +40,7 @@ def _weights() -> dict[tuple[float, float], dict[str, Any]]:
 
 
 def _neighbours(data: str) -> dict[int, dict[str, Any]]:
-    rest = tuple(by_name.paper_settings(data).get("fanout", (20, 1)))[1:]
+    rest = tuple(paper_settings(data).get("fanout", (20, 1)))[1:]
     return {n: {"fanout": (n, *rest)} for n in NEIGHBOURS}
 
 
@@ -151,7 +151,7 @@ def _draw(path: Path, grids: dict[str, Grid], series: dict[str, dict[str, list[t
 
 def _published(data: str) -> tuple[int, int] | None:
     """Where the paper's own alpha and beta stand in the grid."""
-    settings = by_name.paper_settings(data)
+    settings = paper_settings(data)
     try:
         return WEIGHTS.index(settings["alpha"]), WEIGHTS.index(settings["beta"])
     except (KeyError, ValueError):

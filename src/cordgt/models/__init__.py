@@ -45,12 +45,12 @@ class ModelSpec:
 # The originals' learning rate. With 0.001 validation metrics are far worse: changing weights make memory inconsistent,
 # and a small step of a learnt frequency turns angles of seconds far.
 LOW_LR = {"lr": 0.0001}
-CAWN_GRID = {"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "walks": (16, 32, 64, 128)}
+CAWN_GRID = {"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "num_walks": (16, 32, 64, 128)}
 
 # fmt: off
 MODELS: dict[str, ModelSpec] = {
     "cordgt": ModelSpec(CordgtSettings, Cordgt, "transformer over sampled trees with spatial-temporal encodings"),
-    "cordgt_plus": ModelSpec(CordgtPlusSettings, CordgtPlus, "CorDGT with node and pair features", {"average": 0.999}),
+    "cordgt_plus": ModelSpec(CordgtPlusSettings, CordgtPlus, "CorDGT with node and pair features", {"ema_decay": 0.999}),
     "tgn": ModelSpec(TgnSettings, Tgn, "gated memory, attention to neighbours' memory; trains in one process", LOW_LR),
     "dyrep": ModelSpec(DyrepSettings, Dyrep, "recurrent memory, messages by attention; trains in one process", LOW_LR),
     "jodie": ModelSpec(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", LOW_LR),

@@ -37,7 +37,7 @@ from cordgt.past.walks import sample_walks
 class CawnSettings:
     """Settings of CAWN."""
 
-    walks: int = 32  # W
+    num_walks: int = 32  # W
     walk_length: int = 2  # L, steps
     time_scale: float = 1e-6  # an event's weight falls by e in 1 / time_scale units of time; 0: equal weights
     heads: int = 8  # of the attention over walks
@@ -47,7 +47,7 @@ class CawnSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_sizes(self, "walks", "walk_length", "heads", "hidden", "time_dim")
+        check_sizes(self, "num_walks", "walk_length", "heads", "hidden", "time_dim")
         check_from_zero(self, "time_scale")
         check_dropout(self)
         if self.position_dim < 2:
@@ -70,7 +70,7 @@ class WalkSets:
 class WalkReader:
     """Samples the walks and counts the hits."""
 
-    walks: int
+    num_walks: int
     length: int
     scale: float
 
@@ -88,7 +88,7 @@ class WalkReader:
             index,
             root,
             cut[:, None],
-            walks=self.walks,
+            walks=self.num_walks,
             length=self.length,
             scale=self.scale,
             seed=history.seed,
@@ -175,8 +175,8 @@ class Cawn(LinkModel):
     def __init__(self, settings: CawnSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         s = settings
-        self.max_pairs_per_batch = max(1, 20_000 // (s.walks * s.walk_length))
-        self.reader = WalkReader(s.walks, s.walk_length, s.time_scale)
+        self.max_pairs_per_batch = max(1, 20_000 // (s.num_walks * s.walk_length))
+        self.reader = WalkReader(s.num_walks, s.walk_length, s.time_scale)
         self.time = TimeEncoding(s.time_dim)
         self.count1 = nn.Linear(s.walk_length + 1, s.position_dim)
         self.count2 = nn.Linear(s.position_dim, s.position_dim)
@@ -212,7 +212,7 @@ class Cawn(LinkModel):
     def _encode_hits(self, hits: Tensor) -> Tensor:
         """Hitting counts as shares of the walks, through the first layer of their encoding: (B, m, C, P)."""
         shares = hits.to(self.count1.weight.dtype)
-        shares = torch.cat([shares[..., :1], shares[..., 1:] / self.reader.walks], dim=-1)
+        shares = torch.cat([shares[..., :1], shares[..., 1:] / self.reader.num_walks], dim=-1)
         return F.relu(self.count1(shares))
 
     def _embed(self, base: Tensor, own: Tensor, other: Tensor, valid: Tensor) -> Tensor:

@@ -35,8 +35,8 @@ class CordgtSettings:
     sampling: str = "uniform"  # or "recent", or "mixed": half of each
     alpha: float = 1.0  # weight of (inverse) intensity in TD
     beta: float = 10.0  # weight of recency in TD
-    never_met: float = 10.0  # TD of a pair that never met, in units of max(alpha, beta), the largest TD otherwise
-    absent: int = 2  # SD of a node outside a tree: this many hops beyond the tree's depth
+    td_unseen: float = 10.0  # TD of a pair that never met, in units of max(alpha, beta), the largest TD otherwise
+    sd_unseen: int = 2  # SD of a node outside a tree: this many hops beyond the tree's depth
     hidden: int = 64  # D
     heads: int = 6  # each D wide
     layers: int = 2
@@ -55,13 +55,13 @@ class CordgtSettings:
         check_choice("head", self.head, ("mlp", "linear"))
         if not self.fanout or min(self.fanout) < 1:
             raise SettingError(f"fanout={','.join(map(str, self.fanout))}: every hop samples at least one event.")
-        check_sizes(self, "hidden", "heads", "layers", "absent")
+        check_sizes(self, "hidden", "heads", "layers", "sd_unseen")
         for name in ("td_dim", "sd_dim"):
             if getattr(self, name) < 2 or getattr(self, name) % 2:
                 raise SettingError(
                     f"{name}={getattr(self, name)}: it is even and at least 2, half sines and half cosines."
                 )
-        check_from_zero(self, "alpha", "beta", "never_met")
+        check_from_zero(self, "alpha", "beta", "td_unseen")
         check_dropout(self)
 
 
@@ -93,7 +93,7 @@ class TreeReader:
     @property
     def scale(self) -> Scale:
         s = self.settings
-        never_met, absent = s.never_met * max(s.alpha, s.beta), self.shape.hops + s.absent
+        never_met, absent = s.td_unseen * max(s.alpha, s.beta), self.shape.hops + s.sd_unseen
         return Scale(alpha=s.alpha, beta=s.beta, never_met=never_met, absent=absent)
 
     def pairs(self, history: History, queries: Queries) -> Trees:

@@ -1,7 +1,7 @@
 """CorDGT+: CorDGT with more features of the past than its two distances. Each part is a setting.
 
-``sampling=mixed`` adds a node's latest events to the sampled ones. ``slots`` adds features of every context node,
-``pairs`` of every pair (`cordgt.past.proximity`). All are counted from the first ``cut`` events, without parameters.
+``sampling=mixed`` adds a node's latest events to the sampled ones. ``slot_features`` adds features of every context node,
+``pair_features`` of every pair (`cordgt.past.proximity`). All are counted from the first ``cut`` events, without parameters.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ class CordgtPlusSettings(CordgtSettings):
     sampling: str = "mixed"
     alpha: float = 1.0
     beta: float = 1.0
-    slots: bool = True  # features of every context node: age, counts, relation to either end
-    pairs: bool = True  # features of every pair: how often and how recently it met, and how active both ends are
+    slot_features: bool = True  # features of every context node: age, counts, relation to either end
+    pair_features: bool = (
+        True  # features of every pair: how often and how recently it met, and how active both ends are
+    )
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
 
     def __post_init__(self) -> None:
@@ -54,13 +56,13 @@ class ProximityReader(TreeReader):
         """The trees of the sources and of their candidates, and the features of their pairs."""
         read = super().pairs(history, queries)
         assert isinstance(read, InformedTrees)
-        return replace(read, pair_x=proximity.pairs(history.index, queries)) if self.settings.pairs else read
+        return replace(read, pair_x=proximity.pairs(history.index, queries)) if self.settings.pair_features else read
 
     def _measure(
         self, history: History, trees: Context, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
     ) -> InformedTrees:
         read = super()._measure(history, trees, t, cut, pair_cut, correlated)
-        slot_x = proximity.slots(history.index, trees, t, cut, pair_cut) if self.settings.slots else None
+        slot_x = proximity.slots(history.index, trees, t, cut, pair_cut) if self.settings.slot_features else None
         return InformedTrees(**vars(read), slot_x=slot_x, pair_x=None)
 
 
@@ -73,10 +75,12 @@ class CordgtPlus(Cordgt):
         super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim)
         self.reader = ProximityReader(settings, self.shape)
         dim = settings.hidden
-        self.of_slot = make_mlp(proximity.PER_SLOT, dim, dim) if settings.slots else None
-        self.of_pair = make_mlp(proximity.PER_PAIR, dim, dim) if settings.pairs else None
-        self.of_all = make_mlp((2 + settings.pairs) * dim, dim, 1) if settings.head == "mlp" else None
-        self.of_pair_alone = nn.Linear(dim, 1, bias=False) if settings.head == "linear" and settings.pairs else None
+        self.of_slot = make_mlp(proximity.PER_SLOT, dim, dim) if settings.slot_features else None
+        self.of_pair = make_mlp(proximity.PER_PAIR, dim, dim) if settings.pair_features else None
+        self.of_all = make_mlp((2 + settings.pair_features) * dim, dim, 1) if settings.head == "mlp" else None
+        self.of_pair_alone = (
+            nn.Linear(dim, 1, bias=False) if settings.head == "linear" and settings.pair_features else None
+        )
         self.head_mlp = None  # replaced by `of_all`
         self.learns_ranking = settings.loss == "ranking"
 

@@ -1,6 +1,6 @@
 """Counts: a small MLP on the counts of a pair. No sampling, no attention: a baseline that learns.
 
-It reads the features that CorDGT+ calls ``pairs`` (`cordgt.past.proximity`), and so shows their value alone.
+It reads the features that CorDGT+ calls ``pair_features`` (`cordgt.past.proximity`), and so shows their value alone.
 """
 
 from __future__ import annotations

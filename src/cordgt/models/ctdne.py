@@ -40,7 +40,7 @@ class CtdneSettings:
     """Settings of CTDNE. The defaults are those of the paper."""
 
     dim: int = 128  # D
-    walks: int = 10  # for each node
+    num_walks: int = 10  # for each node
     walk_length: int = 80  # maximum number of nodes
     window: int = 10  # of skip-gram, in nodes to either side
     start: str = "uniform"  # distribution of a walk's first event; "linear": later ones are likelier
@@ -50,7 +50,7 @@ class CtdneSettings:
     def __post_init__(self) -> None:
         check_choice("start", self.start, STARTS)
         check_choice("operator", self.operator, OPERATORS)
-        check_sizes(self, "dim", "walks", "window", "skip_gram_negatives")
+        check_sizes(self, "dim", "num_walks", "window", "skip_gram_negatives")
         if self.walk_length < 2:
             raise SettingError(f"walk_length={self.walk_length}: a walk has at least two nodes.")
 
@@ -143,7 +143,7 @@ class Walks:
             : np.searchsorted(index.pos.numpy()[order], cut)
         ]  # possible first entries of a walk, by time
         self.owner = owner.astype(np.int32)
-        self.n = settings.walks * self.n_nodes if len(self.entry) else 0
+        self.n = settings.num_walks * self.n_nodes if len(self.entry) else 0
 
     def chunks(self) -> Iterator[np.ndarray]:
         """(W, walk_length) int32 each, -1 after the end of a walk."""

@@ -36,8 +36,8 @@ CHANNELS = 4  # node, event, time, co-occurrence
 class DygformerSettings:
     """Settings of DyGFormer."""
 
-    length: int = 32  # L: the node itself and its latest events
-    patch: int = 1  # positions in a token
+    max_seq_len: int = 32  # L: the node itself and its latest events
+    patch_size: int = 1  # positions in a token
     channel_dim: int = 50  # of each of the four channels; a token is four times as wide
     layers: int = 2
     heads: int = 2
@@ -46,11 +46,13 @@ class DygformerSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_sizes(self, "patch", "channel_dim", "layers", "heads", "hidden", "time_dim")
+        check_sizes(self, "patch_size", "channel_dim", "layers", "heads", "hidden", "time_dim")
         check_dropout(self)
         check_heads(CHANNELS * self.channel_dim, self.heads, f"{CHANNELS} * channel_dim")
-        if self.length < 2 or self.length % self.patch:
-            raise SettingError(f"length={self.length}: it is at least 2, and a multiple of patch ({self.patch}).")
+        if self.max_seq_len < 2 or self.max_seq_len % self.patch_size:
+            raise SettingError(
+                f"max_seq_len={self.max_seq_len}: it is at least 2, and a multiple of patch_size ({self.patch_size})."
+            )
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class Dygformer(LinkModel):
     """Four channels a patch, layers of attention over the patches of both ends together, the mean of each end.
 
     Padding takes part as positions without features, as in the released code. Differs: a sequence is always padded to
-    ``length``. The released code pads to the longest of its batch, so that scores depend on the batch.
+    ``max_seq_len``. The released code pads to the longest of its batch, so that scores depend on the batch.
     """
 
     reader: SequenceReader
@@ -129,8 +131,8 @@ class Dygformer(LinkModel):
 
     def __init__(self, settings: DygformerSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        dim, patch = settings.channel_dim, settings.patch
-        self.reader = SequenceReader(settings.length)
+        dim, patch = settings.channel_dim, settings.patch_size
+        self.reader = SequenceReader(settings.max_seq_len)
         self.time = TimeEncoding(settings.time_dim)
         self.count1, self.count2 = nn.Linear(1, dim), nn.Linear(dim, dim)
         self.node_channel = Channel(node_dim, dim, patch)

@@ -25,7 +25,7 @@ from cordgt.past.recent import recent_events, recent_mean
 class GraphmixerSettings:
     """Settings of GraphMixer."""
 
-    neighbours: int = 20  # n, latest events for the link encoder
+    num_neighbors: int = 20  # n, latest events for the link encoder
     time_gap: int = 2000  # latest events the node encoder averages over; events, not seconds
     layers: int = 2
     hidden: int = 172  # D; at least the number of node features
@@ -33,7 +33,7 @@ class GraphmixerSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_sizes(self, "neighbours", "time_gap", "layers", "hidden", "time_dim")
+        check_sizes(self, "num_neighbors", "time_gap", "layers", "hidden", "time_dim")
         check_dropout(self)
 
 
@@ -95,11 +95,11 @@ class Graphmixer(TwoTowerModel):
     def __init__(self, settings: GraphmixerSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         dim = max(settings.hidden, node_dim)
-        self.reader = LinkReader(settings.neighbours, settings.time_gap)
+        self.reader = LinkReader(settings.num_neighbors, settings.time_gap)
         self.time = TimeEncoding(settings.time_dim, learnt=False)
         self.project = nn.Linear(edge_dim + settings.time_dim, dim)
         self.layers = nn.ModuleList(
-            Mixer(n=settings.neighbours, dim=dim, dropout=settings.dropout) for _ in range(settings.layers)
+            Mixer(n=settings.num_neighbors, dim=dim, dropout=settings.dropout) for _ in range(settings.layers)
         )
         self.out = nn.Linear(dim + node_dim, dim)
         self.head = MergeHead(dim)

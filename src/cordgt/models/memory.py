@@ -56,20 +56,20 @@ class MemorySettings:
 class AttentionSettings(MemorySettings):
     """Settings of memory models with attention to neighbours."""
 
-    neighbours: int = 10  # most recent events that a node attends to
+    num_neighbors: int = 10  # most recent events that a node attends to
     layers: int = 1
     heads: int = 2
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "neighbours", "layers", "heads")
+        check_sizes(self, "num_neighbors", "layers", "heads")
         check_heads(self.memory_dim + self.time_dim, self.heads, "memory_dim + time_dim")
         check_dropout(self)
 
     @property
     def shape(self) -> TreeShape:
-        return TreeShape((self.neighbours,) * self.layers)
+        return TreeShape((self.num_neighbors,) * self.layers)
 
 
 # -------------------- reading

@@ -36,7 +36,7 @@ from cordgt.past.recent import recent_events
 class TclSettings:
     """Settings of TCL."""
 
-    neighbours: int = 20  # n, latest events of a node
+    num_neighbors: int = 20  # n, latest events of a node
     layers: int = 2
     heads: int = 2
     hidden: int = 172  # D
@@ -46,7 +46,7 @@ class TclSettings:
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, ("contrastive", "binary"))
-        check_sizes(self, "neighbours", "layers", "heads", "hidden", "time_dim")
+        check_sizes(self, "num_neighbors", "layers", "heads", "hidden", "time_dim")
         check_dropout(self)
         check_heads(self.hidden, self.heads, "hidden")
 
@@ -93,10 +93,10 @@ class Tcl(LinkModel):
         super().__init__()
         dim = settings.hidden
         self.learns_ranking = settings.loss == "contrastive"
-        self.reader = StreamReader(settings.neighbours)
+        self.reader = StreamReader(settings.num_neighbors)
         self.time = TimeEncoding(settings.time_dim)
         self.project = nn.Linear(node_dim + edge_dim + settings.time_dim, dim)  # the sum of one map for each
-        self.depth = nn.Parameter(torch.randn(settings.neighbours + 1, dim))
+        self.depth = nn.Parameter(torch.randn(settings.num_neighbors + 1, dim))
         self.layers = nn.ModuleList(
             TransformerLayer(dim=dim, heads=settings.heads, dropout=settings.dropout, pre_norm=False)
             for _ in range(settings.layers)

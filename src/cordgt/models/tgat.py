@@ -33,7 +33,7 @@ from cordgt.past.history import History
 class TgatSettings:
     """Settings of TGAT."""
 
-    neighbours: int = 20  # n, events sampled for every node of a tree
+    num_neighbors: int = 20  # n, events sampled for every node of a tree
     layers: int = 2  # also the number of hops
     heads: int = 2
     hidden: int = 172  # D; at least the number of node features
@@ -43,7 +43,7 @@ class TgatSettings:
 
     def __post_init__(self) -> None:
         check_choice("sampling", self.sampling, SAMPLINGS)
-        check_sizes(self, "neighbours", "layers", "heads", "hidden", "time_dim")
+        check_sizes(self, "num_neighbors", "layers", "heads", "hidden", "time_dim")
         check_dropout(self)
         check_heads(self.hidden + self.time_dim, self.heads, "hidden + time_dim")
 
@@ -152,7 +152,7 @@ class Tgat(TreeAttentionModel):
 
     def __init__(self, settings: TgatSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        self.n = settings.neighbours
+        self.n = settings.num_neighbors
         self.reader = AgedTreeReader(TreeShape((self.n,) * settings.layers), settings.sampling)
         dim = max(settings.hidden, node_dim)
         dim += -(dim + settings.time_dim) % settings.heads  # many node features: round up to a multiple of the heads

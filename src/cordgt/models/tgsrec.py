@@ -26,19 +26,19 @@ from cordgt.past.history import History
 class TgsrecSettings:
     """Settings of TGSRec."""
 
-    neighbours: int = 20  # n, events sampled for every node of a tree
+    num_neighbors: int = 20  # n, events sampled for every node of a tree
     layers: int = 2  # also the number of hops
     heads: int = 2
     hidden: int = 172  # D
     time_dim: int = 100
     dropout: float = 0.1
     sampling: str = "uniform"  # as in the paper; "recent": the latest events
-    rows: int = 16384  # of the embedding table; if there are more nodes, some share a row
+    num_embeddings: int = 16384  # of the embedding table; if there are more nodes, some share a row
     decay: float = 0.1  # weight of the table's norm in the loss
 
     def __post_init__(self) -> None:
         check_choice("sampling", self.sampling, SAMPLINGS)
-        check_sizes(self, "neighbours", "layers", "heads", "hidden", "time_dim", "rows")
+        check_sizes(self, "num_neighbors", "layers", "heads", "hidden", "time_dim", "num_embeddings")
         check_dropout(self)
         check_heads(self.hidden + self.time_dim, self.heads, "hidden + time_dim")
         check_from_zero(self, "decay")
@@ -58,12 +58,12 @@ class IdTreeReader(PerNodeReader[IdTrees]):
     """Samples trees. Nodes without history share one embedding row."""
 
     trees: AgedTreeReader
-    rows: int
+    num_embeddings: int
 
     def read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> IdTrees:
         context, trees = self.trees.sample(history, node, t, cut)
         known = torch.cat([trees.valid[..., :1], trees.valid], dim=-1)  # a root with history has a first event
-        row = torch.where(known, context.node.remainder(self.rows), self.rows)
+        row = torch.where(known, context.node.remainder(self.num_embeddings), self.num_embeddings)
         return IdTrees(row, trees.age, trees.valid)
 
 
@@ -82,9 +82,11 @@ class Tgsrec(TreeAttentionModel):
     def __init__(self, settings: TgsrecSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         s = settings
-        self.n, self.decay = s.neighbours, s.decay
-        self.reader = IdTreeReader(AgedTreeReader(TreeShape((s.neighbours,) * s.layers), s.sampling), s.rows)
-        self.table = nn.Parameter(torch.empty(s.rows + 1, s.hidden).uniform_(-1, 1))
+        self.n, self.decay = s.num_neighbors, s.decay
+        self.reader = IdTreeReader(
+            AgedTreeReader(TreeShape((s.num_neighbors,) * s.layers), s.sampling), s.num_embeddings
+        )
+        self.table = nn.Parameter(torch.empty(s.num_embeddings + 1, s.hidden).uniform_(-1, 1))
         self.time = TimeEncoding(s.time_dim)
         self.layers = nn.ModuleList(
             TgatLayer(

@@ -169,7 +169,7 @@ def _cautions(look: Look) -> list[str]:
 
 def shown_figures(metrics: Mapping[str, Any]) -> dict[str, str]:
     """The figures of a table by what they are called."""
-    batch = metrics["protocol"]["eval_batch"]
+    batch = metrics["protocol"]["eval_batch_size"]
     shown = {"AP": "ap", "AUC": "auc", f"AP/{batch}": "ap_batch", f"AUC/{batch}": "auc_batch"}
     if "mrr" in metrics["test"]["transductive"]:
         shown |= {"MRR": "mrr", "hits@10": "hits@10"}
@@ -191,7 +191,7 @@ def _figures(look: Look) -> Html:
                 title = Html(f'<span class="floor">&nbsp; {text(name)}{mark}</span>')
                 rows.append([title, *(percent(of.get(k)) for k in shown.values()), ""])
     plots = [_floor_plot(look, setting) for setting in SETTINGS if metrics["test"][setting]["ap"] is not None]
-    batch = metrics["protocol"]["eval_batch"]
+    batch = metrics["protocol"]["eval_batch_size"]
     return section(
         "Figures, beside trivial predictors",
         table(
@@ -239,9 +239,9 @@ def _curves(look: Look) -> Html:
         )
     at = [float(r["epoch"]) for r in epochs]
     loss = [float(r["loss"]) for r in epochs]
-    judge = look.settings.training.judge
-    name = f"validation {judge.upper()}"
-    judged = [float(r["validation"][judge]) if judge in r.get("validation", {}) else np.nan for r in epochs]
+    monitor = look.settings.training.monitor
+    name = f"validation {monitor.upper()}"
+    monitored = [float(r["validation"][monitor]) if monitor in r.get("validation", {}) else np.nan for r in epochs]
     best = look.metrics["best_epoch"]
     x = epoch_axis(at)
     mark = (float(best), f"kept: epoch {best}")
@@ -258,18 +258,18 @@ def _curves(look: Look) -> Html:
         ),
         figure(
             line_chart(
-                [Line(name, at, judged)],
+                [Line(name, at, monitored)],
                 x,
-                share_axis(judged, name, least=0.01),
+                share_axis(monitored, name, least=0.01),
                 mark=mark,
                 says=f"V{name[1:]} over {len(at)} epochs; epoch {best} was kept",
             ),
-            f"{judge.upper()} on the validation period. The epoch that is marked was kept: it was the best one there.",
+            f"{monitor.upper()} on the validation period. The marked epoch was kept: it was the best one there.",
         ),
     ]
     rows = [
         [str(r["epoch"]), f"{r['loss']:.4f}", percent(a), f"{r['train_seconds']:.1f}"]
-        for r, a in zip(epochs, judged, strict=True)
+        for r, a in zip(epochs, monitored, strict=True)
     ]
     numbers = details("The numbers", table(["epoch", "loss", name, "seconds"], rows))
     return section("Curves", side_by_side(*plots), numbers, name="curves")

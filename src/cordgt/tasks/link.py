@@ -29,7 +29,7 @@ from cordgt.tasks.split import Split, split_events
 PARTS = ("validation", "test")
 SETTINGS = ("transductive", "inductive")
 PAST = "CORDGT_PAST"
-MEASURED_BY = ("visibility", "negatives", "ranking", "eval_batch", "eval_seed")  # keys of the protocol
+MEASURED_BY = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed")  # keys of the protocol
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,21 @@ class LinkTask:
         return replace(self, protocol=replace(self.protocol, **changes))
 
     def queries(
-        self, position: Tensor, batch_start: Tensor, pool: Tensor, *, seed: int, epoch: Tensor | int, drawn: int = 1
+        self,
+        position: Tensor,
+        batch_start: Tensor,
+        pool: Tensor,
+        *,
+        seed: int,
+        epoch: Tensor | int,
+        num_negatives: int = 1,
     ) -> Queries:
-        """Each event at ``position`` against ``drawn`` destinations: candidates (B, 1 + drawn), the true one first."""
+        """Each event at ``position`` and its negatives: candidates (B, 1 + num_negatives), the true one first."""
         index = self.whole.index
-        if index.fused is not None and drawn == 1:
+        if index.fused is not None and num_negatives == 1:
             return self._ask_fused(position, batch_start, pool, seed, epoch)
         dst = self.dst[position]
-        negatives = draw_negatives(pool, dst, position, seed=seed, epoch=epoch, n=drawn)
+        negatives = draw_negatives(pool, dst, position, seed=seed, epoch=epoch, n=num_negatives)
         cut, pair_cut = cuts(self.protocol.visibility, index.tie_start[position].long(), batch_start)
         return Queries(
             src=self.src[position],
@@ -170,7 +177,7 @@ class LinkTask:
 
     def _with_random(self, positions: np.ndarray, pool: Tensor) -> Queries:
         position = torch.from_numpy(positions).to(self.device)
-        size = self.protocol.eval_batch
+        size = self.protocol.eval_batch_size
         start = position[torch.arange(len(position), device=self.device) // size * size]
         return self.queries(position, start, pool, seed=self.protocol.eval_seed, epoch=0)
 
@@ -210,8 +217,8 @@ def split_of(stream: EventStream, protocol: Protocol) -> Split:
         how=protocol.split,
         mask_nodes=protocol.mask_nodes,
         mask_seed=protocol.mask_seed,
-        train_part=protocol.train_part,
-        validation_part=protocol.validation_part,
+        train_ratio=protocol.train_ratio,
+        val_ratio=protocol.val_ratio,
     )
 
 
@@ -352,7 +359,7 @@ def evaluate(
     if model.is_transductive and setting == "inductive":
         return _undefined(len(task.asked(part, setting)[0]), task.protocol)
     positive, negative, at_random = split_scores(model, task, part, setting, progress)
-    found = link_metrics(positive, negative, task.protocol.eval_batch)
+    found = link_metrics(positive, negative, task.protocol.eval_batch_size)
     if task.protocol.negatives != "random":
         found["random_negatives"] = at_random
     if task.protocol.ranking != "none":
@@ -362,7 +369,7 @@ def evaluate(
 
 def _undefined(events: int, protocol: Protocol) -> LinkMetrics:
     """The figures of a model that has no answer: None, of so many events."""
-    found = link_metrics(np.empty(0), np.empty(0), protocol.eval_batch)
+    found = link_metrics(np.empty(0), np.empty(0), protocol.eval_batch_size)
     if protocol.ranking != "none":
         found |= ranking_metrics(np.empty(0))  # type: ignore[typeddict-item]
     found["events"] = events
@@ -390,7 +397,7 @@ def split_scores(
 
 def whole_pairs(task: LinkTask, positions: np.ndarray, queries: Queries) -> tuple[Queries, int]:
     """The DGB way: each query replaced by a pair of the past, source and all; (B, 1), and how many stayed random."""
-    stream, size = task.stream, task.protocol.eval_batch
+    stream, size = task.stream, task.protocol.eval_batch_size
     batches = [positions[i : i + size] for i in range(0, len(positions), size)]
     trained_until = None if task.protocol.negatives == "historical-pairs" else stream.t[task.split.validation[0] - 1]
     seed = task.protocol.eval_seed

@@ -1,4 +1,4 @@
-"""Protocol: everything a figure depends on besides the model and its training, in one small frozen object."""
+"""The evaluation protocol: how events are split, what a query may see, and how negatives are chosen."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ NEGATIVES = ("random", "historical", "inductive", "historical-pairs", "inductive
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a stream is split, what a query sees, and what a true event is told apart from."""
+    """How a stream is split, what a query sees, and which negatives each event is compared with."""
 
-    visibility: str = "event"  # "event": the stream before the query's time; "paper", "batch": see `cuts`
-    split: str = "quantile"  # of the event times; "time": shares of the time range
-    train_part: float = 0.70
-    validation_part: float = 0.15
-    mask_nodes: float = 0.1  # share of the nodes whose training events are taken out, to be new at evaluation
-    mask_seed: int = 0  # which nodes those are
-    negatives: str = "random"  # at evaluation; the others are harder, see `cordgt.tasks.negatives`
-    pool: str = "destinations"  # what negatives are drawn from: the split's destinations, or all "nodes"
-    eval_batch: int = 30  # of ap_batch and auc_batch; and of the visibilities "paper" and "batch" at evaluation
-    ranking: str = "none"  # rank each true destination among so many others: a number, or "all"
-    eval_seed: int = 0  # of the negatives at evaluation, so that models and seeds are asked the same
+    visibility: str = "event"  # what a query sees; "event": all events before its time. "paper", "batch": see `cuts`
+    split: str = "quantile"  # split by "quantile" of the event times, or by "time": shares of the time range
+    train_ratio: float = 0.70  # share for training
+    val_ratio: float = 0.15  # share for validation; the rest is the test split
+    mask_nodes: float = 0.1  # share of nodes removed from training, so that they are new at evaluation
+    mask_seed: int = 0  # seed that chooses these nodes
+    negatives: str = "random"  # negatives at evaluation; harder kinds: see `cordgt.tasks.negatives`
+    pool: str = "destinations"  # negatives are sampled from the split's "destinations", or from all "nodes"
+    eval_batch_size: int = 30  # events per batch in ap_batch and auc_batch, and for visibility "paper" and "batch"
+    ranking: str = "none"  # rank each true destination among this many candidates: a number, "all" or "none"
+    eval_seed: int = 0  # seed of the evaluation negatives: the same for all models and training seeds
 
     def __post_init__(self) -> None:
         check_choice("visibility", self.visibility, VISIBILITIES)
@@ -37,25 +37,29 @@ class Protocol:
         check_choice("negatives", self.negatives, NEGATIVES)
         check_choice("pool", self.pool, POOLS)
         if not 0 <= self.mask_nodes < 1:
-            raise SettingError(f"mask_nodes={self.mask_nodes}: it is a share of the nodes, from 0 to below 1.")
-        if not (self.train_part > 0 and self.validation_part > 0 and self.train_part + self.validation_part < 1):
+            raise SettingError(f"mask_nodes={self.mask_nodes}: use a share of the nodes, from 0 to below 1.")
+        if not (self.train_ratio > 0 and self.val_ratio > 0 and self.train_ratio + self.val_ratio < 1):
             raise SettingError(
-                f"train_part={self.train_part} and validation_part={self.validation_part}: "
-                "both are above 0 and leave something for the test."
+                f"train_ratio={self.train_ratio} and val_ratio={self.val_ratio}: "
+                "both must be above 0 and leave something for the test."
             )
-        if self.eval_batch < 1:
-            raise SettingError(f"eval_batch={self.eval_batch}: it is at least 1.")
+        if self.eval_batch_size < 1:
+            raise SettingError(f"eval_batch_size={self.eval_batch_size}: it is at least 1.")
         if self.ranking not in ("none", "all") and not (self.ranking.isdecimal() and int(self.ranking) > 0):
-            raise SettingError(f"ranking={self.ranking}: it is a number of candidates from 1 up, all, or none.")
+            raise SettingError(f"ranking={self.ranking}: use a number of candidates from 1 up, all, or none.")
 
 
 def cuts(visibility: str, own_time: Tensor, batch_start: Tensor) -> tuple[Tensor, Tensor]:
-    """``cut`` and ``pair_cut`` of queries whose time begins at ``own_time``, in batches from ``batch_start`` on.
+    """Numbers of visible events: ``cut`` for sampled trees, ``pair_cut`` for records of pairs.
 
-    ``event``: trees and records stop at the first event with the query's own time: what a live system knows, whatever
-    the batch size. ``paper``: records also stop at the start of the batch. ``batch``: both do.
+    ``own_time``: position of the first event with the query's time. ``batch_start``: position of the first event of
+    the query's batch. Shapes: all broadcast to (B,), int64.
+
+    - ``event``: both stop at ``own_time``. This is what a live system knows, whatever the batch size.
+    - ``paper``: trees stop at ``own_time``, records at the start of the batch if that is earlier.
+    - ``batch``: both stop at the start of the batch if that is earlier.
     """
-    so_far = torch.minimum(own_time, batch_start)
     if visibility == "event":
         return own_time, own_time
-    return (own_time if visibility == "paper" else so_far), so_far
+    before_batch = torch.minimum(own_time, batch_start)
+    return (own_time if visibility == "paper" else before_batch), before_batch

@@ -42,8 +42,8 @@ def split_events(
     how: str = "quantile",
     mask_nodes: float = 0.1,
     mask_seed: int = 0,
-    train_part: float = 0.70,
-    validation_part: float = 0.15,
+    train_ratio: float = 0.70,
+    val_ratio: float = 0.15,
 ) -> Split:
     """Part a sorted stream at two moments and mask a share of the nodes.
 
@@ -53,7 +53,7 @@ def split_events(
     Raises:
         DataError: a part would be empty.
     """
-    end_train, end_validation = _boundaries(t, how, train_part, validation_part)
+    end_train, end_validation = _boundaries(t, how, train_ratio, val_ratio)
     validation, test = np.arange(end_train, end_validation), np.arange(end_validation, len(t))
     masked = _draw_masked(src[end_train:], dst[end_train:], n_nodes, mask_nodes, mask_seed)
     train = np.flatnonzero(~_touches(masked, src[:end_train], dst[:end_train]))
@@ -61,7 +61,7 @@ def split_events(
         if len(part) == 0:
             raise DataError(
                 f"Too few events to split: {len(t)} events at {len(np.unique(t))} times leave none for {name}. "
-                "Give more events, or other parts (--set train_part=…, --set validation_part=…, --set mask_nodes=0)."
+                "Give more events, or other parts (--set train_ratio=…, --set val_ratio=…, --set mask_nodes=0)."
             )
     new_node = np.ones(n_nodes, dtype=bool)
     for start in range(0, len(train), AT_ONCE):
@@ -80,7 +80,7 @@ def _touches(marked: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray
     return found
 
 
-def _boundaries(t: np.ndarray, how: str, train_part: float, validation_part: float) -> tuple[int, int]:
+def _boundaries(t: np.ndarray, how: str, train_ratio: float, val_ratio: float) -> tuple[int, int]:
     """Number of events in training, and in training and validation together."""
     if len(t) == 0:
         return 0, 0
@@ -95,7 +95,7 @@ def _boundaries(t: np.ndarray, how: str, train_part: float, validation_part: flo
         low = int(place)
         return np.quantile([since(low), since(min(low + 1, len(t) - 1))], place - low)
 
-    parts = (train_part, min(train_part + validation_part, 1.0))
+    parts = (train_ratio, min(train_ratio + val_ratio, 1.0))
     first, second = (bisect_right(range(len(t)), moment(part), key=since) for part in parts)
     return first, second
 

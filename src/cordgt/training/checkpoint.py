@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cordgt.models.base import LinkModel
 from cordgt.run import RunFolder
-from cordgt.training.step import Average
+from cordgt.training.step import Ema
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Progress:
     phase: str = "fit"  # or "refit"
     epoch: int = 0  # epochs done
     best_epoch: int = 0
-    best_figure: float = -np.inf  # on validation data, of the kind that `judge` says
+    best_figure: float = -np.inf  # on validation data, of the metric that `monitor` names
     train_seconds: float = 0.0  # over all epochs done, validation left out
     finished: bool = False
     events: int = 0  # of the epoch under way: those trained on,
@@ -36,15 +36,15 @@ class State:
 
     model: LinkModel
     optimizer: torch.optim.Optimizer | None
-    average: Average | None  # of the weights, where that is what is judged and kept
+    ema: Ema | None  # averaged weights; None: the model's own weights are validated and saved
     best: dict[str, Tensor] = field(default_factory=dict)  # weights, so far
 
-    def judged(self) -> AbstractContextManager[None]:
-        """The model with the weights that are judged and kept: its own, or their average."""
-        return nullcontext() if self.average is None else self.average.in_place(self.model)
+    def eval_weights(self) -> AbstractContextManager[None]:
+        """Give the model the weights that are validated and saved: the moving average, or its own."""
+        return nullcontext() if self.ema is None else self.ema.in_place(self.model)
 
     def keep_as_best(self) -> None:
-        """Remember the model's weights. Only while it has those that are `judged`."""
+        """Copy the model's weights to ``best``. Call it inside `eval_weights`."""
         self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
 
     def is_sound(self) -> bool:
@@ -55,8 +55,8 @@ class State:
         """Everything a resume needs, by name: weights, best weights, what the model carries, the optimiser's state."""
         assert self.optimizer is not None
         found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        found |= {f"carried.{k}": v for k, v in self.model.get_training_state().items()}
-        found |= {f"average.{k}": v for k, v in (self.average.tensors() if self.average else {}).items()}
+        found |= {f"extra_state.{k}": v for k, v in self.model.get_training_state().items()}
+        found |= {f"ema.{k}": v for k, v in (self.ema.tensors() if self.ema else {}).items()}
         found |= {f"best.{k}": v for k, v in self.best.items()}
         for i, parameter in enumerate(self._optimised()):
             found |= {f"adam.{i}.{k}": v for k, v in self.optimizer.state.get(parameter, {}).items()}
@@ -71,9 +71,9 @@ class State:
         """The inverse of `tensors`, in place, so that a captured step keeps its addresses."""
         assert self.optimizer is not None
         self.model.load_state_dict(_below(tensors, "model."))
-        self.model.set_training_state(_below(tensors, "carried."))
-        if self.average is not None:
-            self.average.load(_below(tensors, "average."))
+        self.model.set_training_state(_below(tensors, "extra_state.", "carried."))
+        if self.ema is not None:
+            self.ema.load(_below(tensors, "ema.", "average."))
         device = next(self.model.parameters()).device
         self.best = {k: v.to(device) for k, v in _below(tensors, "best.").items()}
         for i, parameter in enumerate(self._optimised()):
@@ -123,5 +123,7 @@ def _read_progress(folder: RunFolder, name: str, about: dict[str, Any]) -> Progr
         raise folder.damaged(name, f"{error}.") from None
 
 
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+def _below(tensors: dict[str, Tensor], prefix: str, v01_prefix: str | None = None) -> dict[str, Tensor]:
+    """Tensors whose names start with ``prefix``, without it. ``v01_prefix`` is the same prefix in v0.1 checkpoints."""
+    found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    return found if found or v01_prefix is None else _below(tensors, v01_prefix)

@@ -32,7 +32,7 @@ from cordgt.training.devices import peak_memory_mb, use_precision
 from cordgt.training.figures import all_figures
 from cordgt.training.network import load_weights, network_for
 from cordgt.training.out_of_memory import fits_told, what_fits
-from cordgt.training.step import Average, CapturedStep, FedStep, Step, dropout_generator, make_optimizer
+from cordgt.training.step import CapturedStep, Ema, FedStep, Step, dropout_generator, make_optimizer
 from cordgt.training.watching import Heeding, Silent, Watcher
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl within an epoch
@@ -81,7 +81,7 @@ class Fit:
         self.model = model.to(device)
         self.model.check_same_device(task.device)
         self.optimizer = make_optimizer(settings, self.model, device) if model.is_trainable else None
-        self.state = State(self.model, self.optimizer, Average.of(settings, self.model))
+        self.state = State(self.model, self.optimizer, Ema.of(settings, self.model))
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, where the batches are
         self.saved = time.perf_counter()  # when the last checkpoint was written
@@ -146,14 +146,14 @@ class Fit:
         alone = self.task.group.size == 1
         recorded = self.device.type == "cuda" and not self.model.is_stateful and alone
         fed = self.task.past_on_host
-        if fed and self.settings.training.pieces:
-            raise SettingError("pieces: the past is read on the host, whole batches at a time. Leave them out.")
+        if fed and self.settings.training.micro_batches:
+            raise SettingError("micro_batches=0 is required here: the past is on the host, which reads whole batches.")
         epoch = self.epoch_tensor if recorded and not fed else 0
         if alone and not recorded:  # several processes end after the same batch
-            step = StoppableStep.of(self.settings, self.task, self.model, self.optimizer, epoch, self.state.average)
+            step = StoppableStep.of(self.settings, self.task, self.model, self.optimizer, epoch, self.state.ema)
             step.stop = self.stop
             return step
-        plain = Step.of(self.settings, self.task, self.model, self.optimizer, epoch, self.state.average)
+        plain = Step.of(self.settings, self.task, self.model, self.optimizer, epoch, self.state.ema)
         if not recorded:
             return plain
         self.model.train()
@@ -174,7 +174,7 @@ class Fit:
             record |= self._validate(epoch)
         else:
             p.best_epoch = epoch
-            with self.state.judged():
+            with self.state.eval_weights():
                 self.state.keep_as_best()
         p.epoch, p.train_seconds = epoch, p.train_seconds + p.seconds
         p.events, p.seconds = 0, 0.0
@@ -253,17 +253,17 @@ class Fit:
         p = self.progress
         began = time.perf_counter()
         self.watcher.validating(len(self.task.split.validation))
-        with self.state.judged():
+        with self.state.eval_weights():
             heed = self.stop.check
             figures = evaluate(self.model, self.task, "validation", "transductive", progress=lambda _: heed())
-            judge = self.settings.training.judge
-            figure = figures["mrr"] if judge == "mrr" else figures["ap"]
+            monitor = self.settings.training.monitor
+            figure = figures["mrr"] if monitor == "mrr" else figures["ap"]
             assert figure is not None
-            if p.best_epoch == 0 or (figure - p.best_figure) / abs(p.best_figure) > self.settings.training.tolerance:
+            if p.best_epoch == 0 or (figure - p.best_figure) / abs(p.best_figure) > self.settings.training.min_delta:
                 p.best_figure, p.best_epoch = figure, epoch
                 self.state.keep_as_best()
                 self.folder.write_tensors(
-                    "model.safetensors", self.state.best, {"epoch": epoch, f"validation_{judge}": figure}
+                    "model.safetensors", self.state.best, {"epoch": epoch, f"validation_{monitor}": figure}
                 )
         seconds = time.perf_counter() - began
         shown = {k: figures[k] for k in ("ap", "auc", "mrr") if k in figures}
@@ -346,8 +346,8 @@ def check_may_share(settings: Settings, group: Group) -> None:
     whole = f"{settings.model} has a memory that goes from batch to batch, so it trains in one process"
     if group.size > 1:
         raise SettingError(f"{whole}: start it without torchrun and without --processes.")
-    if settings.training.pieces:
-        raise SettingError(f"{whole}, on whole batches: pieces={settings.training.pieces} is not for it.")
+    if settings.training.micro_batches:
+        raise SettingError(f"{whole}, on whole batches: micro_batches={settings.training.micro_batches} is not for it.")
 
 
 def _refit(

@@ -73,7 +73,7 @@ def events_at_once(settings: Settings, model: LinkModel, device: torch.device) -
 
     None where it works off everything together.
     """
-    part = events_a_part(model, settings.training.drawn) if device.type == "cpu" else None
+    part = events_a_part(model, settings.training.num_negatives) if device.type == "cpu" else None
     return part if part is None or not model.is_thread_safe() else part * torch.get_num_threads()
 
 
@@ -92,18 +92,18 @@ def what_fits(settings: Settings, task: LinkTask, model: LinkModel) -> str:
         return ""
     if free is None:
         return ""
-    pieces = max(1, settings.training.pieces)
+    micro_batches = max(1, settings.training.micro_batches)
     n, at_once = batch_that_fits(peaks, free), events_at_once(settings, model, device)
-    bounded = at_once is not None and size > at_once * pieces
+    bounded = at_once is not None and size > at_once * micro_batches
     parts = f"A batch is worked off {at_once} events at a time" if bounded else ""
     if at_once is not None and bounded and n >= at_once:
         if size * PLACE_BYTES > free:
             return ""  # it is the batch after all
-        each, below = peak_of(peaks, at_once) / 2**20, at_once * pieces
+        each, below = peak_of(peaks, at_once) / 2**20, at_once * micro_batches
         return f"{parts}, which takes about {each:,.0f} MB: only below {below} does a smaller batch_size take less."
-    if n * pieces >= size:
+    if n * micro_batches >= size:
         return ""
-    told = f"batch_size={n * pieces}" if n else "no batch"
+    told = f"batch_size={n * micro_batches}" if n else "no batch"
     by = f"{parts}; by" if parts else "By"
     return f"{by} a step of {2 * few} events, {told} would fit the {free / 2**30:.1f} GB that are free."
 
@@ -113,8 +113,10 @@ def peak_at_once(settings: Settings, task: LinkTask, model: LinkModel, size: int
     positions = torch.from_numpy(task.split.train[-size:]).to(task.device)
 
     def back_to_front() -> None:
-        seed, drawn = settings.seed, settings.training.drawn
-        queries = task.queries(positions, positions[:1], task.pools.train, seed=seed, epoch=1, drawn=drawn)
+        seed, num_negatives = settings.seed, settings.training.num_negatives
+        queries = task.queries(
+            positions, positions[:1], task.pools.train, seed=seed, epoch=1, num_negatives=num_negatives
+        )
         model.losses(model.read(task.training, queries)).sum().backward()
         model.zero_grad(set_to_none=True)
 

@@ -26,27 +26,29 @@ from cordgt.settings import Settings
 from cordgt.tasks.link import LinkTask
 
 
-class Average:
-    """A moving average of a model's weights, of which ``kept`` stays at each step; of all steps so far where they are
-    few. What is not learnt (a model's counts and constants) is the latest."""
+class Ema:
+    """Exponential moving average of a model's parameters.
 
-    def __init__(self, model: LinkModel, kept: float) -> None:
-        self.kept = kept
+    The first steps are averaged evenly, until 1 / steps falls below 1 - ``decay``. Buffers are not averaged.
+    """
+
+    def __init__(self, model: LinkModel, decay: float) -> None:
+        self.decay = decay
         self.weights = {name: q.detach().clone() for name, q in model.named_parameters()}
         device = next(iter(self.weights.values())).device
         self.steps = torch.zeros((), dtype=torch.float32, device=device)
 
     @classmethod
-    def of(cls, settings: Settings, model: LinkModel) -> Average | None:
-        """The average that settings ask for; None where they ask for none, or nothing is trained."""
-        kept = settings.training.average
-        return cls(model, kept) if kept and model.is_trainable else None
+    def of(cls, settings: Settings, model: LinkModel) -> Ema | None:
+        """The average for these settings; None if ``ema_decay`` is 0 or the model does not train."""
+        decay = settings.training.ema_decay
+        return cls(model, decay) if decay and model.is_trainable else None
 
     @torch.no_grad()
     def add(self, model: LinkModel) -> None:
-        """Take in the weights after one more step. Nothing is fetched from the device."""
+        """Update the average after an optimizer step. Does not synchronise with the device."""
         self.steps += 1
-        share = (1.0 / self.steps).clamp_min(1.0 - self.kept)
+        share = (1.0 / self.steps).clamp_min(1.0 - self.decay)
         averages = list(self.weights.values())
         change = torch._foreach_sub([q.detach() for q in model.parameters()], averages)
         torch._foreach_mul_(change, share)
@@ -54,7 +56,7 @@ class Average:
 
     @contextmanager
     def in_place(self, model: LinkModel) -> Iterator[None]:
-        """The model with the average as its weights, as long as this lasts."""
+        """Give the model the averaged weights inside this context, its own again afterwards."""
         own = {name: q.detach().clone() for name, q in model.named_parameters()}
         self._copy(self.weights, model)
         try:
@@ -87,9 +89,9 @@ def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -
     return torch.optim.Adam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True)
 
 
-def events_a_part(model: LinkModel, drawn: int) -> int | None:
+def events_a_part(model: LinkModel, num_negatives: int) -> int | None:
     """The most events that are worked off together in training on a CPU; None: as many as there are."""
-    return None if model.micro_batch_size is None else max(1, 2 * model.micro_batch_size // (1 + drawn))
+    return None if model.micro_batch_size is None else max(1, 2 * model.micro_batch_size // (1 + num_negatives))
 
 
 @dataclass
@@ -106,9 +108,9 @@ class Step:
     seed: int
     epoch: Tensor | int
     half: bool = False  # True: matrix products in bfloat16; the sums, the residual stream and Adam stay in float32
-    drawn: int = 1  # destinations that a true one is told from
-    average: Average | None = None
-    pieces: int = 0  # of a batch, whose gradients are added up in their order; 0: as is fastest
+    num_negatives: int = 1  # random destinations per event
+    ema: Ema | None = None
+    micro_batches: int = 0  # splits a batch; gradients are summed in order. 0: fastest
 
     @classmethod
     def of(
@@ -118,17 +120,19 @@ class Step:
         model: LinkModel,
         optimizer: torch.optim.Optimizer,
         epoch: Tensor | int,
-        average: Average | None = None,
+        ema: Ema | None = None,
     ) -> Self:
         """The step that settings ask for, in training as where it is measured."""
         training = settings.training
         half = task.network_device.type == "cuda" and model.supports_bf16 and training.precision == "bf16"
-        return cls(model, task, optimizer, settings.seed, epoch, half, training.drawn, average, training.pieces)
+        return cls(
+            model, task, optimizer, settings.seed, epoch, half, training.num_negatives, ema, training.micro_batches
+        )
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
         """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
         share, start = weight / weight.sum(), position[:1]
-        in_one = self.task.group.size == 1 and not self.pieces
+        in_one = self.task.group.size == 1 and not self.micro_batches
         loss = self._gradients(position, share, start) if in_one else self._shared(position, share, start)
         self._move()
         return loss
@@ -136,8 +140,8 @@ class Step:
     def _move(self) -> None:
         """Change the weights by the gradients at hand."""
         self.optimizer.step()
-        if self.average is not None:
-            self.average.add(self.model)
+        if self.ema is not None:
+            self.ema.add(self.model)
 
     def _gradients(self, position: Tensor, share: Tensor, start: Tensor) -> Tensor:
         """Leave the gradients of some events of the batch that begins at ``start``; their part of its loss comes back.
@@ -156,7 +160,7 @@ class Step:
 
         A power of two otherwise, so that even numbers of threads end together.
         """
-        at_once = events_a_part(self.model, self.drawn)
+        at_once = events_a_part(self.model, self.num_negatives)
         if self.device.type != "cpu" or at_once is None or 8 * n <= at_once:
             return 1
         return 2 ** max(1, (math.ceil(n / at_once) - 1).bit_length())
@@ -191,14 +195,15 @@ class Step:
         """`_gradients` of a whole batch, of which each process does its part.
 
         What each event counts, it counts in the whole batch, so that sums over processes are what one process has, but
-        for rounding. In pieces not even that: each is somebody's whole, dropout and all, and all add them up in order.
+        for rounding. Micro-batches avoid the rounding too: one process computes each whole micro-batch, with its own
+        dropout, and all processes sum them in the same order.
         """
         group, seed = self.task.group, self._seeds()
         parameters = [q for q in self.model.parameters() if q.requires_grad]
         n_sums, mine = self._own(len(position))
         table = share.new_zeros(n_sums, sum(q.numel() for q in parameters) + 1)  # a row: gradients, and the loss
         for number, part in mine.items():
-            seed(number if self.pieces else group.rank)
+            seed(number if self.micro_batches else group.rank)
             table[number] = self._flat(parameters, self._gradients(position[part], share[part], start))
         group.add_up(table)
         total = torch.zeros_like(table[0])
@@ -212,16 +217,16 @@ class Step:
     def _own(self, n: int) -> tuple[int, dict[int, slice]]:
         """How many sums a batch of ``n`` events has, and this process's part of each that it adds to.
 
-        One for each piece, of which each is one process's; without pieces one, to which all add that have any events.
+        With micro-batches there is one sum for each, computed by one process. Without, all processes add to one sum.
         """
         group = self.task.group
-        if not self.pieces:
+        if not self.micro_batches:
             part = group.part(n)
             return 1, {0: part} if part.stop > part.start else {}
-        size = -(-n // self.pieces)
-        pieces = {number: slice(first, first + size) for number, first in enumerate(range(0, n, size))}
-        mine = group.part(len(pieces))
-        return len(pieces), {number: pieces[number] for number in range(mine.start, mine.stop)}
+        size = -(-n // self.micro_batches)
+        slices = [slice(first, first + size) for first in range(0, n, size)]
+        mine = group.part(len(slices))
+        return len(slices), {number: slices[number] for number in range(mine.start, mine.stop)}
 
     @staticmethod
     def _flat(parameters: list[nn.Parameter], loss: Tensor) -> Tensor:
@@ -253,7 +258,8 @@ class Step:
     def read(self, position: Tensor, batch_start: Tensor) -> Any:
         """What the network is told of the events at ``position``, where the past lies."""
         start, pool = batch_start.expand_as(position), self.task.pools.train
-        queries = self.task.queries(position, start, pool, seed=self.seed, epoch=self.epoch, drawn=self.drawn)
+        n = self.num_negatives
+        queries = self.task.queries(position, start, pool, seed=self.seed, epoch=self.epoch, num_negatives=n)
         return self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
 
     def _learn(self, batch: Any, share: Tensor) -> Tensor:
