@@ -32,10 +32,11 @@ from cordgt.report.one import FILE, write_report
 from cordgt.run import RunFolder, Start, Unwritten, fingerprint, ids_fingerprint, is_same_data
 from cordgt.settings import Settings, known_keys, make, unknown_setting
 from cordgt.store.folder import open_store
-from cordgt.tasks.link import MEASURED_BY, PARTS, LinkTask, history_of, split_of
+from cordgt.tasks.link import MEASURED_BY, LinkTask, history_of, split_of
 from cordgt.tasks.protocol import Protocol
+from cordgt.tasks.run_metrics import SPLITS, RunMetrics
 from cordgt.training.devices import choose_device, use_precision
-from cordgt.training.figures import all_figures
+from cordgt.training.figures import evaluate_splits
 from cordgt.training.loop import check_may_share, train_in
 from cordgt.training.network import load_weights, network_for
 from cordgt.training.out_folder import (
@@ -75,7 +76,7 @@ class Run:
     folder: RunFolder
     settings: Settings
     stream: EventStream
-    metrics: dict[str, Any]
+    metrics: RunMetrics
     device: torch.device
     columns: dict[str, str] = field(default_factory=dict)  # the column options its events were read with
 
@@ -162,19 +163,21 @@ class Run:
             found = self.oracle.nodes_of_either_side(_ids(_as_list(nodes)), sides)
         return self.oracle.embed(found, self._time(at))
 
-    def evaluate(self, watcher: Watcher | None = None, *, part: str | None = None, **changes: Any) -> dict[str, Any]:
-        """Figures on the run's own splits, with another visibility, batch size, pool or seed of negatives if given.
+    def evaluate(self, watcher: Watcher | None = None, *, split: str | None = None, **changes: Any) -> RunMetrics:
+        """Metrics on the run's own splits, with another visibility, batch size, pool or seed of negatives if given.
 
-        ``part``: "validation" or "test" alone. ``batch_size`` is that of the evaluation here: of the per-batch means,
+        ``split``: only "validation" or "test". ``batch_size`` is that of the evaluation: of the means over batches,
         and of the rules "paper" and "batch".
         """
-        if part is not None:
-            check_choice("part", part, PARTS)
+        if split is not None:
+            check_choice("split", split, SPLITS)
+        if "part" in changes:
+            raise SettingError("'part' is now called 'split'.")
         model, task = self.measured(**changes)
-        figures = all_figures(model, task, watcher or Silent(), PARTS if part is None else (part,))
+        metrics = evaluate_splits(model, task, watcher or Silent(), SPLITS if split is None else (split,))
         about: dict[str, Any] = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
         about |= {"init": self.metrics["init"]} if "init" in self.metrics else {}
-        return {**about, "protocol": dict(vars(task.protocol)), **figures}
+        return RunMetrics(about | {"protocol": dict(vars(task.protocol))} | metrics)
 
     def measured(self, **changes: Any) -> tuple[LinkModel, LinkTask]:
         """What figures are taken of: the weights that validation chose, and the run's own stream, as in `evaluate`."""

@@ -21,7 +21,7 @@ from cordgt.events.stream import EventStream
 from cordgt.models import MODELS
 from cordgt.run import RunFolder, is_same_data
 from cordgt.settings import convert, toml_lines
-from cordgt.tasks.node import ALL_PARTS, ClassifierSettings, Fitted, NodeTask, embeddings, figures, fit
+from cordgt.tasks.node import ALL_SPLITS, ClassifierSettings, Fitted, NodeTask, classifier_metrics, embeddings, fit
 from cordgt.training.watching import Silent, Watcher
 
 
@@ -53,7 +53,7 @@ def classify(
     seed: int | None = None,
     watcher: Watcher | None = None,
 ) -> tuple[Fitted, dict[str, Any]]:
-    """Train a classifier on a run's frozen encoder; the figures of each part come back beside it.
+    """Train a classifier on a run's frozen encoder; returns it with the metrics of each split.
 
     ``label``: one an event of the run's own stream, without those the stream's own. ``data``: where they
     are from, for errors; the stream's name by default. ``seed``: the run's by default.
@@ -65,11 +65,11 @@ def classify(
     task = NodeTask.prepare(link, link.stream.label if label is None else label, data)
     began = time.perf_counter()
     x = {}
-    for part in ALL_PARTS:
-        watcher.evaluating(f"embedding, {part}", len(task.positions(part)))
-        x[part] = embeddings(model, task, part, progress=lambda n: watcher.step(n, None))
+    for split in ALL_SPLITS:
+        watcher.evaluating(f"embedding, {split}", len(task.positions(split)))
+        x[split] = embeddings(model, task, split, progress=lambda n: watcher.step(n, None))
     embedded = time.perf_counter() - began
-    y = {part: task.labels(part) for part in ALL_PARTS}
+    y = {split: task.labels(split) for split in ALL_SPLITS}
     fitted = fit(x, y, settings, seed)
     found = {
         "task": "node",
@@ -82,7 +82,7 @@ def classify(
         "embedding_seconds": embedded,
         "classifier_seconds": time.perf_counter() - began - embedded,
         "device": str(run.device),
-        **{part: figures(fitted.model, x[part], y[part]) for part in ALL_PARTS},
+        **{split: classifier_metrics(fitted.model, x[split], y[split]) for split in ALL_SPLITS},
     }
     return fitted, found
 

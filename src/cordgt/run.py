@@ -40,12 +40,13 @@ from cordgt.files import exclusive, names_beside, write_bytes
 from cordgt.models import MODELS
 from cordgt.settings import FORMAT, Settings, from_toml, toml_lines, upgrade_keys
 from cordgt.store.folder import is_store, open_store
+from cordgt.tasks.run_metrics import RunMetrics
 
 STORE_FILE = "events.json"
 # What `create` writes before config.toml.
 BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
 STATES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
-FIGURES = ("model", "data", "seed", "epochs", "validation", "test")  # what metrics.json has at least
+REQUIRED_METRICS = ("model", "data", "seed", "epochs", "validation", "test")  # keys that metrics.json must have
 
 
 class Start(NamedTuple):
@@ -215,16 +216,16 @@ class RunFolder:
         runs = sorted(p.parent.name for p in self.path.glob("*/config.toml"))
         return f" It holds runs, such as {self.path / runs[0]}." if runs else ""
 
-    def read_metrics(self) -> dict[str, Any]:
+    def read_metrics(self) -> RunMetrics:
         """``metrics.json`` of a finished run."""
         path = self.path / "metrics.json"
         if not path.exists():
             raise RunError(f"{self.path} is not finished: it has no metrics.json yet. Continue it with --resume.")
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = RunMetrics.from_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
-        missing = [key for key in FIGURES if not isinstance(found, dict) or key not in found]
+        missing = [key for key in REQUIRED_METRICS if key not in found]
         if missing:
             raise RunError(f"{path} is damaged: it does not say '{missing[0]}'.")
         if isinstance(found.get("protocol"), dict):
@@ -232,7 +233,7 @@ class RunFolder:
         return found
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
-        self.write_text("metrics.json", json.dumps(metrics, indent=2) + "\n")
+        self.write_text("metrics.json", RunMetrics(metrics).to_json())
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file whole or not at all."""

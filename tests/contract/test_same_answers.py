@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from cordgt.models.base import list_tensors
 from cordgt.past.history import History, Queries
 from cordgt.past.index import TemporalIndex
-from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate, score_queries
+from cordgt.tasks.link import LinkTask, evaluate, score_queries
 from cordgt.tasks.metrics import link_metrics
 from cordgt.tasks.protocol import VISIBILITIES, Protocol
+from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 from cordgt.training.network import make_network
 from cordgt.training.step import Step
 
@@ -81,7 +82,7 @@ def test_shifting_all_times_leaves_the_figures(case: Case, split: str) -> None:
     )
     for name in ("train", "validation", "test"):
         assert getattr(first.split, name).tolist() == getattr(later.split, name).tolist()
-    for part in PARTS:
+    for part in SPLITS:
         for setting in SETTINGS:
             assert evaluate(network, first, part, setting) == evaluate(network, later, part, setting)
 
@@ -105,10 +106,8 @@ def test_batch_size_changes_nothing_under_the_event_rule(case: Case, features: b
     """Trees, negatives and distances exactly; scores within 1e-5, AP within 1e-4."""
     world = random_world(12, 200, features=features)
     network = case.network(world)
-    tasks = [
-        LinkTask.prepare(world.stream, Protocol(eval_batch_size=size), seed=5, device=CPU) for size in (30, 7, 1, 200)
-    ]
-    for part in PARTS:
+    tasks = [LinkTask.prepare(world.stream, Protocol(eval_batch_size=size), seed=5, device=CPU) for size in (30, 7, 1, 200)]
+    for part in SPLITS:
         for setting in SETTINGS:
             asked = [task.evaluation_queries(part, setting) for task in tasks]
             for positions, queries in asked[1:]:

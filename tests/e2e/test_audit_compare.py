@@ -87,21 +87,21 @@ def test_two_runs_are_compared(trained: Trained) -> None:
     found = works("compare", trained.run, "edgebank", "--bootstrap", 200, "--json").json
     for side, run in (("a", trained.run), ("b", Path("edgebank"))):
         test = json.loads((run / "metrics.json").read_text())["test"]["transductive"]
-        assert found["figures"]["ap"][side] == pytest.approx(test["ap"])
-        assert found["figures"]["auc"][side] == pytest.approx(test["auc"])
-    assert set(found["figures"]) == {"ap", "auc"}
+        assert found["metrics"]["ap"][side] == pytest.approx(test["ap"])
+        assert found["metrics"]["auc"][side] == pytest.approx(test["auc"])
+    assert set(found["metrics"]) == {"ap", "auc"}
     turned = works("compare", "edgebank", trained.run, "--bootstrap", 200, "--json").json
-    assert turned["figures"]["ap"]["difference"] == pytest.approx(-found["figures"]["ap"]["difference"])
-    assert turned["figures"]["ap"]["high"] == pytest.approx(-found["figures"]["ap"]["low"])
+    assert turned["metrics"]["ap"]["difference"] == pytest.approx(-found["metrics"]["ap"]["difference"])
+    assert turned["metrics"]["ap"]["high"] == pytest.approx(-found["metrics"]["ap"]["low"])
 
 
-def test_other_parts_and_rankings(trained: Trained) -> None:
+def test_other_splits_and_rankings(trained: Trained) -> None:
     same = ["compare", trained.run, trained.run, "--bootstrap", 20, "--json"]
-    found = works(*same, "--part", "validation", "--setting", "inductive", "--set", "ranking=5").json
-    assert found["figures"]["mrr"]["difference"] == 0
-    assert all("No difference" in text for text in found["says"])
+    found = works(*same, "--split", "validation", "--setting", "inductive", "--set", "ranking=5").json
+    assert found["metrics"]["mrr"]["difference"] == 0
+    assert all("No clear difference" in text for text in found["remarks"])
     expected = works("evaluate", trained.run, "--ranking", 5, "--json").json["validation"]["inductive"]
-    assert found["figures"]["mrr"]["a"] == pytest.approx(expected["mrr"])
+    assert found["metrics"]["mrr"]["a"] == pytest.approx(expected["mrr"])
     assert found["events"] == expected["events"]
 
 
@@ -112,7 +112,9 @@ def test_what_cannot_be_compared_is_refused(trained: Trained, shop: Trained) -> 
     fails("compare", trained.run, "paper", saying=both)
     one = fails("compare", trained.run, "paper", "--set", "visibility=event", saying="mask_seed (0 and 3)")
     assert "visibility (" not in one.err
-    fails("compare", trained.run, trained.run, "--part", "training", saying="--part=training is not known")
+    fails("compare", trained.run, trained.run, "--split", "training", saying="--split=training is not known")
+    for command in (["compare", trained.run, trained.run], ["evaluate", trained.run]):
+        fails(*command, "--part", "test", saying="--split")
     fails("compare", trained.run, "nowhere", saying="nowhere does not exist")
 
 

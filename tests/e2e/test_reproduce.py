@@ -49,7 +49,7 @@ def test_a_table_is_filled_and_not_filled_again(tmp_path: Path) -> None:
     assert cells() == done
     assert Path("results/link-auc.md").exists()
     record = json.loads(next(iter(done.values())))
-    assert {"validation", "test", "floors"} <= set(record["figures"])
+    assert {"validation", "test", "baselines"} <= set(record["figures"])
     told = works(*shlex.split(record["command"])[1:], "--out", "again", "--json").json
     assert told["test"] == record["figures"]["test"]  # the command gives the cell again
 

@@ -1,4 +1,4 @@
-"""Floors: the slow rules on the very queries of a task."""
+"""Baselines: the slow rules on the very queries of a task."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.tasks.floors import FLOORS, floor_figures
-from cordgt.tasks.link import PARTS, SETTINGS, LinkTask
+from cordgt.tasks.floors import BASELINES, baseline_metrics
+from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import NEGATIVES, Protocol
+from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 
 from . import slow
 from .strategies import Stream
@@ -22,21 +23,21 @@ DEFINITIONS = {"seen before": slow.Edgebank(), "seen lately": slow.Edgebank(0.15
 @pytest.mark.parametrize("negatives", NEGATIVES)
 @settings(max_examples=12)
 @given(task=tasks(), ranking=st.sampled_from(("none", "3", "all")))
-def test_floors(negatives: str, task: LinkTask, ranking: str) -> None:
+def test_baselines(negatives: str, task: LinkTask, ranking: str) -> None:
     task = replace(task, protocol=replace(task.protocol, negatives=negatives, ranking=ranking))
     expected = slowly(task)
-    got = floor_figures(task)
-    assert got.keys() == DEFINITIONS.keys() == FLOORS.keys()
-    for name, parts in got.items():
-        assert tuple(parts) == PARTS
-        for part, by_setting in parts.items():
+    got = baseline_metrics(task)
+    assert got.keys() == DEFINITIONS.keys() == BASELINES.keys()
+    for name, splits in got.items():
+        assert tuple(splits) == SPLITS
+        for split, by_setting in splits.items():
             assert tuple(by_setting) == SETTINGS
             for setting, figures in by_setting.items():
-                wanted = expected.figures(DEFINITIONS[name], part, setting)
-                assert figures == pytest.approx(wanted, abs=1e-12), (name, part, setting)
+                wanted = expected.figures(DEFINITIONS[name], split, setting)
+                assert figures == pytest.approx(wanted, abs=1e-12), (name, split, setting)
 
 
-def test_floors_by_hand() -> None:
+def test_baselines_by_hand() -> None:
     """0 meets 1 and 2 by turns and never 3, who meets 4 all the time; asked is 0-1 at the end, against 3 or 2.
 
     Seen before: 1 and 2 are known, 3 is not. Popularity: 3 and 4 have more events than 1 and 2.
@@ -46,7 +47,7 @@ def test_floors_by_hand() -> None:
     stream = Stream(src, dst, [*range(len(src))], 5, None)
     task = prepare(stream, Protocol(mask_nodes=0, ranking="all"))
     assert task.split.test.tolist() == [9, 10]
-    got = floor_figures(task)
+    got = baseline_metrics(task)
     test = {name: figures["test"]["transductive"] for name, figures in got.items()}
     # 4-3 is the only one known of its source: rank 1. 0-1 is tied with 2: rank 1.5.
     assert test["seen before"]["mrr"] == pytest.approx((1 + 1 / 1.5) / 2)

@@ -20,9 +20,10 @@ from cordgt.models.base import LinkModel
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
 from cordgt.reading.readers import read_events
-from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate, rank
+from cordgt.tasks.link import LinkTask, evaluate, rank
 from cordgt.tasks.metrics import mean_ranks, ranking_metrics
 from cordgt.tasks.protocol import NEGATIVES, VISIBILITIES, Protocol
+from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 
 from . import slow
 from .strategies import Stream, streams
@@ -143,7 +144,7 @@ def test_ranking_metrics(ranks: list[float]) -> None:
 def test_figures(task: LinkTask, name: str) -> None:
     fast, definition = RULES[name]
     expected = slowly(task)
-    for part in PARTS:
+    for part in SPLITS:
         for setting in SETTINGS:
             got = evaluate(fast, task, part, setting)
             assert got == pytest.approx(expected.figures(definition, part, setting), abs=1e-12), (part, setting)
@@ -167,7 +168,7 @@ def test_ranks_of_a_split(task: LinkTask, ranking: str, at_once: int) -> None:
     task = replace(task, protocol=replace(task.protocol, ranking=ranking))
     expected = slowly(task)
     for fast, definition in ((edgebank(), slow.Edgebank()), (popularity(), slow.Popularity())):
-        for part in PARTS:
+        for part in SPLITS:
             ranks = []
             for q in expected.questions(part, "transductive"):
                 h, p = expected.history, q.position
@@ -220,7 +221,7 @@ def test_batches_count_from_the_first_event_of_the_split_by_hand() -> None:
 def test_negatives_do_not_depend_on_the_batch_size(negatives: str, task: LinkTask, size: int) -> None:
     one = replace(task, protocol=replace(task.protocol, negatives=negatives))
     two = replace(task, protocol=replace(one.protocol, eval_batch_size=size))
-    for part in PARTS:
+    for part in SPLITS:
         for setting in SETTINGS:
             (positions, a), (again, b) = (x.evaluation_queries(part, setting) for x in (one, two))
             assert np.array_equal(positions, again)
@@ -240,7 +241,7 @@ def test_negatives_come_from_the_seed(negatives: str) -> None:
 
     def figures(protocol: Protocol, seed: int, model: LinkModel) -> list[Any]:
         task = prepare(stream, protocol, seed=seed)
-        return [evaluate(model, task, part, setting) for part in PARTS for setting in SETTINGS]
+        return [evaluate(model, task, part, setting) for part in SPLITS for setting in SETTINGS]
 
     for model in (edgebank(), popularity()):
         first = figures(protocol, 0, model)
@@ -260,7 +261,7 @@ def test_partners_of_a_split(negatives: str, task: LinkTask) -> None:
     expected = slowly(task)
     history = expected.history
     since = 0 if negatives == "historical" else expected.split.validation[0]
-    for part in PARTS:
+    for part in SPLITS:
         for setting in SETTINGS:
             positions, queries = task.evaluation_queries(part, setting)
             pool = expected.asked(part, setting)[1]

@@ -21,7 +21,7 @@ from cordgt.experiments.hard import RANKED
 from cordgt.experiments.ranking import TRAINED, ranking_cells, ranking_report
 from cordgt.experiments.tables import Asked
 from cordgt.experiments.work import work
-from cordgt.tasks.floors import FLOORS
+from cordgt.tasks.floors import BASELINES
 from cordgt.tasks.link import MEASURED_BY
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.watching import Silent
@@ -53,7 +53,7 @@ def hard_record(cell: Cell, ap: float, floor: float = 0.5, **size: int) -> dict[
         one = {"ap": value, "ap_batch": value + 0.001, "mrr": value / 2, "hits@10": value, "events": 100}
         return {setting: one | {"random_negatives": 10} for setting in ("transductive", "inductive")}
 
-    part = {"test": figures(ap), "floors": {name: figures(floor) for name in FLOORS}}
+    part = {"test": figures(ap), "baselines": {name: figures(floor) for name in BASELINES}}
     return record(cell, {**part, "historical": part, "inductive": part}, **size)
 
 
@@ -86,7 +86,7 @@ def test_a_model_below_a_floor_is_marked(tmp_path: Path) -> None:
     pairs, plain, harder = beyond_report(asked, store).sections
     assert pairs.rows[0][1:] == ["–", "–"]
     assert plain.rows[0][1:4] == ["60.00 !", "60.10 !", "–"]  # another dataset of that name: nothing beside it
-    assert [row[0] for row in plain.rows] == ["CorDGT+", "CorDGT", *(f"*{name}*" for name in FLOORS)]
+    assert [row[0] for row in plain.rows] == ["CorDGT+", "CorDGT", *(f"*{name}*" for name in BASELINES)]
     assert harder.rows[0][1] == "60.00 !"
 
 
@@ -97,7 +97,7 @@ def test_a_rule_can_be_a_model_and_a_floor(tmp_path: Path) -> None:
     report = beyond_report(asked, store)
     assert [row[:2] for row in report.sections[0].rows[:2]] == [["popularity", "60.00 !"], ["*seen before*", "70.00"]]
     named = [(k["kind"], k["ours"]) for k in report.records if k["name"] == "popularity" and k["metric"] == "ap"]
-    assert {("model", 60.0), ("floor", 70.0)} == set(named)
+    assert {("model", 60.0), ("baseline", 70.0)} == set(named)
 
 
 def test_what_is_published() -> None:
@@ -126,12 +126,12 @@ def test_harder_questions_are_those_of_evaluate(tmp_path: Path, on_few: EventStr
     found, run = store.read(cell), api.Run.load(store.run_folder(cell))
     assert found is not None
     assert store.read(cell.of_kind("link")) is not None
-    plain = run.evaluate(part="test", eval_batch_size=200, ranking=RANKED)
+    plain = run.evaluate(split="test", eval_batch_size=200, ranking=RANKED)
     assert found["figures"]["test"] == plain["test"]
     for kind in ("historical", "inductive"):
-        again = run.evaluate(part="test", eval_batch_size=200, negatives=kind)
+        again = run.evaluate(split="test", eval_batch_size=200, negatives=kind)
         assert found["figures"][kind]["test"] == again["test"]
-        assert found["figures"][kind]["floors"] == {k: v["test"] for k, v in again["floors"].items()}
+        assert found["figures"][kind]["baselines"] == {k: v["test"] for k, v in again["baselines"].items()}
 
 
 def test_nothing_that_is_laid_out_can_be_asked_otherwise() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from cordgt.compare import Curve, _resamples, paired, sentence
+from cordgt.compare import Curve, _resamples, paired_bootstrap
+from cordgt.report.remarks import difference_remark
 
 Scores = tuple[np.ndarray, np.ndarray]
 
@@ -51,7 +52,7 @@ def test_the_interval_is_that_of_a_slow_bootstrap(tied: bool, monkeypatch: pytes
     n, resamples = 40, 60
     a, b = some_scores(1, n, tied=tied), some_scores(2, n, tied=tied, lead=1.2)
     ranks = [np.random.default_rng(k).integers(1, 9, n).astype(np.float64) for k in (3, 4)]
-    found = paired([a, b], ranks, resamples=resamples, seed=11)
+    found = paired_bootstrap([a, b], ranks, resamples=resamples, seed=11)
     rng = np.random.default_rng(11)
     differences = []
     for done in range(0, resamples, 7):
@@ -71,29 +72,29 @@ def test_the_interval_is_that_of_a_slow_bootstrap(tied: bool, monkeypatch: pytes
 
 def test_the_same_scores_do_not_differ() -> None:
     scores = some_scores(1, 50)
-    for row in paired([scores, scores], resamples=40).values():
+    for row in paired_bootstrap([scores, scores], resamples=40).values():
         assert row["difference"] == row["low"] == row["high"] == 0
 
 
 def test_the_seed_decides() -> None:
     a, b = some_scores(1, 50), some_scores(2, 50)
-    assert paired([a, b], resamples=30, seed=4) == paired([a, b], resamples=30, seed=4)
-    assert paired([a, b], resamples=30, seed=4) != paired([a, b], resamples=30, seed=5)
+    assert paired_bootstrap([a, b], resamples=30, seed=4) == paired_bootstrap([a, b], resamples=30, seed=4)
+    assert paired_bootstrap([a, b], resamples=30, seed=4) != paired_bootstrap([a, b], resamples=30, seed=5)
 
 
 def test_pairing_narrows_the_interval() -> None:
     """Two runs that agree but for a little: the difference is surer than either figure."""
     a = some_scores(1, 400)
     b = (a[0] + 0.1, a[1])
-    together = paired([a, b], resamples=200)["ap"]
-    apart = paired([a, some_scores(2, 400, lead=0.9)], resamples=200)["ap"]
+    together = paired_bootstrap([a, b], resamples=200)["ap"]
+    apart = paired_bootstrap([a, some_scores(2, 400, lead=0.9)], resamples=200)["ap"]
     assert together["low"] > 0
     assert together["high"] - together["low"] < 0.2 * (apart["high"] - apart["low"])
 
 
 def test_ten_thousand_events_take_seconds() -> None:
     a, b = some_scores(1, 10_000), some_scores(2, 10_000)
-    found = paired([a, b], resamples=50)  # of 2000
+    found = paired_bootstrap([a, b], resamples=50)  # of 2000
     assert found["auc"]["low"] < found["auc"]["difference"] < found["auc"]["high"]
 
 
@@ -102,8 +103,8 @@ def test_ten_thousand_events_take_seconds() -> None:
     [
         (0.0031, 0.0042, 0.0055, "B is better on AP: +0.42 points (0.31 to 0.55)."),
         (-0.0055, -0.0042, -0.0031, "A is better on AP: +0.42 points (0.31 to 0.55)."),
-        (-0.0011, 0.0002, 0.0015, "No difference in AP can be told: +0.02 points (-0.11 to +0.15)."),
+        (-0.0011, 0.0002, 0.0015, "No clear difference in AP: +0.02 points (-0.11 to +0.15)."),
     ],
 )
 def test_in_words(low: float, difference: float, high: float, words: str) -> None:
-    assert sentence("ap", {"low": low, "difference": difference, "high": high}) == words
+    assert difference_remark("ap", {"low": low, "difference": difference, "high": high}) == words

@@ -14,13 +14,13 @@ import torch
 from cordgt.api import Run, train
 from cordgt.audit.checks import DESIGN, failed
 from cordgt.audit.model import audit_model
-from cordgt.cli.console import undefined_figures
 from cordgt.compare import compare_runs
 from cordgt.errors import DataError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.models.ctdne import Ctdne, CtdneSettings, Walks, _skip_gram, learn_vectors, negatives_table
 from cordgt.past import draws
 from cordgt.past.index import TemporalIndex
+from cordgt.report.remarks import undefined_remarks
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.training import loop
@@ -230,11 +230,11 @@ def test_nodes_without_a_vector_are_answered_as_such(run: Run) -> None:
     assert longer.score([77], [known])[0] == 0.5 and longer.score([source], [known])[0] == scores[1]
 
 
-def test_inductive_figures_are_not_defined(run: Run) -> None:
+def test_inductive_metrics_are_not_defined(run: Run) -> None:
     row = run.metrics["test"]["inductive"]
     assert row["events"] > 0 and row["ap"] is None and row["mrr"] is None and row["hits@10"] is None
     assert run.metrics["test"]["transductive"]["mrr"] is not None
-    told = undefined_figures(run.metrics)
+    told = undefined_remarks(run.metrics)
     assert len(told) == 2 and all("not defined, this model has no answer" in text for text in told)
     with pytest.raises(DataError, match="has no answer for nodes"):
         compare_runs(run, run, setting="inductive", bootstrap=10)

@@ -32,12 +32,12 @@ ORDER = """
     models.popularity models.counts models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
     models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
     machine machine.threads machine.processes machine.launch machine.counting machine.stopping
-    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.link tasks.node tasks.floors
+    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.run_metrics tasks.link tasks.node tasks.floors
     settings run
     training training.watching training.devices training.network training.step training.out_of_memory training.figures
     training.checkpoint training.loop training.tensorboard training.out_folder
     predict
-    report report.page report.charts report.asked report.drivers report.look report.why report.one
+    report report.remarks report.page report.charts report.asked report.drivers report.look report.why report.one
     api seeds search
     audit audit.checks audit.changes audit.model audit.data
     compare report.several classify
@@ -133,6 +133,8 @@ def test_no_relative_imports(name: str) -> None:
         "datasets.by_name",
         "datasets.synthetic",
         "cli.console",
+        "tasks.run_metrics",
+        "report.remarks",
     ],
 )
 def test_data_needs_no_torch(name: str) -> None:

@@ -18,7 +18,7 @@ from cordgt.classify import classifier_settings, classify, classify_in, labels_o
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.tasks.link import LinkTask
-from cordgt.tasks.node import ClassifierSettings, NodeTask, embeddings, figures, fit
+from cordgt.tasks.node import ClassifierSettings, NodeTask, classifier_metrics, embeddings, fit
 
 SMALL: dict[str, Any] = {
     "fanout": (3, 1), "hidden": 8, "heads": 1, "layers": 1, "td_dim": 8, "sd_dim": 8, "epochs": 1, "device": "cpu",
@@ -104,7 +104,7 @@ def test_rare_positives_are_learnt() -> None:
     truth = {part: np.arange(1000) % 330 == 7 for part in ("train", "validation", "test")}
     x = {k: torch.from_numpy(draw.normal(size=(1000, 5)) + 4.0 * v[:, None]).float() for k, v in truth.items()}
     fitted = fit(x, truth, ClassifierSettings(batch_size=100, epochs=30), seed=0)
-    found = figures(fitted.model, x["test"], truth["test"])
+    found = classifier_metrics(fitted.model, x["test"], truth["test"])
     assert found["auc"] > 0.97
     assert (found["positive"], found["events"]) == (4, 1000)
     again = fit(x, truth, ClassifierSettings(batch_size=100, epochs=30), seed=0)
@@ -117,7 +117,7 @@ def test_a_value_that_never_varies_is_no_trouble() -> None:
     truth = {part: np.arange(60) % 5 == 0 for part in ("train", "validation", "test")}
     x = {k: torch.zeros(60, 3) for k in truth}
     fitted = fit(x, truth, ClassifierSettings(epochs=2), seed=0)
-    assert figures(fitted.model, x["test"], truth["test"])["auc"] == 0.5
+    assert classifier_metrics(fitted.model, x["test"], truth["test"])["auc"] == 0.5
 
 
 def test_labels_of_one_kind_have_no_figure() -> None:
@@ -126,7 +126,7 @@ def test_labels_of_one_kind_have_no_figure() -> None:
     fitted = fit(x, truth, ClassifierSettings(epochs=9, patience=4), seed=0)
     assert len(fitted.history) == 4  # nothing to choose by
     assert fitted.best_epoch == 4
-    assert figures(fitted.model, x["validation"], truth["validation"])["auc"] is None
+    assert classifier_metrics(fitted.model, x["validation"], truth["validation"])["auc"] is None
 
 
 def test_the_encoder_stays_as_it_is_and_the_classifier_comes_again(run: Run, tmp_path: Path) -> None:

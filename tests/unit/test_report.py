@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -38,6 +37,7 @@ from cordgt.report.page import Html, page, table, text, user_id
 from cordgt.report.several import comparison, differences
 from cordgt.tasks.link import split_scores
 from cordgt.tasks.metrics import ap_and_auc
+from cordgt.tasks.run_metrics import RunMetrics
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
 EVIL = "<script>alert('x')</script>&\"\u202e\x00"
@@ -404,18 +404,18 @@ def test_runs_side_by_side(run: Run, tmp_path: Path) -> None:
     assert "± " not in words.partition("Curves")[0]
 
 
-def test_a_floor_above_every_run_is_said_first(run: Run) -> None:
+def test_a_baseline_above_every_run_is_said_first(run: Run) -> None:
     def looks(ap: float) -> dict[str, Look]:
-        metrics = json.loads(json.dumps(run.metrics))
-        metrics["floors"]["seen before"]["test"]["transductive"]["ap"] = ap
+        metrics = RunMetrics.from_json(run.metrics.to_json())
+        metrics["baselines"]["seen before"]["test"]["transductive"]["ap"] = ap
         return dict.fromkeys(("a", "b"), replace(run.look(), metrics=metrics))
 
     own = f"{100 * run.metrics['test']['transductive']['ap']:.2f}"
     words = check(comparison(looks(0.9999))).words
-    assert "A trivial predictor does better than all of these: “seen before” reaches 99.99 % average precision" in words
-    assert f"The highest test AP is that of a: {own} %" in words
-    assert "99.99 ▲" in words and "▲: a trivial predictor reaches more than every run" in words
-    metrics = dict(run.metrics, floors={})
+    assert "A trivial baseline does better than all of these: “seen before” reaches 99.99 % average precision" in words
+    assert f"a has the highest test AP: {own} %" in words
+    assert "99.99 ▲" in words and "▲: a trivial baseline is above every run" in words
+    metrics = RunMetrics(run.metrics, baselines={})
     assert "trivial" not in check(comparison(dict.fromkeys("ab", replace(run.look(), metrics=metrics)))).words
 
 
@@ -450,6 +450,6 @@ def test_other_data_and_other_protocols_are_warned_of(run: Run, tmp_path: Path) 
     data = train(stream_of(seed=5, name="else"), "edgebank", out=tmp_path / "b", device="cpu", report=False)
     rule = train(stream_of(), "edgebank", out=tmp_path / "c", device="cpu", report=False, visibility="batch")
     words = check(comparison({"a": run.look(), "b": data.look(), "c": rule.look()})).words
-    assert "measured on other data: a on some (150 events), b on else (150 events)" in words
-    assert "a and c were measured under protocols that differ in visibility (event and batch)" in words
+    assert "other data: a on some (150 events), b on else (150 events)" in words
+    assert "protocols that differ in visibility (event and batch)" in words
     assert "95 % interval" not in words and "Over time" not in words

@@ -27,7 +27,7 @@ from cordgt.settings import (
     read_config,
 )
 from cordgt.tasks.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol
-from cordgt.tasks.split import SPLITS
+from cordgt.tasks.split import SPLIT_RULES
 
 # --- round trip ---
 
@@ -36,7 +36,7 @@ positive = st.integers(1, 10**6)
 protocols = st.builds(
     Protocol,
     visibility=st.sampled_from(VISIBILITIES),
-    split=st.sampled_from(SPLITS),
+    split=st.sampled_from(SPLIT_RULES),
     train_ratio=share,
     val_ratio=share,
     mask_nodes=st.floats(0, 1, exclude_max=True),

@@ -22,7 +22,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from cordgt.tasks.metrics import ALIKE, JUDGED, all_alike
+from cordgt.tasks.metrics import is_constant
+from cordgt.tasks.run_metrics import Metric, RunMetrics
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -102,7 +103,7 @@ class Bar:
                 self.best += f"  MRR {record['validation']['mrr']:.4f}"
             line += f"  {self.best}"
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
-            line += "  every pair scored alike" if all_alike(record["validation"]) else ""
+            line += "  every pair scored alike" if is_constant(record["validation"]) else ""
         err.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)
 
 
@@ -159,104 +160,29 @@ def fail(text: str) -> None:
     err.print(f"Error: {text}", style="bold red", markup=False)
 
 
-def figures_table(title: str, metrics: dict[str, Any]) -> Table:
-    """The figures of validation and test, in percent; "–" where one is not defined.
+def metrics_table(title: str, metrics: RunMetrics) -> Table:
+    """Metrics in percent; "–" where one is not defined.
 
-    Below those of the test stands what trivial predictors reach on the same queries; a model below one is marked.
+    Baselines stand below the last split. "!" marks a baseline that is above the model.
     """
-    batch = metrics["protocol"]["eval_batch_size"]
-    shown = {"AP": "ap", "AUC": "auc", f"AP/{batch}": "ap_batch", f"AUC/{batch}": "auc_batch"}
-    parts = [part for part in ("validation", "test") if part in metrics]
-    shown |= {"MRR": "mrr", "hits@10": "hits@10"} if "mrr" in metrics[parts[0]]["transductive"] else {}
+    columns = metrics.columns()
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("split", no_wrap=True)
-    for name in (*shown, "events"):
+    for name in (*columns.values(), "events"):
         table.add_column(name, justify="right")
-    for part in parts:
-        for setting, row in metrics[part].items():
-            events = " ".join(f"{n:,}" for n in _distinct(row["events"]))
-            table.add_row(f"{part}, {setting}", *(_percent(row[k]) for k in shown.values()), events)
-            for name, floor in metrics.get("floors", {}).items() if part == parts[-1] else ():
-                of_floor = floor[part][setting]
-                mark = "!" if _where_below(row, of_floor) else " "
-                table.add_row(f"{mark} {name}", *(_percent(of_floor[k]) for k in shown.values()), "", style="dim")
+    for row in metrics.rows():
+        cells = [_percent(row.metrics[name]) for name in columns]
+        if row.baseline is None:
+            table.add_row(f"{row.split}, {row.setting}", *cells, " ".join(f"{n:,}" for n in row.events))
+        else:
+            table.add_row(f"{'!' if row.above_run else ' '} {row.baseline}", *cells, "", style="dim")
     return table
 
 
-def below_floors(metrics: dict[str, Any]) -> list[str]:
-    """One sentence where trivial predictors reach more on the test period than the model; nothing otherwise."""
-    above = [
-        f"{name} ({setting}: {', '.join(where)})"
-        for setting, row in metrics.get("test", {}).items()
-        for name, floor in metrics.get("floors", {}).items()
-        if (where := _where_below(row, floor["test"][setting]))
-    ]
-    return [f"The model is below trivial predictors on the test period: {', '.join(above)}."] if above else []
-
-
-def scored_alike(metrics: dict[str, Any]) -> list[str]:
-    """A sentence where every pair of the test period has the same score, in a run or in some of several."""
-    row = metrics.get("test", {}).get("transductive", {})
-    by_run = zip(*(_values(row.get(k)) for k in ("ap", "auc")), strict=True)
-    runs = [all_alike({"ap": ap, "auc": auc}) for ap, auc in by_run]
-    if not any(runs):
-        return []
-    which = f", in {sum(runs)} of {len(runs)} runs" if len(runs) > 1 else ""
-    return [f"Every pair of the test period has the same score{which}: {ALIKE}."]
-
-
-def _where_below(row: dict[str, Any], floor: dict[str, Any]) -> list[str]:
-    """The figures in which a floor is above the model."""
-    return [word for key, word in JUDGED.items() if _is_below(row.get(key), floor.get(key))]
-
-
-def _is_below(figure: Any, floor: Any) -> bool:
-    mean, other = (f["mean"] if isinstance(f, dict) else f for f in (figure, floor))
-    return mean is not None and other is not None and mean < other
-
-
-def stand_ins(metrics: dict[str, Any]) -> list[str]:
-    """A sentence for each split some of whose negatives are random, because there were none of the kind asked for."""
-    return [
-        f"{part}, {setting}: {share:.0%} of the negatives are random, since there are none of the kind asked for."
-        for part in ("validation", "test")
-        for setting, row in metrics.get(part, {}).items()
-        if isinstance(row.get("random_negatives"), int) and row["events"]
-        for share in [row["random_negatives"] / row["events"]]
-        if share > 0
-    ]
-
-
-def undefined_figures(metrics: dict[str, Any]) -> list[str]:
-    """A sentence for each split without figures."""
-    empty = "no event of this split touches a node that training has not seen"
-    silent = "this model has no answer for nodes that training has not seen"
-    return [
-        f"{part}, {setting}: not defined, {empty if _distinct(row['events']) == [0] else silent}."
-        for part in ("validation", "test")
-        for setting, row in metrics.get(part, {}).items()
-        if _distinct(row["events"]) == [0] or _is_undefined(row["ap"])
-    ]
-
-
-def _is_undefined(figure: Any) -> bool:
-    return all(value is None for value in _values(figure))
-
-
-def _distinct(figure: Any) -> list[Any]:
-    """What values a figure has, each once."""
-    return sorted(set(_values(figure)))
-
-
-def _values(figure: Any) -> list[Any]:
-    """A figure of one run, or those of several."""
-    return figure["values"] if isinstance(figure, dict) else [figure]
-
-
-def _percent(value: Any) -> str:
-    if isinstance(value, dict):
-        return "–" if value["mean"] is None else f"{100 * value['mean']:.2f} ± {100 * value['std']:.2f}"
-    return "–" if value is None else f"{100 * value:.2f}"
+def _percent(metric: Metric) -> str:
+    if metric.mean is None:
+        return "–"
+    return f"{100 * metric.mean:.2f}" if metric.std is None else f"{100 * metric.mean:.2f} ± {100 * metric.std:.2f}"
 
 
 def is_piped() -> bool:

@@ -15,8 +15,9 @@ from cordgt.cli import console
 from cordgt.datasets.synthetic import SyntheticStream, synthetic_stream
 from cordgt.models import find
 from cordgt.settings import make
-from cordgt.tasks.link import SETTINGS, LinkTask, evaluate
+from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.tasks.metrics import link_metrics
+from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.out_folder import first_free
 
 # Small enough for two cores and three minutes; everything else is as by default.

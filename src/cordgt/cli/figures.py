@@ -16,6 +16,7 @@ from cordgt.cli.options import (
     Json,
     Label,
     NodeFeatures,
+    RenamedPart,
     RunDir,
     Set,
     Src,
@@ -25,7 +26,7 @@ from cordgt.cli.parts import (
     given_columns,
     load_data,
     open_run,
-    show_figures,
+    show_metrics,
 )
 from cordgt.cli.processes import (
     Processes,
@@ -52,9 +53,10 @@ def evaluate(
         str | None,
         typer.Option(metavar="N|all", help="Rank each true destination among N others, or all: MRR and hits."),
     ] = None,
-    part: Annotated[
-        str | None, typer.Option(metavar="WORD", show_default="both", help="validation or test alone.")
+    split: Annotated[
+        str | None, typer.Option(metavar="WORD", show_default="both", help="Only this split: validation or test.")
     ] = None,
+    part: RenamedPart = None,
     set_: Set = [],  # noqa: B006
     device: Device = "auto",
     processes: Processes = None,
@@ -71,13 +73,13 @@ def evaluate(
     changes |= {key: value for key, value in asked.items() if value is not None}
     loaded = open_run(run, device)
     with console.Bar() as bar:
-        figures = loaded.evaluate(watcher=bar, part=part, **changes)
+        metrics = loaded.evaluate(watcher=bar, split=split, **changes)
     if not leads():
         return
-    show_figures(
-        f"{figures['model']} on {figures['data']}, {figures['protocol']['negatives']} negatives, "
-        f"visibility {figures['protocol']['visibility']}",
-        figures,
+    show_metrics(
+        f"{metrics['model']} on {metrics['data']}, {metrics['protocol']['negatives']} negatives, "
+        f"visibility {metrics['protocol']['visibility']}",
+        metrics,
         json_,
     )
 
@@ -85,7 +87,8 @@ def evaluate(
 def compare(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
     run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another, on the same data under the same protocol.")],
-    part: Annotated[str, typer.Option(metavar="WORD", help="test or validation.")] = "test",
+    split: Annotated[str, typer.Option(metavar="WORD", help="test or validation.")] = "test",
+    part: RenamedPart = None,
     setting: Annotated[str, typer.Option(metavar="WORD", help="transductive or inductive.")] = "transductive",
     bootstrap: Annotated[int, typer.Option(min=1, metavar="N", help="Resamples of the events.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the resamples.")] = 0,
@@ -101,25 +104,25 @@ def compare(
     from cordgt.compare import compare_runs, table_rows
     from cordgt.errors import check_choice
     from cordgt.settings import parse_assignments
-    from cordgt.tasks.link import PARTS, SETTINGS
+    from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 
     answers.check_json(json_)
-    check_choice("--part", part, PARTS)
+    check_choice("--split", split, SPLITS)
     check_choice("--setting", setting, SETTINGS)
     runs = [open_run(path, device) for path in (run_a, run_b)]
     found = compare_runs(
-        *runs, part=part, setting=setting, bootstrap=bootstrap, seed=seed, changes=parse_assignments(set_)
+        *runs, split=split, setting=setting, bootstrap=bootstrap, seed=seed, changes=parse_assignments(set_)
     )
     if json_ is not None:
         answers.write_json(found, json_)
     if json_ != "-":
         console.out.print(
             f"A {run_a} ({found['a']['model']}), B {run_b} ({found['b']['model']}): {found['events']:,} events of "
-            f"{part}, {setting}, of {found['data']}; in percent",
+            f"{split}, {setting}, of {found['data']}; in percent",
             markup=False,
         )
         answers.show(table_rows(found), None)
-        for text in found["says"]:
+        for text in found["remarks"]:
             console.out.print(text, markup=False)
         console.note(
             "In brackets: what other events might have given. Of other seeds, by which trainings differ too, it says "

@@ -83,13 +83,13 @@ def train_classifier(
 def _table(metrics: dict[str, Any]) -> Table:
     title = f"{metrics['model']} on {metrics['data']}: does the source's state change?"
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("part", no_wrap=True)
+    table.add_column("split", no_wrap=True)
     for name in ("AUC", "AP", "AP of chance", "positive", "events"):
         table.add_column(name, justify="right")
-    for part in ("train", "validation", "test"):
-        row = metrics[part]
+    for split in ("train", "validation", "test"):
+        row = metrics[split]
         shown = ["–" if row[k] is None else f"{100 * row[k]:.2f}" for k in ("auc", "ap", "positive_share")]
-        table.add_row(part, *shown, f"{row['positive']:,}", f"{row['events']:,}")
+        table.add_row(split, *shown, f"{row['positive']:,}", f"{row['events']:,}")
     return table
 
 

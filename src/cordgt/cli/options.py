@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from cordgt.errors import SettingError
 
 _COLUMNS = "Columns: a name, or a position counted from 0"
 FILE_ENDINGS = ".csv, .tsv, .parquet or .json"
@@ -71,3 +74,16 @@ At = Annotated[
     str | None,
     typer.Option("--at", metavar="TIME", help="When the question is asked; without it, after the whole history."),
 ]
+
+
+def _renamed(new: str) -> Callable[[str | None], None]:
+    """A callback that refuses an old option and names the new one."""
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            raise SettingError(f"This option is now called {new}.")
+
+    return refuse
+
+
+RenamedPart = Annotated[str | None, typer.Option("--part", hidden=True, callback=_renamed("--split"))]

@@ -21,6 +21,7 @@ from cordgt.errors import SettingError
 if TYPE_CHECKING:
     from cordgt.api import Run
     from cordgt.settings import Settings
+    from cordgt.tasks.run_metrics import RunMetrics
 
 BEGUN = ContextVar("BEGUN", default=False)  # True: the command has come to where it trains, and may write
 
@@ -143,19 +144,17 @@ def suggest(folder: Path, stream: Any) -> None:
     console.note(f"Ask it: {shlex.join(['cordgt', 'recommend', str(folder), '--source', source])}")
 
 
-def show_figures(title: str, metrics: dict[str, Any], json_: str | None) -> None:
-    """Figures as a table or as JSON, and what to know of them: not defined, random negatives, alike, below a floor."""
+def show_metrics(title: str, metrics: RunMetrics, json_: str | None) -> None:
+    """Print metrics as a table or as JSON, with remarks on them."""
     from cordgt.cli import answers
-    from cordgt.tasks.metrics import known_before
+    from cordgt.report.remarks import remarks
 
     if json_ is not None:
         answers.write_json(metrics, json_)
     if json_ != "-":
-        console.out.print(console.figures_table(title, metrics))
-    first = (console.undefined_figures, console.stand_ins, console.scored_alike)
-    for say in (*first, known_before, console.below_floors):
-        for text in say(metrics):
-            console.note(text)
+        console.out.print(console.metrics_table(title, metrics))
+    for text in remarks(metrics):
+        console.note(text)
 
 
 @contextmanager

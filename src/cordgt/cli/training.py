@@ -32,7 +32,7 @@ from cordgt.cli.parts import (
     remark_on_data,
     resumable,
     settings_for,
-    show_figures,
+    show_metrics,
     suggest,
 )
 from cordgt.cli.processes import (
@@ -104,7 +104,7 @@ def train(
     from cordgt.api import train_run
     from cordgt.cli import answers
     from cordgt.run import RunFolder
-    from cordgt.seeds import spread, train_seeds
+    from cordgt.seeds import settings_by_folder, train_seeds
     from cordgt.training.devices import choose_device
     from cordgt.training.out_folder import default_folder
 
@@ -144,8 +144,8 @@ def train(
         return
     if resume and was_finished and not bar.trained:
         console.note(f"{folder} was finished already: nothing was trained. These are its figures.")
-    show_figures(f"{settings.model} on {stream.name}", metrics, json_)
-    first = folder / next(iter(spread(settings, seeds, mask_draws)))
+    show_metrics(f"{settings.model} on {stream.name}", metrics, json_)
+    first = folder / next(iter(settings_by_folder(settings, seeds, mask_draws)))
     if (first / "report.html").exists():
         console.note(f"See {first / 'report.html'}" + (f", or compare: cordgt report {folder}" if several else ""))
     suggest(first, stream)

@@ -27,8 +27,8 @@ from cordgt.experiments.tables import (
     percent,
 )
 from cordgt.models.presets import paper_settings
-from cordgt.tasks.floors import FLOORS
-from cordgt.tasks.link import SETTINGS
+from cordgt.tasks.floors import BASELINES
+from cordgt.tasks.run_metrics import SETTINGS
 
 OURS = "cordgt_plus"
 USUAL = (OURS, "cordgt", "dygformer", "counts")
@@ -47,7 +47,7 @@ class Question(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A model or a floor on a dataset: where its figures lie in which cells."""
+    """A model or a baseline on a dataset: where its figures lie in which cells."""
 
     key: str
     name: str
@@ -55,8 +55,8 @@ class Row(NamedTuple):
     cells: list[dict[str, Any]]
 
     @property
-    def is_floor(self) -> bool:
-        return self.path[0] == "floors"
+    def is_baseline(self) -> bool:
+        return self.path[0] == "baselines"
 
     def of(self, asked: Question) -> Compared:
         """What it has, over the seeds."""
@@ -91,7 +91,7 @@ def _settings(data: str, model: str) -> dict[str, Any]:
 
 
 def beyond_report(asked: Asked, store: Store) -> Report:
-    """AP of every model by dataset beside the best published one; then harder negatives and ranks above the floors."""
+    """AP of every model by dataset beside the best published one; then harder negatives and ranks, with baselines."""
     wanted = beyond_cells(asked)
     every = gather(store, wanted)
     plain, harder = [], []
@@ -120,11 +120,11 @@ def _of(data: str, every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _rows(asked: Asked, data: str, every: Sequence[dict[str, Any]]) -> list[Row]:
-    """The models, then the floors, which are the same for all models of a seed."""
+    """The models, then the baselines, which are the same for all models of a seed."""
     here = _of(data, every)
     found = [Row(m, model_name(m), ("test",), [k for k in here if k["model"] == m]) for m in asked.models]
     one_a_seed = list({cell["seed"]: cell for cell in here}.values())
-    return found + [Row(floor, f"*{floor}*", ("floors", floor), one_a_seed) for floor in FLOORS]
+    return found + [Row(name, f"*{name}*", ("baselines", name), one_a_seed) for name in BASELINES]
 
 
 def _beside(ours: Compared, best: Published | None) -> Compared:
@@ -155,13 +155,13 @@ def _harder(name: str, rows: Sequence[Row]) -> Section:
 
 
 def _marked(row: Row, asked: Question, rows: Sequence[Row]) -> str:
-    """A figure as a table has it; with ``!`` where a floor of the same seeds is above a model."""
+    """A figure as a table has it; with ``!`` where a baseline of the same seeds is above a model."""
     ours = row.of(asked)
-    if row.is_floor or ours.mean is None:
+    if row.is_baseline or ours.mean is None:
         return ours.ours
     seeds = {cell["seed"] for cell in row.cells}
-    floors = (r._replace(cells=[k for k in r.cells if k["seed"] in seeds]) for r in rows if r.is_floor)
-    means = [floor.of(asked).mean for floor in floors]
+    baselines = (r._replace(cells=[k for k in r.cells if k["seed"] in seeds]) for r in rows if r.is_baseline)
+    means = [baseline.of(asked).mean for baseline in baselines]
     return f"{ours.ours} !" if any(mean is not None and mean > ours.mean for mean in means) else ours.ours
 
 
@@ -173,7 +173,7 @@ def _record(data: str, row: Row, asked: Question, published: dict[str, Published
     """A line for programs: long, one figure each."""
     best = published[asked.setting] if asked in BY_BATCH else None
     columns = _beside(row.of(asked), best).columns
-    kind = "floor" if row.is_floor else "model"
+    kind = "baseline" if row.is_baseline else "model"
     about = {"data": data, "kind": kind, "name": row.key, "negatives": asked.negatives, "setting": asked.setting}
     beside = {"published": columns["paper"], "published_by": None if best is None else best.by}
     return about | {"metric": asked.metric} | {k: v for k, v in columns.items() if "paper" not in k} | beside
@@ -206,11 +206,11 @@ def _protocol_notes(every: Sequence[dict[str, Any]]) -> list[str]:
     return [
         f"Ours: rule {rules}, the test period; mean ± sample standard deviation over the seeds, each with its own draw "
         "of masked nodes. One seed has the same masked nodes and the same negatives for all models. Seed by seed: AP "
-        "over the whole split. `!`: a floor is above it.",
+        "over the whole split. `!`: a baseline is above it.",
         f"Best published: AP with random negatives, mean over batches of {BATCH}, one draw of masked nodes (DyGFormer, "
         "TPNet, DyG-Mamba; CorDGT's paper: over batches of 30). They stand beside ours only where nodes and events are "
         "as many as published.",
-        "*In italics*: the floors, trivial predictors on the same queries. Negatives are drawn per source: "
+        "*In italics*: the baselines, trivial predictors on the same queries. Negatives are drawn per source: "
         "`historical`, someone it met before; `inductive`, likewise, first met after the training period. MRR: ties at "
         f"their mean rank; where there are fewer destinations than {RANKED}, among all of them.",
     ]

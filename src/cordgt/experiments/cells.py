@@ -29,6 +29,7 @@ from cordgt.models import MODELS
 from cordgt.models.presets import paper_settings
 from cordgt.run import every_setting
 from cordgt.settings import RENAMED_SETTINGS, Settings, make, upgrade_keys
+from cordgt.tasks.run_metrics import rename_old_keys
 
 FORMAT = 2  # 1: written by v0.1, with other names of settings
 V01_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
@@ -250,7 +251,7 @@ NEEDED = ("kind", "data", "model", "seed", "variant", "settings", "stream", "fig
 def read_cell(path: Path) -> dict[str, Any] | None:
     """A cell's file; None where it is missing, damaged, or of another format."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = rename_old_keys(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(found, dict) or found.get("format") not in (1, FORMAT) or any(key not in found for key in NEEDED):

@@ -81,5 +81,5 @@ def _context(settings: Settings, times: float) -> tuple[Settings, int]:
     if hasattr(own, "fanout"):
         size = max(1, round(own.fanout[0] * times))
         return replace(settings, model_settings=replace(own, fanout=(size, *own.fanout[1:]))), size
-    size = max(1, round(own.neighbours * times))
-    return replace(settings, model_settings=replace(own, neighbours=size)), size
+    size = max(1, round(own.num_neighbors * times))
+    return replace(settings, model_settings=replace(own, num_neighbors=size)), size

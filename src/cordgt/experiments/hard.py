@@ -12,7 +12,7 @@ from typing import Any
 from cordgt.api import Run
 from cordgt.machine.stopping import listening
 from cordgt.tasks.link import evaluate
-from cordgt.training.figures import all_figures
+from cordgt.training.figures import evaluate_splits
 from cordgt.training.watching import Heeding, Watcher
 
 BATCH = 200  # events, of the means over batches: as others report them
@@ -21,18 +21,18 @@ HARDER = ("historical", "inductive")  # negatives
 
 
 def hard(run: Run, watcher: Watcher) -> dict[str, Any]:
-    """Test figures with random negatives and ranks, then with harder negatives, each above its floors.
+    """Test figures with random negatives and ranks, then with harder negatives, each with its baselines.
 
-    ``{"test": {setting: figures}, "floors": {floor: {setting: figures}}}`` with random ones, and the same below the
-    name of each kind of harder ones.
+    ``{"test": {setting: figures}, "baselines": {baseline: {setting: figures}}}`` with random ones, and the same
+    below the name of each kind of harder ones.
     """
     with _heeding(watcher) as heeding:
         model, task = run.measured(negatives="random", eval_batch_size=BATCH, ranking="none")
 
         def figures(**changes: str) -> dict[str, Any]:
-            found = all_figures(model, task.under(**changes), heeding, ("test",))
-            heeding.stop.check()  # floors are taken without a word
-            return {"test": found["test"], "floors": {name: floor["test"] for name, floor in found["floors"].items()}}
+            found = evaluate_splits(model, task.under(**changes), heeding, ("test",))
+            heeding.stop.check()  # the evaluation of baselines reports no progress
+            return {"test": found["test"], "baselines": {name: of["test"] for name, of in found["baselines"].items()}}
 
         return figures(ranking=RANKED) | {kind: figures(negatives=kind) for kind in HARDER}
 

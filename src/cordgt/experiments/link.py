@@ -8,7 +8,7 @@ from typing import Any
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.tables import Asked, Compared, Report, Section, beside_paper, data_name, gather, notes, percent
-from cordgt.tasks.link import SETTINGS
+from cordgt.tasks.run_metrics import SETTINGS
 
 NAMES = {
     "jodie": "JODIE",

@@ -115,7 +115,7 @@ def run_cell(
         run = train_run(stream, cell.settings, path, device=device, resume=True, report=keep, watcher=watcher)
         link = cell.of_kind("link")
         figures = {"validation": run.metrics["validation"], "test": run.metrics["test"]}
-        figures["floors"] = {name: floor["test"] for name, floor in run.metrics["floors"].items()}
+        figures["baselines"] = {name: of["test"] for name, of in run.metrics.baselines.items()}
         seconds = before + time.monotonic() - began
         if cell.kind == "link" or store.read(link) is None:
             found = _record(link, run, stream, figures, seconds)

@@ -22,7 +22,7 @@ from cordgt.experiments.tables import (
     percent,
 )
 from cordgt.models import MODELS
-from cordgt.tasks.metrics import all_alike
+from cordgt.tasks.metrics import is_constant
 
 DATASETS = ("food", "outdoors")
 TRAINED = tuple(name for name, kind in MODELS.items() if kind.network.is_trainable and not kind.network.is_transductive)
@@ -35,7 +35,7 @@ class Point(NamedTuple):
     name: str
     seconds: float | None
     ap: Compared
-    alike: bool  # every pair has the same score, in any run: see `all_alike`
+    alike: bool  # every pair has the same score, in any run: see `is_constant`
 
 
 def _entries(models: list[str]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -80,7 +80,7 @@ def scalability_report(asked: Asked, store: Store) -> Report:
             about = {"data": data, "model": name, "paper_seconds": theirs, "seconds": seconds.columns["ours"]}
             about |= {"seconds_std": seconds.columns["std"], "peak_memory_mb": peak}
             records.append(about | {k: v for k, v in ap.columns.items() if not k.startswith("paper")})
-            alike = any(all_alike(k["figures"]["test"]["transductive"]) for k in found)
+            alike = any(is_constant(k["figures"]["test"]["transductive"]) for k in found)
             points.setdefault(data, []).append(Point(name, seconds.mean, ap, alike))
         columns = ["", "seconds an epoch: the paper", "here", "inductive AP here", "peak GPU memory, MB", "seeds"]
         sections.append(Section(data_name(data, every), columns, rows))

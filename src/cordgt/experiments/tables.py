@@ -16,7 +16,8 @@ from cordgt.experiments import paper
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.paper import Reported
 from cordgt.files import write_atomically, write_text
-from cordgt.tasks.metrics import ALIKE, all_alike
+from cordgt.report.remarks import CONSTANT_CAUSES
+from cordgt.tasks.metrics import is_constant
 
 NONE = "–"
 OF_PAIRS = ("link", "hard", "ranking")  # kinds of cells with the figures of link prediction
@@ -249,11 +250,11 @@ def alike_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
     """Where training came to one score for every pair, which is the figure of guessing."""
     said = []
     for k in cells:
-        if k["kind"] in OF_PAIRS and k.get("epochs") and all_alike(k["figures"]["test"]["transductive"]):
+        if k["kind"] in OF_PAIRS and k.get("epochs") and is_constant(k["figures"]["test"]["transductive"]):
             variant = "" if k["variant"] == "default" else f", {k['variant']}"
             said.append(
                 f"**{k['data']}, {k['model']}{variant}, seed {k['seed']}** (lr={k['settings']['lr']:g}): every pair of "
-                f"the test period has the same score: {ALIKE}."
+                f"the test period has the same score: {CONSTANT_CAUSES}."
             )
     return said
 

@@ -25,7 +25,7 @@ from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.measures import Tell, run_cell
 from cordgt.machine.stopping import Interrupted, Stopped, interruptible, listening, time_limit
-from cordgt.tasks.link import SETTINGS
+from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.devices import choose_device
 from cordgt.training.watching import Silent, Watcher
 

@@ -16,6 +16,7 @@ from cordgt.report.page import DASH
 from cordgt.run import RunFolder
 from cordgt.settings import Settings
 from cordgt.tasks.link import LinkTask
+from cordgt.tasks.run_metrics import RunMetrics
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Look:
     """Everything a report is made of; what was asked of the model is in ``asked``."""
 
     settings: Settings
-    metrics: Mapping[str, Any]
+    metrics: RunMetrics
     history: Sequence[Mapping[str, Any]]  # the lines of history.jsonl
     task: LinkTask
     model: LinkModel
@@ -33,7 +34,7 @@ class Look:
 def look_at(
     folder: RunFolder,
     settings: Settings,
-    metrics: Mapping[str, Any],
+    metrics: RunMetrics,
     model: LinkModel,
     task: LinkTask,
     *,

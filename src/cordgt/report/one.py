@@ -5,7 +5,6 @@ Sections that do not apply to a model say so in a sentence, or are left out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,14 +41,16 @@ from cordgt.report.page import (
     text,
     warning,
 )
+from cordgt.report.remarks import constant_remarks, initial_run_remarks, metric_legend, verdict
 from cordgt.report.why import by_distance, most_surprising
 from cordgt.run import RunFolder
 from cordgt.settings import Settings, make, written
-from cordgt.tasks.link import PARTS, SETTINGS
-from cordgt.tasks.metrics import ALIKE, JUDGED, all_alike, known_before
+from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.run_metrics import SETTINGS
 
 FILE = "report.html"
-FLOORS_ABOVE = "In percent; ▲: a trivial predictor reaches more than the model, in AP, AUC or MRR"
+MARK = " ▲"  # a baseline above the model
+CAPTION = "In percent; ▲: a trivial baseline is above the model, in "
 FEW = 30  # events below which a group's figure says little
 
 
@@ -83,7 +84,7 @@ def report(look: Look) -> str:
 def _head(look: Look) -> list[Html]:
     metrics = look.metrics
     test = metrics["test"]
-    best = {setting: best_floor(metrics, setting) for setting in SETTINGS}
+    best = {setting: metrics.best_baseline(setting) for setting in SETTINGS}
     rows = [
         (f"Test AP, {setting}", percent(test[setting]["ap"]), _against(test[setting]["ap"], best[setting]))
         for setting in SETTINGS
@@ -112,32 +113,11 @@ def _head(look: Look) -> list[Html]:
     return [*parts, contents(links)]
 
 
-def verdict(metrics: Mapping[str, Any]) -> str:
-    """What the run reached, against the best trivial predictor, in a sentence."""
-    ap, floor = metrics["test"]["transductive"]["ap"], best_floor(metrics, "transductive")
-    if ap is None:
-        return "There is no test event to measure it on."
-    if floor is None:
-        return f"{percent(ap)} % average precision on the test period."
-    gap = 100 * (ap - floor[1])
-    if gap < 0:
-        reached = f"“{floor[0]}” reaches {percent(floor[1])} % average precision"
-        return f"A trivial predictor does better: {reached} on the test period, this model {percent(ap)} %."
-    above = f"{gap:.2f} points above the best trivial predictor (“{floor[0]}”)"
-    return f"{percent(ap)} % average precision on the test period, {above}."
-
-
-def best_floor(metrics: Mapping[str, Any], setting: str) -> tuple[str, float] | None:
-    """The trivial predictor of the highest test AP, and that; None where there is none."""
-    found = {k: v["test"][setting]["ap"] for k, v in metrics.get("floors", {}).items() if "test" in v}
-    there = {k: v for k, v in found.items() if v is not None}
-    return max(there.items(), key=lambda item: item[1]) if there else None
-
-
-def _against(ap: float | None, floor: tuple[str, float] | None) -> str:
+def _against(ap: float | None, best: tuple[str, float] | None) -> str:
+    """The lead over the best baseline, (name, AP)."""
     if ap is None:
         return "not defined"
-    return "" if floor is None else f"{100 * (ap - floor[1]):+.2f} to “{floor[0]}”"
+    return "" if best is None else f"{100 * (ap - best[1]):+.2f} to “{best[0]}”"
 
 
 def _cautions(look: Look) -> list[str]:
@@ -156,9 +136,7 @@ def _cautions(look: Look) -> list[str]:
             f"The plots and lists below look at {len(asked):,} of the {asked.total:,} test events, evenly spread; "
             f"the figures are those of all. `cordgt report RUN --events all` looks at every one."
         )
-    if all_alike(look.metrics["test"]["transductive"]):
-        said.append(f"Every pair of the test period has the same score: {ALIKE}.")
-    said += known_before(look.metrics)
+    said += constant_remarks(look.metrics) + initial_run_remarks(look.metrics)
     if asked.total < 100:
         said.append(f"The test period has {asked.total} events: every figure here is rough.")
     return said
@@ -167,55 +145,41 @@ def _cautions(look: Look) -> list[str]:
 # -------------------- figures
 
 
-def shown_figures(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """The figures of a table by what they are called."""
-    batch = metrics["protocol"]["eval_batch_size"]
-    shown = {"AP": "ap", "AUC": "auc", f"AP/{batch}": "ap_batch", f"AUC/{batch}": "auc_batch"}
-    if "mrr" in metrics["test"]["transductive"]:
-        shown |= {"MRR": "mrr", "hits@10": "hits@10"}
-    return shown
-
-
 def _figures(look: Look) -> Html:
     metrics = look.metrics
-    shown = shown_figures(metrics)
     rows: list[list[Any]] = []
-    for part in PARTS:
-        for setting in SETTINGS:
-            own = metrics[part][setting]
-            rows.append([f"{part}, {setting}", *(percent(own.get(k)) for k in shown.values()), f"{own['events']:,}"])
-            for name, floor in metrics.get("floors", {}).items() if part == "test" else ():
-                of = floor[part][setting]
-                above = (of[k] > own[k] for k in JUDGED if None not in (of.get(k), own.get(k)))
-                mark = " ▲" if any(above) else ""
-                title = Html(f'<span class="floor">&nbsp; {text(name)}{mark}</span>')
-                rows.append([title, *(percent(of.get(k)) for k in shown.values()), ""])
-    plots = [_floor_plot(look, setting) for setting in SETTINGS if metrics["test"][setting]["ap"] is not None]
-    batch = metrics["protocol"]["eval_batch_size"]
+    for row in metrics.rows():
+        cells = [percent(row.metrics[name].mean) for name in metrics.columns()]
+        if row.baseline is None:
+            rows.append([f"{row.split}, {row.setting}", *cells, " ".join(f"{n:,}" for n in row.events)])
+        else:
+            mark = MARK if row.above_run else ""
+            title = Html(f'<span class="baseline">&nbsp; {text(row.baseline)}{mark}</span>')
+            rows.append([title, *cells, ""])
+    plots = [_baseline_plot(look, setting) for setting in SETTINGS if metrics["test"][setting]["ap"] is not None]
     return section(
         "Figures, beside trivial predictors",
         table(
-            ["", *shown, "events"],
+            ["", *metrics.columns().values(), "events"],
             rows,
-            caption=FLOORS_ABOVE,
+            caption=CAPTION + ", ".join(m.title for m in LINK_METRICS.values() if m.checks_baselines),
         ),
         side_by_side(*plots),
         paragraph(
             f"Each true event is told from one other destination ({metrics['protocol']['negatives']} negatives), so "
-            f"50 is guessing. “Inductive” are the events with a node that training never saw. AP/{batch} and "
-            f"AUC/{batch} are means over small batches, as papers report them; the others are over the whole split.",
+            f"50 is guessing. “Inductive” are the events with a node that training never saw. {metric_legend(metrics)}",
             kind="how",
         ),
         name="figures",
     )
 
 
-def _floor_plot(look: Look, setting: str) -> Html:
+def _baseline_plot(look: Look, setting: str) -> Html:
     metrics = look.metrics
     own = metrics["test"][setting]["ap"]
     dots = [Dot(look.settings.model, own, note=f"{percent(own)} %")]
-    for name, floor in metrics.get("floors", {}).items():
-        value = floor["test"][setting]["ap"]
+    for name in metrics.baselines:
+        value = metrics.metric("ap", "test", setting, name).mean
         dots.append(Dot(name, value, note=f"{percent(value)} %", series=7))
     axis = share_axis([d.value for d in dots], "test AP")
     said = f"Test AP, {setting}: " + ", ".join(f"{d.name} {d.note}" for d in dots)
@@ -484,7 +448,7 @@ def _what(look: Look) -> Html:
         Html("<h3>Settings</h3>"),
         facts(_settings(settings)),
         details("The protocol: what the figures depend on besides the model", facts(vars(settings.protocol).items())),
-        details("metrics.json", Html(f"<pre>{text(json.dumps(metrics, indent=2))}</pre>")),
+        details("metrics.json", Html(f"<pre>{text(metrics.to_json())}</pre>")),
         name="what",
     )
 

@@ -183,7 +183,7 @@ th, td { text-align: left; vertical-align: top; padding: .3rem .9rem .3rem 0; bo
 thead th { color: var(--soft); font-weight: 500; white-space: nowrap; }
 tbody th { font-weight: 500; white-space: nowrap; }
 .number { text-align: right; white-space: nowrap; }
-tr:has(.floor) th, tr:has(.floor) td { color: var(--soft); font-weight: 400; }
+tr:has(.baseline) th, tr:has(.baseline) td { color: var(--soft); font-weight: 400; }
 .narrow { display: none; } td small { white-space: nowrap; }
 code { font-size: .9em; background: var(--panel); border-radius: .25rem; padding: .05rem .25rem; }
 .id { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .9em;

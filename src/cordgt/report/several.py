@@ -1,4 +1,4 @@
-"""The report of several runs: their figures side by side, their curves over each other, and what tells them apart."""
+"""The report of several runs: their metrics, their curves and the settings in which they differ, side by side."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.compare import data_words, on_same_data, paired, protocol_differences
+from cordgt.compare import data_words, on_same_data, paired_bootstrap, protocol_differences
 from cordgt.report.asked import by_newness, staircase
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach
 from cordgt.report.look import Look, percent, share_axis, wins
-from cordgt.report.one import best_floor, epoch_axis, epochs_of, recall_axis, time_line
+from cordgt.report.one import MARK, epoch_axis, epochs_of, recall_axis, time_line
 from cordgt.report.page import (
     DASH,
     Html,
@@ -25,124 +25,104 @@ from cordgt.report.page import (
     text,
     warning,
 )
+from cordgt.report.remarks import verdict_of_several
 from cordgt.run import every_setting
 from cordgt.settings import Settings, written
-from cordgt.tasks.link import SETTINGS
+from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.run_metrics import SETTINGS
 
 RESAMPLES = 1000
-MARK = " ▲"  # beside what is above every run
-GREY = 7  # the colour of what is no run
-COLUMNS = tuple(
-    (f"{name}, {setting}", setting, key) for setting in SETTINGS for name, key in (("AP", "ap"), ("AUC", "auc"))
-)
+GREY = 7  # colour of baselines
+# (title, setting, metric) of each column of metrics
+COLUMNS = tuple((f"{LINK_METRICS[m].title}, {setting}", setting, m) for setting in SETTINGS for m in ("ap", "auc"))
 
 
 def comparison(looks: Mapping[str, Look]) -> str:
-    """The report of several runs by their names, the first one being what the others are compared with."""
+    """The report of several runs, by name. The others are compared with the first."""
     from cordgt import __version__
 
-    said = differences(looks)
-    links = [("figures", "Figures"), ("curves", "Curves"), ("settings", "Settings that differ")]
-    parts = [_figures(looks, bool(said)), _curves(looks)]
-    if not said:
+    warnings = differences(looks)
+    links = [("figures", "Metrics"), ("curves", "Curves"), ("settings", "Settings that differ")]
+    sections = [_metrics(looks, bool(warnings)), _curves(looks)]
+    if not warnings:
         links[2:2] = [("precision", "Precision and recall"), ("time", "Over time"), ("newness", "Newness")]
-        parts += [_precision_recall(looks), _time(looks), _newness(looks)]
+        sections += [_precision_recall(looks), _time(looks), _newness(looks)]
     data = sorted({look.task.stream.name or "events" for look in looks.values()})
     return page(
         f"{len(looks)} runs on {', '.join(data)}",
-        paragraph(_best(looks), kind="lead"),
-        *(warning(sentence) for sentence in said),
+        paragraph(verdict_of_several({name: look.metrics for name, look in looks.items()}), kind="lead"),
+        *(warning(sentence) for sentence in warnings),
         contents(links),
-        *parts,
+        *sections,
         _settings(looks),
         foot=f"Written by cordgt {__version__}. This file needs no network.",
     )
 
 
 def differences(looks: Mapping[str, Look]) -> list[str]:
-    """Why figures of runs cannot be compared, a sentence for each that differs from the first; [] where they can."""
+    """Why metrics of runs do not compare: a sentence for each run that differs from the first; [] where all compare."""
     (first, own), *others = looks.items()
     found = []
     for name, look in others:
         if not on_same_data(own.task, look.task):
-            told = [f"{n} on {data_words(k.task)}" for n, k in ((first, own), (name, look))]
-            found.append(f"These runs were measured on other data: {told[0]}, {told[1]}. Their figures do not compare.")
+            data = [f"{n} on {data_words(k.task)}" for n, k in ((first, own), (name, look))]
+            found.append(f"These runs use other data: {data[0]}, {data[1]}. Their metrics do not compare.")
             continue
         differing = protocol_differences(own.settings.protocol, look.settings.protocol)
         if differing:
             found.append(
-                f"{first} and {name} were measured under protocols that differ in {', '.join(differing)}: they were "
-                "asked other questions, and their figures compare only so far."
+                f"{first} and {name} have protocols that differ in {', '.join(differing)}. They answer other queries, "
+                "so their metrics compare only roughly."
             )
     return found
 
 
-def _best(looks: Mapping[str, Look]) -> str:
-    """Which run reached most, and whether a trivial predictor reached more on the same test period."""
-    found = {name: _ap(look) for name, look in looks.items() if _ap(look) is not None}
-    if not found:
-        return "None of these runs has a figure of its test period."
-    best = max(found, key=lambda name: found[name] or 0.0)
-    ap, floor = found[best] or 0.0, best_floor(looks[best].metrics, "transductive")
-    highest = f"The highest test AP is that of {best}: {percent(ap)} %, transductive"
-    if floor is None:
-        return f"{highest}."
-    if floor[1] > ap:
-        reached = f"“{floor[0]}” reaches {percent(floor[1])} % average precision"
-        return f"A trivial predictor does better than all of these: {reached} on the test period. {highest}."
-    return f"{highest}, {100 * (ap - floor[1]):.2f} points above the best trivial predictor (“{floor[0]}”)."
+# -------------------- metrics
 
 
-def _ap(look: Look) -> float | None:
-    value: float | None = look.metrics["test"]["transductive"]["ap"]
-    return value
-
-
-# -------------------- figures
-
-
-def _figures(looks: Mapping[str, Look], differ: bool) -> Html:
+def _metrics(looks: Mapping[str, Look], differ: bool) -> Html:
     rows = [
         _row(name, look, None if i == 0 else next(iter(looks.values()))) for i, (name, look) in enumerate(looks.items())
     ]
     if not differ:
-        rows += _spread(looks) + _floors(looks)
-    dots = [Dot(n, _ap(k), note=f"{percent(_ap(k))} %", series=i) for i, (n, k) in enumerate(looks.items())]
-    floor = None if differ else best_floor(next(iter(looks.values())).metrics, "transductive")
-    if floor is not None:
-        dots.append(Dot(f"{floor[0]} (trivial)", floor[1], note=f"{percent(floor[1])} %", series=GREY))
-    said = "Test AP, transductive: " + ", ".join(f"{d.name} {d.note}" for d in dots)
-    drawn = dot_plot(dots, share_axis([d.value for d in dots], "test AP", least=0.02), says=said, level=0.5)
+        rows += _mean_and_std(looks) + _baselines(looks)
+    aps = {name: look.metrics.metric("ap").mean for name, look in looks.items()}
+    dots = [Dot(name, ap, note=f"{percent(ap)} %", series=i) for i, (name, ap) in enumerate(aps.items())]
+    best = None if differ else next(iter(looks.values())).metrics.best_baseline("transductive")
+    if best is not None:
+        dots.append(Dot(f"{best[0]} (trivial)", best[1], note=f"{percent(best[1])} %", series=GREY))
+    summary = "Test AP, transductive: " + ", ".join(f"{d.name} {d.note}" for d in dots)
+    plot = dot_plot(dots, share_axis([d.value for d in dots], "test AP", least=0.02), says=summary, level=0.5)
     head = ["run", "model", "seed", *(name for name, _, _ in COLUMNS), "epochs", "s an epoch"]
     return section(
-        "Figures of the test period",
+        "Metrics of the test period",
         table(head, rows, caption=f"In percent; in brackets the difference to {next(iter(looks))}{_marked(rows)}"),
-        side_by_side(figure(drawn, "Test AP, transductive: farther right is better.")),
+        side_by_side(figure(plot, "Test AP, transductive: farther right is better.")),
         *([] if differ else [_intervals(looks)]),
         name="figures",
     )
 
 
 def _row(name: str, look: Look, first: Look | None) -> list[Any]:
+    """A run's metrics, with the differences to the first run."""
     cells = []
     for _, setting, key in COLUMNS:
-        value = look.metrics["test"][setting][key]
-        other = None if first is None else first.metrics["test"][setting][key]
+        value = look.metrics.metric(key, "test", setting).mean
+        other = None if first is None else first.metrics.metric(key, "test", setting).mean
         change = "" if value is None or other is None else f" ({100 * (value - other):+.2f})"
         cells.append(f"{percent(value)}{change}")
     seconds = look.metrics.get("seconds_per_epoch", 0.0)
     return [name, look.settings.model, str(look.settings.seed), *cells, str(look.metrics["epochs"]), f"{seconds:.1f}"]
 
 
-def _spread(looks: Mapping[str, Look]) -> list[list[Any]]:
-    """Mean and standard deviation where the runs differ in their seeds alone."""
+def _mean_and_std(looks: Mapping[str, Look]) -> list[list[Any]]:
+    """Mean and standard deviation where the runs differ only in their seeds."""
     if len(looks) < 2 or len({_but_seed(look.settings) for look in looks.values()}) > 1:
         return []
     cells = []
     for _, setting, key in COLUMNS:
-        values = [look.metrics["test"][setting][key] for look in looks.values()]
-        sound = [100 * v for v in values if v is not None]
-        cells.append(f"{np.mean(sound):.2f} ± {np.std(sound, ddof=1):.2f}" if len(sound) > 1 else DASH)
+        values = [100 * v for v in _values_of(looks, setting, key)]
+        cells.append(f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else DASH)
     return [[Html("<strong>mean ± standard deviation</strong>"), "", "", *cells, "", ""]]
 
 
@@ -150,48 +130,53 @@ def _but_seed(settings: Settings) -> tuple[Any, ...]:
     return settings.model, settings.protocol, settings.training, settings.model_settings
 
 
-def _floors(looks: Mapping[str, Look]) -> list[list[Any]]:
-    """Trivial predictors, the same for runs that compare; marked where one is above every run."""
+def _baselines(looks: Mapping[str, Look]) -> list[list[Any]]:
+    """A row per baseline, with a mark where it is above every run. Baselines are the same for runs that compare."""
     found = []
-    for name, of in next(iter(looks.values())).metrics.get("floors", {}).items():
-        above = any(_is_above(of["test"][s][k], s, k, looks) for _, s, k in COLUMNS)
-        title = Html(f'<span class="floor">{text(name)}{MARK if above else ""}</span>')
-        cells = [
-            f"{percent(of['test'][s][k])}{MARK if _is_above(of['test'][s][k], s, k, looks) else ''}"
-            for _, s, k in COLUMNS
-        ]
+    metrics = next(iter(looks.values())).metrics
+    for name in metrics.baselines:
+        values = {(s, k): metrics.metric(k, "test", s, name).mean for _, s, k in COLUMNS}
+        marks = {key: MARK if _is_above(value, *key, looks) else "" for key, value in values.items()}
+        title = Html(f'<span class="baseline">{text(name)}{MARK if any(marks.values()) else ""}</span>')
+        cells = [f"{percent(value)}{marks[key]}" for key, value in values.items()]
         found.append([title, "", "", *cells, "", ""])
     return found
 
 
 def _is_above(value: float | None, setting: str, key: str, looks: Mapping[str, Look]) -> bool:
-    """Whether a figure is higher than those of all runs."""
-    theirs = [v for look in looks.values() if (v := look.metrics["test"][setting][key]) is not None]
-    return value is not None and bool(theirs) and value > max(theirs)
+    """True where a value is higher than that of every run."""
+    values = _values_of(looks, setting, key)
+    return value is not None and bool(values) and value > max(values)
+
+
+def _values_of(looks: Mapping[str, Look], setting: str, key: str) -> list[float]:
+    """A metric of the runs' test periods, of the runs that have it."""
+    means = (look.metrics.metric(key, "test", setting).mean for look in looks.values())
+    return [mean for mean in means if mean is not None]
 
 
 def _marked(rows: Sequence[Sequence[Any]]) -> str:
-    """What the mark means, where there is one."""
-    there = any(MARK in str(cell) for row in rows for cell in row)
-    return f";{MARK}: a trivial predictor reaches more than every run" if there else ""
+    """The meaning of the mark, where a row has it."""
+    has_mark = any(MARK in str(cell) for row in rows for cell in row)
+    return f";{MARK}: a trivial baseline is above every run" if has_mark else ""
 
 
 def _intervals(looks: Mapping[str, Look]) -> Html:
-    """How sure the differences to the first run are."""
+    """The differences to the first run, with their confidence intervals."""
     (first, own), *others = looks.items()
     rows = []
     for name, look in others:
         scores = [(k.asked.positive, k.asked.negative) for k in (own, look)]
-        for key, row in paired(scores, resamples=RESAMPLES).items():
+        for key, row in paired_bootstrap(scores, resamples=RESAMPLES).items():
             low, high = 100 * row["low"], 100 * row["high"]
-            sure = "better" if low > 0 else "worse" if high < 0 else "no difference can be told"
-            rows.append([name, key.upper(), f"{100 * row['difference']:+.2f}", f"{low:+.2f} to {high:+.2f}", sure])
+            verdict = "better" if low > 0 else "worse" if high < 0 else "no clear difference"
+            difference = f"{100 * row['difference']:+.2f}"
+            rows.append([name, LINK_METRICS[key].title, difference, f"{low:+.2f} to {high:+.2f}", verdict])
     return Html(
-        table(["run", "figure", "difference", "95 % interval", f"than {first}"], rows)
+        table(["run", "metric", "difference", "95 % interval", f"than {first}"], rows)
         + paragraph(
-            f"On the {len(own.asked):,} test events that this report looks at, from a paired bootstrap of "
-            f"{RESAMPLES:,} resamples of them. It says nothing of other seeds. "
-            "`cordgt compare` does the same on every test event.",
+            f"A paired bootstrap with {RESAMPLES:,} resamples of the {len(own.asked):,} test events in this report. It "
+            "does not cover other seeds. `cordgt compare` uses every test event.",
             kind="how",
         )
     )
@@ -203,7 +188,7 @@ def _intervals(looks: Mapping[str, Look]) -> Html:
 def _curves(looks: Mapping[str, Look]) -> Html:
     trained = {name: epochs_of(look.history) for name, look in looks.items()}
     lines: dict[str, list[Line]] = {"loss": [], "ap": []}
-    for name, epochs in trained.items():  # those without a curve keep their colour
+    for name, epochs in trained.items():  # an untrained run has an empty line, so that the others keep their colours
         at = [float(r["epoch"]) for r in epochs]
         lines["loss"].append(Line(name, at, [float(r["loss"]) for r in epochs]))
         found = [float(r["validation"]["ap"]) if "validation" in r else np.nan for r in epochs]
@@ -221,7 +206,7 @@ def _curves(looks: Mapping[str, Look]) -> Html:
             ),
             figure(
                 line_chart(lines["loss"], x, Axis("training loss", *reach(loss)), says="Training loss by epoch"),
-                "Mean training loss of each epoch; those of different models need not be of one kind.",
+                "Mean training loss of each epoch. Losses of different models may not be comparable.",
             ),
         ),
         name="curves",
@@ -233,19 +218,19 @@ def _precision_recall(looks: Mapping[str, Look]) -> Html:
     for name, look in looks.items():
         lines.append(Line(name, *staircase(look.asked), marks=False))
     y = share_axis([v for line in lines for v in line.y], "precision")
-    drawn = line_chart(lines, recall_axis(), y, says="Precision over recall of each run", level=0.5)
-    said = "Farther up and right is better; guessing stays at 50 %."
-    return section("Precision and recall", side_by_side(figure(drawn, said)), name="precision")
+    chart = line_chart(lines, recall_axis(), y, says="Precision over recall of each run", level=0.5)
+    caption = "Farther up and right is better; guessing stays at 50 %."
+    return section("Precision and recall", side_by_side(figure(chart, caption)), name="precision")
 
 
 def _time(looks: Mapping[str, Look]) -> Html:
     found = [time_line(look.task.stream, look.asked, name) for name, look in looks.items()]
     lines = [line for _, line in found]
-    drawn = line_chart(
+    chart = line_chart(
         lines, found[0][0], share_axis([v for k in lines for v in k.y], "AP"), says="AP over the test period"
     )
-    said = "AP in consecutive parts of the test period. A model that falls more than others gets old sooner."
-    return section("Over time", side_by_side(figure(drawn, said)), name="time")
+    caption = "AP in consecutive parts of the test period. A model whose AP falls faster needs training again sooner."
+    return section("Over time", side_by_side(figure(chart, caption)), name="time")
 
 
 def _newness(looks: Mapping[str, Look]) -> Html:
@@ -259,13 +244,13 @@ def _newness(looks: Mapping[str, Look]) -> Html:
             for i, (name, of) in enumerate(groups.items())
         ]
         ends = [v for d in dots for v in (d.low, d.high)]
-        drawn = dot_plot(dots, share_axis(ends, "above its negative"), says=f"{kind.name}: by run", level=0.5)
-        plots.append(figure(drawn, f"{kind.name}: {kind.events:,} events."))
+        plot = dot_plot(dots, share_axis(ends, "above its negative"), says=f"{kind.name}: by run", level=0.5)
+        plots.append(figure(plot, f"{kind.name}: {kind.events:,} events."))
     return section(
         "By newness",
         side_by_side(*plots),
         paragraph(
-            "The share of events that score above the destination they are told from, with its 95 % interval.",
+            "Share of events that score above their negative, with its 95 % interval.",
             kind="how",
         ),
         name="newness",
@@ -276,12 +261,12 @@ def _newness(looks: Mapping[str, Look]) -> Html:
 
 
 def _settings(looks: Mapping[str, Look]) -> Html:
-    """The settings in which the runs differ; a dash where a model has no such setting."""
+    """The settings in which the runs differ; a dash where a model lacks the setting."""
     flat = [_flat(look.settings) for look in looks.values()]
     keys = list(dict.fromkeys(key for one in flat for key in one))
     rows = [[key, *values] for key in keys if len(set(values := _values(flat, key))) > 1]
     if not rows:
-        return section("Settings that differ", paragraph("None: these runs were made alike."), name="settings")
+        return section("Settings that differ", paragraph("None: these runs have the same settings."), name="settings")
     return section("Settings that differ", table(["", *looks], rows), name="settings")
 
 

@@ -1,1 +1,1 @@
-"""What a model is trained for, and how it is judged: the split, what is asked, metrics, floors."""
+"""What a model is trained for and how it is evaluated: splits, negatives, protocol, metrics, baselines."""

@@ -1,4 +1,4 @@
-"""Floors: what trivial predictors reach on the same queries. A model below one of them has learnt nothing of use."""
+"""Baselines: trivial predictors on the same queries as a model. A model below one has learnt nothing useful."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from cordgt import models
-from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate
+from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.tasks.metrics import LinkMetrics
+from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 
-LATELY = 0.15  # of the time gone by: how long the windowed EdgeBank remembers
-FLOORS: dict[str, tuple[str, dict[str, Any]]] = {
+RECENT_SHARE = 0.15  # the windowed EdgeBank remembers this share of the time elapsed since the first event
+# To add a baseline, add an entry here: its name, a model without weights, and that model's settings.
+BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "seen before": ("edgebank", {}),
-    "seen lately": ("edgebank", {"window": LATELY}),
+    "seen lately": ("edgebank", {"window": RECENT_SHARE}),
     "popularity": ("popularity", {}),
 }
 
 
-def floor_figures(task: LinkTask, parts: Sequence[str] = PARTS) -> dict[str, dict[str, dict[str, LinkMetrics]]]:
-    """``{floor: {part: {setting: figures}}}`` under the task's protocol."""
-    return {name: {part: {s: _floor(name, task, part, s) for s in SETTINGS} for part in parts} for name in FLOORS}
+def baseline_metrics(task: LinkTask, splits: Sequence[str] = SPLITS) -> dict[str, dict[str, dict[str, LinkMetrics]]]:
+    """``{baseline: {split: {setting: metrics}}}`` under the task's protocol."""
+    return {
+        name: {split: {s: _evaluate_baseline(name, task, split, s) for s in SETTINGS} for split in splits}
+        for name in BASELINES
+    }
 
 
-def _floor(name: str, task: LinkTask, part: str, setting: str) -> LinkMetrics:
-    model, settings = FLOORS[name]
+def _evaluate_baseline(name: str, task: LinkTask, split: str, setting: str) -> LinkMetrics:
+    model, settings = BASELINES[name]
     kind = models.find(model)
-    rule = kind.network(kind.settings(**settings), edge_dim=0, node_dim=0)
-    return evaluate(rule, task, part, setting)
+    network = kind.network(kind.settings(**settings), edge_dim=0, node_dim=0)
+    return evaluate(network, task, split, setting)

@@ -1,4 +1,4 @@
-"""Link prediction: queries from a split stream, and figures from their scores."""
+"""Link prediction: turn a split stream into queries, score them, and compute metrics."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from cordgt.past.index import TemporalIndex, as_tensor
 from cordgt.tasks.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
 from cordgt.tasks.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners, negatives_key
 from cordgt.tasks.protocol import Protocol, cuts
+from cordgt.tasks.run_metrics import SPLITS
 from cordgt.tasks.split import Split, split_events
 
-PARTS = ("validation", "test")
-SETTINGS = ("transductive", "inductive")
 PAST = "CORDGT_PAST"
-MEASURED_BY = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed")  # keys of the protocol
+# Keys of the protocol that can change without a new layout of the stream.
+MEASURED_BY = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed")
 
 
 @dataclass(frozen=True)
 class Pools:
-    """What negatives are drawn from, ascending ids: in training, at evaluation, and for new nodes' events."""
+    """Nodes that negatives are drawn from, ascending: in training, at evaluation, and for events of new nodes."""
 
     train: Tensor
     transductive: Tensor
-    inductive: dict[str, Tensor]  # by part
+    inductive: dict[str, Tensor]  # by split
 
 
 @dataclass(frozen=True)
 class LinkTask:
-    """A stream laid out for link prediction on one device. Everything in it is read only."""
+    """A stream prepared for link prediction on one device. Everything in it is read only."""
 
     stream: EventStream
     split: Split
@@ -66,7 +66,7 @@ class LinkTask:
         device: torch.device,
         group: Group = ALONE,
     ) -> LinkTask:
-        """Split and index, and move to the device if it fits there."""
+        """Split and index the stream, and move it to the device if it fits there."""
         split = split_of(stream, protocol)
         whole = history_of(stream, seed=seed, device=torch.device("cpu"))
         without = _without(stream, split.masked) if split.masked.any() else None
@@ -89,25 +89,25 @@ class LinkTask:
 
     @property
     def device(self) -> torch.device:
-        """Where the past lies: with the network, or on the host if it is too large for that."""
+        """Where history is stored: on the network's device, or on the host if it is too large for that."""
         return self.src.device
 
     @property
     def past_on_host(self) -> bool:
-        """True where the network computes on a GPU that the past does not fit."""
+        """True where the network runs on a GPU and history stays on the host."""
         return self.device.type != self.network_device.type
 
     def on_everything(self) -> LinkTask:
-        """The same task trained on all events, masking none. Nothing is laid out again."""
+        """The same task with all events as training events and no masked nodes. Shares all arrays with this task."""
         split = replace(self.split, train=np.arange(self.stream.n_events))
         return replace(
             self, split=split, training=self.whole, pools=_pools(self.stream, split, self.protocol, self.device)
         )
 
     def under(self, **changes: Any) -> LinkTask:
-        """The same task measured otherwise, by `MEASURED_BY`. Nothing is laid out again."""
+        """The same task under a protocol with other values of `MEASURED_BY`. Shares all arrays with this task."""
         if not changes.keys() <= set(MEASURED_BY):
-            raise ValueError(f"{', '.join(changes)}: the split and the pools are laid out already")
+            raise ValueError(f"{', '.join(changes)}: the split and the pools are fixed")
         return replace(self, protocol=replace(self.protocol, **changes))
 
     def queries(
@@ -120,7 +120,7 @@ class LinkTask:
         epoch: Tensor | int,
         num_negatives: int = 1,
     ) -> Queries:
-        """Each event at ``position`` and its negatives: candidates (B, 1 + num_negatives), the true one first."""
+        """Queries of events, each with ``num_negatives`` negatives: candidates (B, 1 + num_negatives), the true one first."""
         index = self.whole.index
         if index.fused is not None and num_negatives == 1:
             return self._ask_fused(position, batch_start, pool, seed, epoch)
@@ -154,12 +154,12 @@ class LinkTask:
             )
         )
 
-    def evaluation_queries(self, part: str, setting: str) -> tuple[np.ndarray, Queries]:
-        """Positions and queries of a split, each true destination against the protocol's negative: candidates (B, 2).
+    def evaluation_queries(self, split: str, setting: str) -> tuple[np.ndarray, Queries]:
+        """Positions and queries of a split: the true destination and the protocol's negative, candidates (B, 2).
 
-        ``part`` is validation or test, ``setting`` transductive or inductive.
+        ``split`` is validation or test, ``setting`` transductive or inductive.
         """
-        positions, pool = self.asked(part, setting)
+        positions, pool = self.asked(split, setting)
         queries = self._with_random(positions, pool)
         if self.protocol.negatives in ("historical", "inductive"):
             drawn = self.partners(positions, queries, pool)
@@ -168,11 +168,11 @@ class LinkTask:
             queries = replace(queries, dst=torch.stack([queries.dst[:, 0], negative], dim=-1))
         return positions, queries
 
-    def asked(self, part: str, setting: str) -> tuple[np.ndarray, Tensor]:
-        """The positions of a split's events, and the pool of their negatives."""
-        positions = self.split.validation if part == "validation" else self.split.test
+    def asked(self, split: str, setting: str) -> tuple[np.ndarray, Tensor]:
+        """Positions of the events that are evaluated, and the pool of their negatives."""
+        positions = self.split.validation if split == "validation" else self.split.test
         if setting == "inductive":
-            return self.split.inductive(positions), self.pools.inductive[part]
+            return self.split.inductive(positions), self.pools.inductive[split]
         return positions, self.pools.transductive
 
     def _with_random(self, positions: np.ndarray, pool: Tensor) -> Queries:
@@ -182,7 +182,7 @@ class LinkTask:
         return self.queries(position, start, pool, seed=self.protocol.eval_seed, epoch=0)
 
     def partners(self, positions: np.ndarray, queries: Queries, pool: Tensor) -> np.ndarray:
-        """The protocol's historical or inductive negative of each query, -1 where its source has none."""
+        """The historical or inductive negative of each query, (B,); -1 where its source has none."""
         start, end = self.own_time(positions)
         return draw_partners(
             self.host_index,
@@ -197,7 +197,7 @@ class LinkTask:
         )
 
     def own_time(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The first event of each position's own time, and past the last."""
+        """For each position, the range of events with the same time: first position, and one past the last."""
         t = self.stream.elapsed
         return np.searchsorted(t, t[positions], side="left"), np.searchsorted(t, t[positions], side="right")
 
@@ -208,7 +208,7 @@ class LinkTask:
 
 
 def split_of(stream: EventStream, protocol: Protocol) -> Split:
-    """The protocol's split of a stream."""
+    """Split a stream as the protocol says."""
     return split_events(
         stream.src,
         stream.dst,
@@ -223,9 +223,10 @@ def split_of(stream: EventStream, protocol: Protocol) -> Split:
 
 
 def home_of(device: torch.device, n_bytes: int) -> torch.device:
-    """Where a past of so many bytes lies for a network on a device: there, or on the host if it is large.
+    """Where to store ``n_bytes`` of history for a network on ``device``: there, or on the host if it is large.
 
-    Half of a GPU's free memory is left for the work itself. ``CORDGT_PAST`` decides otherwise: device or host.
+    History may take half of a GPU's free memory; the rest is for training. The environment variable ``CORDGT_PAST``
+    overrides this: "device" or "host".
     """
     asked = os.environ.get(PAST, "auto")
     check_choice(PAST, asked, ("auto", "device", "host"))
@@ -245,7 +246,7 @@ def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes:
         index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, n)
 
     def features(x: np.ndarray | None) -> Tensor | None:
-        return None if x is None else as_tensor(x)  # those of a store stay on disk until they are needed
+        return None if x is None else as_tensor(x)  # features of a store stay on disk until they are read
 
     history = History(index, features(stream.edge_x), features(stream.node_x), seed=seed)
     return history.to(home_of(device, history.size))
@@ -275,13 +276,13 @@ def _pools(stream: EventStream, split: Split, protocol: Protocol, device: torch.
     pools = Pools(
         train=of(split.train),
         transductive=of(slice(None)),
-        inductive={part: of(split.inductive(getattr(split, part))) for part in PARTS},
+        inductive={name: of(split.inductive(getattr(split, name))) for name in SPLITS},
     )
     check_pool(pools.train)
     check_pool(pools.transductive)
-    # a lone destination among the new nodes' events cannot be told from itself: those are asked against all
-    alone = {part: pools.transductive if len(pool) < 2 else pool for part, pool in pools.inductive.items()}
-    return replace(pools, inductive=alone)
+    # a pool of one destination has no negative for it: such events use the pool of all destinations
+    inductive = {name: pools.transductive if len(pool) < 2 else pool for name, pool in pools.inductive.items()}
+    return replace(pools, inductive=inductive)
 
 
 def score_queries(
@@ -293,11 +294,11 @@ def score_queries(
     progress: Callable[[int], None] | None = None,
     group: Group = ALONE,
 ) -> np.ndarray:
-    """Logits (B, M) of any number of queries, in chunks of about ``max_pairs_per_batch`` pairs; float64 on the host.
+    """Logits (B, M) of any number of queries, float64 on the host; computed in chunks of about ``max_pairs_per_batch`` pairs.
 
-    Where there is no query, or none has a candidate, the model is not asked: it need not know what nothing looks like.
-    The processes of a group share the chunks, and all get all scores: to the bit what one process gets, for it works
-    off the same chunks. RunError where a logit is not finite: such scores would rank as they come, and flatter.
+    The model is not called where there are no queries or no candidates. The processes of a group share the chunks, and
+    each returns all scores. The scores do not depend on the number of processes, to the bit, because the chunks do not.
+    RunError where a logit is not finite, because its rank would be arbitrary.
     """
     n, width = queries.dst.shape
     if not n * width:
@@ -308,12 +309,14 @@ def score_queries(
     usual = 2 * model.micro_batch_size if on_cpu and model.micro_batch_size else model.max_pairs_per_batch
     at_once = max_pairs_per_batch or usual
     step = max(1, at_once // width)
-    columns = -(-width // at_once)  # above one where one query alone is too many: it is asked about in parts
+    columns = -(
+        -width // at_once
+    )  # above 1: one query alone has too many pairs, so its candidates are scored in several calls
     out, row, mine, told = [], [], group.part(n, step), 0
     model.eval()
     chunks = (queries.take(slice(k, k + step)) for k in range(mine.start, mine.stop, step))
-    parts = (replace(chunk, dst=dst) for chunk in chunks for dst in chunk.dst.split(at_once, dim=1))
-    read = (model.read(history, part) for part in parts)
+    pieces = (replace(chunk, dst=dst) for chunk in chunks for dst in chunk.dst.split(at_once, dim=1))
+    read = (model.read(history, piece) for piece in pieces)
     with torch.inference_mode():
         apart = on_cpu and model.is_thread_safe()
         for logits in side_by_side(torch.inference_mode()(model.__call__), read) if apart else map(model, read):
@@ -323,7 +326,7 @@ def score_queries(
             out.append(torch.cat(row, dim=1))
             row.clear()
             if progress is not None:
-                done = min(n - told, len(out[-1]) * group.size)  # the others are about as far
+                done = min(n - told, len(out[-1]) * group.size)  # assume that the other processes are equally far
                 progress(done)
                 told += done
     scores = torch.cat(out).double().cpu().numpy() if out else np.empty((0, width))
@@ -337,55 +340,55 @@ def score_queries(
     return scores
 
 
-def _from_all(group: Group, part: np.ndarray, mine: slice, n: int) -> np.ndarray:
-    """All ``n`` rows, of which each process has its part. Zeros are added to them, which changes no bit."""
-    rows = np.zeros((n, *part.shape[1:]))
-    rows[mine] = part
+def _from_all(group: Group, own: np.ndarray, mine: slice, n: int) -> np.ndarray:
+    """All ``n`` rows; ``own`` are those of this process. A sum with the other processes' zeros keeps every bit."""
+    rows = np.zeros((n, *own.shape[1:]))
+    rows[mine] = own
     return group.add_up(torch.from_numpy(rows)).numpy()
 
 
 def evaluate(
     model: LinkModel,
     task: LinkTask,
-    part: str,
+    split: str,
     setting: str,
     *,
     progress: Callable[[int], None] | None = None,
 ) -> LinkMetrics:
-    """Figures of a split under the task's protocol; all None where it has no event, or the model no answer.
+    """Metrics of a split under the task's protocol; all None where it has no events, or the model has no answer.
 
-    Where negatives of the kind asked for do not exist, random ones stand in; ``random_negatives`` says how many.
+    Random negatives replace those of the requested kind where none exist; ``random_negatives`` is their number.
     """
     if model.is_transductive and setting == "inductive":
-        return _undefined(len(task.asked(part, setting)[0]), task.protocol)
-    positive, negative, at_random = split_scores(model, task, part, setting, progress)
+        return _undefined(len(task.asked(split, setting)[0]), task.protocol)
+    positive, negative, at_random = split_scores(model, task, split, setting, progress)
     found = link_metrics(positive, negative, task.protocol.eval_batch_size)
     if task.protocol.negatives != "random":
         found["random_negatives"] = at_random
     if task.protocol.ranking != "none":
-        found |= ranking_metrics(rank(model, task, part, setting, progress=progress))  # type: ignore[typeddict-item]
+        found |= ranking_metrics(rank(model, task, split, setting, progress=progress))
     return found
 
 
 def _undefined(events: int, protocol: Protocol) -> LinkMetrics:
-    """The figures of a model that has no answer: None, of so many events."""
+    """The metrics of a model that has no answer: all None."""
     found = link_metrics(np.empty(0), np.empty(0), protocol.eval_batch_size)
     if protocol.ranking != "none":
-        found |= ranking_metrics(np.empty(0))  # type: ignore[typeddict-item]
+        found |= ranking_metrics(np.empty(0))
     found["events"] = events
     return found
 
 
 def split_scores(
-    model: LinkModel, task: LinkTask, part: str, setting: str, progress: Callable[[int], None] | None = None
+    model: LinkModel, task: LinkTask, split: str, setting: str, progress: Callable[[int], None] | None = None
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Logits of the true events and of their negatives, (B,) each, and how many of the latter are random after all."""
-    positions, queries = task.evaluation_queries(part, setting)
+    """Logits of the true events and of their negatives, (B,) each, and how many negatives are random replacements."""
+    positions, queries = task.evaluation_queries(split, setting)
     if not task.protocol.negatives.endswith("-pairs"):
         scores = score_queries(model, task.whole, queries, progress=progress, group=task.group)
         at_random = 0
         if task.protocol.negatives != "random":
-            at_random = int((task.partners(positions, queries, task.asked(part, setting)[1]) < 0).sum())
+            at_random = int((task.partners(positions, queries, task.asked(split, setting)[1]) < 0).sum())
         return scores[:, 0], scores[:, 1], at_random
     pairs, at_random = whole_pairs(task, positions, queries)
     true = replace(queries, dst=queries.dst[:, :1])
@@ -396,7 +399,7 @@ def split_scores(
 
 
 def whole_pairs(task: LinkTask, positions: np.ndarray, queries: Queries) -> tuple[Queries, int]:
-    """The DGB way: each query replaced by a pair of the past, source and all; (B, 1), and how many stayed random."""
+    """Negatives as in DGB: past pairs, source included, as queries (B, 1); and how many are random replacements."""
     stream, size = task.stream, task.protocol.eval_batch_size
     batches = [positions[i : i + size] for i in range(0, len(positions), size)]
     trained_until = None if task.protocol.negatives == "historical-pairs" else stream.t[task.split.validation[0] - 1]
@@ -413,19 +416,19 @@ def whole_pairs(task: LinkTask, positions: np.ndarray, queries: Queries) -> tupl
 def rank(
     model: LinkModel,
     task: LinkTask,
-    part: str,
+    split: str,
     setting: str,
     *,
     max_pairs_per_batch: int = 200_000,
     progress: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """The rank of each true destination among the protocol's candidates, (B,) float64, 1 the best, ties at their mean.
+    """Rank of each true destination among the protocol's candidates, (B,) float64; 1 is best, ties get their mean rank.
 
-    Candidates come from the split's pool, as many as ``ranking`` says or all; other true destinations of the same
-    source and time do not compete. ``max_pairs_per_batch`` bounds the pairs that are laid out at once.
+    Candidates come from the split's pool: as many as ``ranking`` says, or all. Other true destinations of the same
+    source and time do not compete. The queries see the same history as in `evaluate`; ``max_pairs_per_batch`` limits memory.
     """
-    positions, queries = task.evaluation_queries(part, setting)
-    pool = task.asked(part, setting)[1].cpu().numpy()
+    positions, queries = task.evaluation_queries(split, setting)
+    pool = task.asked(split, setting)[1].cpu().numpy()
     wanted = len(pool) if task.protocol.ranking == "all" else int(task.protocol.ranking)
     step = max(1, max_pairs_per_batch // min(wanted, len(pool)))
     mine = task.group.part(len(positions), step)
@@ -444,11 +447,13 @@ def rank(
 
 
 def _also_true(task: LinkTask, positions: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """True where a candidate is a destination of the query's source at the query's own time. (B, M) bool."""
+    """(B, M) bool: the candidate is a true destination of the query's source at the query's own time."""
     src, dst = task.stream.src, task.stream.dst
     also = np.zeros(candidates.shape, dtype=bool)
     for i, (position, start, end) in enumerate(zip(positions, *task.own_time(positions), strict=True)):
         if end - start > 1:
-            for true in set(dst[start:end][src[start:end] == src[position]].tolist()):  # few: faster than np.isin
+            for true in set(
+                dst[start:end][src[start:end] == src[position]].tolist()
+            ):  # few values, so faster than np.isin
                 also[i] |= candidates[i] == true
     return also

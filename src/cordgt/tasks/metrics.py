@@ -1,74 +1,131 @@
-"""Average precision and area under the ROC curve, over a whole split and averaged over batches of it; ranks.
+"""Metrics of link prediction: average precision, area under the ROC curve, mean reciprocal rank, hits.
 
-AP and AUC are those of scikit-learn (ties counted fairly, order of no consequence), computed for many batches at once.
+AP and AUC equal those of scikit-learn: ties count fairly and the order of the scores does not matter. They are computed
+for many batches at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 HITS = (1, 3, 10)
-ALIKE = (
-    "training collapsed, where a smaller learning rate often helps (--set lr=0.0003), or this model sees nothing in "
-    "these data that tells pairs apart"
-)  # what `all_alike` may mean
+# Metrics of one split and setting, 0-1; None where they are not defined. Besides the names of `LINK_METRICS`:
+# "events", the number of true events; "random_negatives", how many negatives are random because the source has none of
+# the requested kind (absent with random negatives).
+LinkMetrics = dict[str, float | None]
 
 
-JUDGED = {"ap": "AP", "auc": "AUC", "mrr": "MRR"}  # the figures in which a model is held against its floors
+@dataclass(frozen=True)
+class SplitScores:
+    """Scores of one split, in stream order. A metric is a function of this."""
+
+    positive: np.ndarray = field(default_factory=lambda: np.empty(0))  # (n,) scores of the true events
+    negative: np.ndarray = field(default_factory=lambda: np.empty(0))  # (n,) scores of one negative per event
+    batch_size: int = 30  # of the means over batches; batches are counted from the first event, the last may be shorter
+    ranks: np.ndarray = field(default_factory=lambda: np.empty(0))  # (n,) rank of each true destination, 1 is best
+
+    @cached_property
+    def ap_auc(self) -> tuple[float, float]:
+        """AP and AUC over the whole split."""
+        ap, auc = ap_and_auc(self.positive[None], self.negative[None])
+        return float(ap[0]), float(auc[0])
+
+    @cached_property
+    def batch_ap_auc(self) -> tuple[float, float]:
+        """AP and AUC, each as the mean over batches."""
+        size = self.batch_size
+        full = len(self.positive) - len(self.positive) % size  # full batches are rows of one array
+        rows = [(x[:full].reshape(-1, size), x[full:].reshape(1, -1)) for x in (self.positive, self.negative)]
+        batches = [ap_and_auc(p, q) for p, q in zip(*rows, strict=True) if p.size]
+        ap, auc = (np.concatenate(values) for values in zip(*batches, strict=True))
+        return float(ap.mean()), float(auc.mean())
 
 
-class LinkMetrics(TypedDict):
-    """Figures of one split, 0–1; None where the split has no event."""
+class LinkMetric(NamedTuple):
+    """One metric of link prediction."""
 
-    ap: float | None
-    auc: float | None
-    ap_batch: float | None
-    auc_batch: float | None
-    events: int
-    random_negatives: NotRequired[int]  # how many negatives are random because none of the kind asked for existed
-    mrr: NotRequired[float | None]  # and hits@k, where ranks were asked for
+    title: str  # the column of a table; {eval_batch} is replaced by the protocol's
+    description: str  # what it is, after "TITLE: "
+    compute: Callable[[SplitScores], float]  # called with at least one event
+    needs_ranks: bool = False  # True: computed only where the protocol ranks candidates
+    checks_baselines: bool = False  # True: a model below a baseline in it is reported
+    in_tables: bool = True
+
+
+# To add a metric, add an entry here. Evaluation, metrics.json, the tables and the report take it from this dictionary.
+LINK_METRICS: dict[str, LinkMetric] = {
+    "ap": LinkMetric(
+        "AP", "average precision over the whole split", lambda scores: scores.ap_auc[0], checks_baselines=True
+    ),
+    "auc": LinkMetric(
+        "AUC", "area under the ROC curve over the whole split", lambda scores: scores.ap_auc[1], checks_baselines=True
+    ),
+    "ap_batch": LinkMetric(
+        "AP/{eval_batch}",
+        "mean of AP over batches of {eval_batch} events, as papers report it",
+        lambda scores: scores.batch_ap_auc[0],
+    ),
+    "auc_batch": LinkMetric(
+        "AUC/{eval_batch}",
+        "mean of AUC over batches of {eval_batch} events, as papers report it",
+        lambda scores: scores.batch_ap_auc[1],
+    ),
+    "mrr": LinkMetric(
+        "MRR",
+        "mean reciprocal rank of the true destination",
+        lambda scores: float((1.0 / scores.ranks).mean()),
+        needs_ranks=True,
+        checks_baselines=True,
+    ),
+    **{
+        f"hits@{k}": LinkMetric(
+            f"hits@{k}",
+            f"share of true destinations at rank {k} or better",
+            lambda scores, k=k: float((scores.ranks <= k).mean()),  # type: ignore[misc]
+            needs_ranks=True,
+            in_tables=k == 10,
+        )
+        for k in HITS
+    },
+}
 
 
 def link_metrics(positive: np.ndarray, negative: np.ndarray, batch_size: int = 30) -> LinkMetrics:
-    """Figures for scores of true events and of one sampled destination for each, in stream order.
+    """Metrics of the scores of true events and of one negative for each, in stream order. Shapes: (n,) and (n,).
 
-    ``ap`` and ``auc`` are taken over all scores; ``ap_batch`` and ``auc_batch`` are means over batches of
-    ``batch_size`` events counted from the first, the last one possibly shorter.
+    All are None where n is 0.
     """
     n = len(positive)
-    if n == 0:
-        return LinkMetrics(ap=None, auc=None, ap_batch=None, auc_batch=None, events=0)
-    ap, auc = ap_and_auc(positive[None], negative[None])
-    whole = n - n % batch_size  # full batches stand side by side as rows; a shorter last one follows by itself
-    rows = [(x[:whole].reshape(-1, batch_size), x[whole:].reshape(1, -1)) for x in (positive, negative)]
-    batches = [ap_and_auc(p, q) for p, q in zip(*rows, strict=True) if p.size]
-    ap_rows, auc_rows = (np.concatenate(values) for values in zip(*batches, strict=True))
-    return LinkMetrics(
-        ap=float(ap[0]), auc=float(auc[0]), ap_batch=float(ap_rows.mean()), auc_batch=float(auc_rows.mean()), events=n
-    )
+    found = _compute(SplitScores(positive, negative, batch_size), n, needs_ranks=False)
+    found["events"] = n
+    return found
 
 
-def all_alike(figures: Mapping[str, Any]) -> bool:
-    """Whether every pair of a split had the same score, by its figures: AP and AUC are exactly a half then.
+def ranking_metrics(ranks: np.ndarray) -> LinkMetrics:
+    """``mrr`` and ``hits@k`` of ranks (n,), 0-1; None where n is 0."""
+    return _compute(SplitScores(ranks=ranks), len(ranks), needs_ranks=True)
 
-    So they are where each group of tied scores is half of true pairs, which only a handful of pairs comes to by
-    chance. False where there are no figures.
+
+def _compute(scores: SplitScores, n: int, *, needs_ranks: bool) -> LinkMetrics:
+    wanted = {name: metric for name, metric in LINK_METRICS.items() if metric.needs_ranks == needs_ranks}
+    return {name: metric.compute(scores) if n else None for name, metric in wanted.items()}
+
+
+def is_constant(metrics: Mapping[str, Any]) -> bool:
+    """True where every pair of a split has the same score: AP and AUC are then exactly one half.
+
+    A split of a handful of pairs can reach that by chance. False where the metrics are not defined.
     """
-    return figures["ap"] == 0.5 and figures["auc"] == 0.5
-
-
-def known_before(metrics: Mapping[str, Any]) -> list[str]:
-    """A sentence where the run that this one started from (`--init`) has seen what it is measured on."""
-    init = metrics.get("init", {})
-    knows = init.get("knows")
-    return [f"The figures may flatter: this run started from {init['run']}; {knows}."] if knows else []
+    return metrics["ap"] == 0.5 and metrics["auc"] == 0.5
 
 
 def ap_and_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """AP and AUC of each row. Shapes: (R, P) and (R, N) scores, P and N at least 1; (R,) and (R,) come back."""
+    """AP and AUC of each row, (R,) and (R,). Scores: (R, P) and (R, N), P and N at least 1."""
     scores = np.concatenate([positive, negative], axis=1)
     order = np.argsort(-scores, axis=1, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=1)
@@ -76,7 +133,7 @@ def ap_and_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, 
     places = np.arange(scores.shape[1])
     last_of_tie = np.ones_like(true)
     last_of_tie[:, :-1] = ranked[:, 1:] != ranked[:, :-1]
-    # the end of each tie: what a threshold at this score lets through
+    # the last place of each tie: a threshold at this score accepts everything up to there
     end = np.minimum.accumulate(np.where(last_of_tie, places, scores.shape[1])[:, ::-1], axis=1)[:, ::-1]
     true_through = np.take_along_axis(np.cumsum(true, axis=1), end, axis=1)
     ap = np.where(true, true_through / (end + 1), 0.0).sum(axis=1) / positive.shape[1]
@@ -90,18 +147,11 @@ def ap_and_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, 
 
 
 def mean_ranks(true: np.ndarray, others: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    """The rank of each true score among its candidates, 1 the best: the mean of the optimistic and the pessimistic one.
+    """Rank of each true score among its candidates, (B,) float64; 1 is best.
 
-    Shapes: true (B,); others (B, M), of which only those ``counted`` (B, M) compete; (B,) float64 comes back.
+    A tie counts as the mean of the optimistic and the pessimistic rank. Shapes: true (B,); others (B, M), of which only
+    those with ``counted`` (B, M) compete.
     """
     above = ((others > true[:, None]) & counted).sum(axis=1)
     tied = ((others == true[:, None]) & counted).sum(axis=1)
     return 1.0 + above + tied / 2
-
-
-def ranking_metrics(ranks: np.ndarray) -> dict[str, float | None]:
-    """``mrr`` and ``hits@k``, 0–1; None where there are no ranks."""
-    if len(ranks) == 0:
-        return dict.fromkeys(("mrr", *(f"hits@{k}" for k in HITS)))
-    hits: dict[str, float | None] = {f"hits@{k}": float((ranks <= k).mean()) for k in HITS}
-    return {"mrr": float((1.0 / ranks).mean())} | hits

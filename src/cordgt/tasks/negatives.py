@@ -1,8 +1,8 @@
-"""Negatives: what a true event is told apart from, each draw a function of the seed and the event.
+"""Negative sampling. Each draw is a function of the seed and the event.
 
-- `draw_negatives`: any destination of a pool but the true one.
-- `draw_partners`: someone the source met before and does not meet now: harder, and pure in ``cut``.
-- `draw_pairs`: whole pairs of the past that are absent from the batch, as the DGB benchmark and DyGLib draw them.
+- `draw_negatives`: any destination of a pool except the true one.
+- `draw_partners`: a past partner of the source that it does not meet now. Harder, and a pure function of ``cut``.
+- `draw_pairs`: past pairs (source and destination) that are absent from the batch, as in the DGB benchmark and DyGLib.
 - `draw_candidates`: many destinations at once, for ranking.
 """
 
@@ -18,33 +18,34 @@ from cordgt.past import draws
 from cordgt.past.draws import below_u64, child_u64
 from cordgt.past.index import TemporalIndex, lower_bound_scalar
 
-_TAG = 0x6E6567  # keeps these draws apart from those of the trees
+_TAG = 0x6E6567  # makes these draws independent of those that sample history
 
 
 def check_pool(pool: Tensor) -> None:
-    """DataError where a pool of destinations cannot give a negative for every event."""
+    """DataError where a pool has too few destinations to draw a negative for every event."""
     if len(pool) < 2:
         raise DataError(
-            "There is only one destination to draw from, so no event can be told from a random one. "
+            "There is only one destination to draw negatives from. "
             "Give data with at least two destinations, or draw among all nodes (--set pool=nodes)."
         )
 
 
 def negatives_key(seed: int) -> int:
-    """The hashed seed of every draw here."""
+    """The hashed seed of all draws in this module."""
     return draws.child_int(draws.mix_int(seed), _TAG)
 
 
 def draw_negatives(
     pool: Tensor, dst: Tensor, position: Tensor, *, seed: int, epoch: Tensor | int = 0, n: int = 1
 ) -> Tensor:
-    """``n`` nodes of ``pool`` for each query, uniformly, never ``dst`` itself. The source may be drawn, a node twice.
+    """Draw ``n`` nodes of ``pool`` for each query, uniformly and never ``dst``: (B, n) int64.
 
-    Shapes: pool (P,) int64, ascending and distinct, P >= 2; dst and position (B,) int64; (B, n) int64 comes back.
+    The source may be drawn, and a node may be drawn twice. Shapes: pool (P,) int64, ascending and distinct, P >= 2; dst
+    and position (B,) int64.
     """
     key = draws.epoch_key(negatives_key(seed), epoch)
     key = draws.child(key, position).unsqueeze(-1)
-    more = draws.child(key, torch.arange(1, n, device=pool.device))  # the first draw is the same for every n
+    more = draws.child(key, torch.arange(1, n, device=pool.device))  # the first draw does not depend on n
     key = torch.cat([key, more], dim=-1)
     dst = dst.unsqueeze(-1)
     place = torch.searchsorted(pool, dst)
@@ -65,13 +66,13 @@ def draw_partners(
     since: int,
     seed: int,
 ) -> np.ndarray:
-    """A node of the pool that each source met among the first ``cut`` events and does not meet now; -1 where none is.
+    """Draw a node of the pool that the source met in its first ``cut`` events and does not meet now; -1 where none is.
 
-    "Met" and "now" go either way. ``since`` asks for more: that the two first met at that position or later (0 for
-    *historical* negatives; the end of training for *inductive* ones, pairs that training cannot have seen). The events
-    ``own_start`` to ``own_end`` are those of the query's own time.
+    Both directions count as a meeting. The pair must have met first at position ``since`` or later: 0 gives
+    *historical* negatives, the end of training gives *inductive* ones, which training cannot have seen. "Now" is the
+    query's own time, the events from ``own_start`` up to ``own_end``. All matching nodes are equally likely.
 
-    Shapes: (B,) int64 each; pool (P,) ascending. The index is on the CPU. Uniform over the nodes that fit.
+    Shapes: (B,) int64 each; pool (P,) ascending. The index is on the CPU.
     """
     out = np.empty(len(src), dtype=np.int64)
     key = np.uint64(negatives_key(seed) % 2**64)
@@ -126,11 +127,11 @@ def draw_pairs(
     trained_until: float | None,
     seed: int,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each batch of positions, as many whole pairs of the past that its time does not hold, without repeats.
+    """For each batch of positions, draw as many distinct past pairs that do not occur in its time range.
 
-    As in the DGB benchmark and DyGLib: the past is every (src, dst) with a time up to that of the batch's first event,
-    that time included; the pairs of the batch's own time range are taken out, and so, where ``trained_until`` is given,
-    are those with a time up to it. Fewer pairs come back where there are fewer: the caller fills up.
+    As in the DGB benchmark and DyGLib: the past is every (src, dst) up to and including the time of the batch's first
+    event, without the pairs in the batch's own time range and, where ``trained_until`` is given, without those up to
+    that time. Returns fewer pairs where too few exist; the caller fills up.
     """
     pairs, which = np.unique(np.stack([src, dst], axis=1), axis=0, return_inverse=True)
     which = which.reshape(-1)
@@ -151,10 +152,10 @@ def draw_pairs(
 
 
 def draw_candidates(pool: np.ndarray, n: int, dst: np.ndarray, position: np.ndarray, *, seed: int) -> np.ndarray:
-    """``n`` distinct nodes of the pool for each query, never ``dst``; all of the others where the pool has no more.
+    """Draw ``n`` distinct nodes of the pool for each query, never ``dst``: (B, n) int64.
 
-    Shapes: pool (P,) ascending; dst, position (B,); (B, n') int64 comes back, padded with -1 where dst is in the pool
-    and so one fewer is left.
+    Where the pool has at most ``n`` nodes, all of them are returned, (B, P), with -1 in the place of ``dst``. Shapes:
+    pool (P,) ascending; dst and position (B,).
     """
     if n >= len(pool):
         everyone = np.broadcast_to(pool, (len(dst), len(pool)))
@@ -166,7 +167,7 @@ def draw_candidates(pool: np.ndarray, n: int, dst: np.ndarray, position: np.ndar
 
 @njit(parallel=True, cache=True)
 def _pick_candidates(pool, dst, position, key, out):  # type: ignore[no-untyped-def]
-    """Floyd's way to draw distinct numbers: the j-th draw is below its own bound, and yields to the bound if taken."""
+    """Floyd's algorithm for distinct draws: the j-th draw is below its own bound, and is the bound itself if taken."""
     n = out.shape[1]
     for i in prange(len(dst)):
         own = child_u64(child_u64(key, 0), position[i])

@@ -1,7 +1,7 @@
-"""Node classification: will the source's state change with this event? A small classifier on a frozen encoder.
+"""Node classification: does the source's state change with this event? A small classifier on a frozen encoder.
 
-The encoder was trained on links. A question is the source of a labelled event at the event's time, and sees what is
-strictly earlier: not the event itself, nor others of its moment. Its embedding is that of a node alone (STPE-U).
+The encoder is trained on links. A query is the source of a labelled event at the event's time. It sees strictly earlier
+events only: neither the event itself nor others with the same time. It uses the embedding of a single node (STPE-U).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import ap_and_auc
 from cordgt.tasks.split import Split
 
-ALL_PARTS = ("train", "validation", "test")
+ALL_SPLITS = ("train", "validation", "test")
 BALANCES = ("weights", "none")
 
 
@@ -32,13 +32,13 @@ BALANCES = ("weights", "none")
 class ClassifierSettings:
     """Settings of the classifier and of its training."""
 
-    hidden: tuple[int, ...] = (80, 10)  # the layers between embedding and score, as in TGN's code
+    hidden: tuple[int, ...] = (80, 10)  # widths of the hidden layers, as in TGN's code
     dropout: float = 0.1
     lr: float = 0.001
     batch_size: int = 200
-    epochs: int = 100  # at most
-    patience: int = 10  # epochs without a better validation AUC before it stops
-    balance: str = "weights"  # both classes weigh the same in the loss; "none": each event does
+    epochs: int = 100  # maximum
+    patience: int = 10  # training stops after this many epochs without a better validation AUC
+    balance: str = "weights"  # both classes have the same weight in the loss; "none": every event has
 
     def __post_init__(self) -> None:
         check_choice("balance", self.balance, BALANCES)
@@ -52,7 +52,7 @@ class ClassifierSettings:
 
 @dataclass(frozen=True)
 class NodeTask:
-    """The labelled events of a stream that is laid out for its encoder."""
+    """The labelled events of a stream that is prepared for the encoder."""
 
     link: LinkTask
     positive: np.ndarray  # (E,) bool, True: the state changes
@@ -60,28 +60,28 @@ class NodeTask:
 
     @classmethod
     def prepare(cls, link: LinkTask, label: np.ndarray | None, name: str | None = None) -> NodeTask:
-        """``name``: what people know the labels by; the stream's by default. DataError as in `positive_labels`."""
+        """``name``: of the data in errors; by default the stream's. DataError as in `positive_labels`."""
         return cls(link, *positive_labels(link.stream.name if name is None else name, label, link.split))
 
-    def positions(self, part: str) -> np.ndarray:
-        """The labelled events of a part. In training also those of masked nodes, which only the encoder was to miss."""
-        split = self.link.split
-        if part == "train":
-            found = np.arange(split.validation[0])
+    def positions(self, split: str) -> np.ndarray:
+        """Positions of a split's labelled events. Train includes events of masked nodes, unlike for the encoder."""
+        events = self.link.split
+        if split == "train":
+            found = np.arange(events.validation[0])
         else:
-            found = split.validation if part == "validation" else split.test
+            found = events.validation if split == "validation" else events.test
         return found[self.known[found]]
 
-    def labels(self, part: str) -> np.ndarray:
-        """(n,) bool."""
-        return self.positive[self.positions(part)]
+    def labels(self, split: str) -> np.ndarray:
+        """Labels of a split's labelled events, (n,) bool."""
+        return self.positive[self.positions(split)]
 
 
 def positive_labels(name: str, label: np.ndarray | None, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Which events of a stream are positive, and which have a label at all: (E,) bool each.
+    """Which events are positive, and which have a label: (E,) bool each. The larger label value is positive.
 
-    The larger one of two values is positive. DataError where there are no labels, more or fewer values than two, only
-    one of them in the training period, or none at all in a later one.
+    DataError where there are no labels, the labels do not have exactly two values, the training period lacks one of
+    them, or a later period has no label.
     """
     if label is None:
         raise DataError(f"{name} has no labels: name their column with --label.")
@@ -101,25 +101,25 @@ def positive_labels(name: str, label: np.ndarray | None, split: Split) -> tuple[
             f"{name}: training has {counts[1]} events of label {values[1]:g} and {counts[0]} of {values[0]:g}; a "
             "classifier needs both."
         )
-    for part, positions in (("validation", split.validation), ("test", split.test)):
+    for period, positions in (("validation", split.validation), ("test", split.test)):
         if not known[positions].any():
-            raise DataError(f"{name}: no event of the {part} period has a label.")
+            raise DataError(f"{name}: no event of the {period} period has a label.")
     return label == values[1], known
 
 
 def embeddings(
     model: LinkModel,
     task: NodeTask,
-    part: str,
+    split: str,
     *,
     progress: Callable[[int], None] | None = None,
     at_once: int = 1000,
 ) -> Tensor:
-    """(n, D) float32 where the model is: the sources of a part's labelled events, each before its event's time."""
+    """Embeddings (n, D) float32, on the model's device: the sources of a split's labelled events before their times."""
     if not model.has_embeddings:
         raise DataError(f"This model ({type(model).__name__.lower()}) has no embeddings of single nodes.")
     index = task.link.whole.index
-    position = torch.from_numpy(task.positions(part)).to(task.link.device)
+    position = torch.from_numpy(task.positions(split)).to(task.link.device)
     found = []
     model.eval()
     with torch.inference_mode():
@@ -131,11 +131,11 @@ def embeddings(
             found.append(model.embed(read).float())
             if progress is not None:
                 progress(len(here))
-    return torch.cat(found).clone()  # which training may use, unlike what inference mode made
+    return torch.cat(found).clone()  # a clone, because training cannot use tensors of inference mode
 
 
 class Classifier(nn.Module):
-    """An MLP on standardised embeddings."""
+    """A multilayer perceptron on standardised embeddings."""
 
     mean: Tensor
     scale: Tensor
@@ -150,10 +150,10 @@ class Classifier(nn.Module):
         self.dropout = settings.dropout
 
     def standardise(self, x: Tensor) -> None:
-        """Take mean and spread from (n, D) training embeddings; a value that is always the same counts for nothing."""
+        """Set mean and scale from the training embeddings (n, D). A constant dimension gets scale 0."""
         self.mean.copy_(x.mean(dim=0))
-        spread = x.std(dim=0, correction=0)
-        self.scale.copy_(torch.where(spread > 1e-6, 1 / spread.clamp_min(1e-6), 0.0))
+        std = x.std(dim=0, correction=0)
+        self.scale.copy_(torch.where(std > 1e-6, 1 / std.clamp_min(1e-6), 0.0))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (n,) of embeddings (n, D)."""
@@ -165,7 +165,7 @@ class Classifier(nn.Module):
 
 @dataclass(frozen=True)
 class Fitted:
-    """A trained classifier, the epoch it is of, and its validation AUC by epoch."""
+    """A trained classifier, the epoch of its weights, and the validation AUC of every epoch."""
 
     model: Classifier
     best_epoch: int
@@ -178,10 +178,10 @@ def fit(
     settings: ClassifierSettings,
     seed: int,
 ) -> Fitted:
-    """Train a classifier on ``train``, stopping by the AUC on ``validation``; its best weights come back.
+    """Train a classifier on ``train`` and return the weights with the best AUC on ``validation``.
 
-    Where validation has labels of one kind only, there is nothing to choose by: it trains for ``patience`` epochs.
-    With ``balance="weights"`` the few positive events weigh as much together as the many others.
+    Where validation has labels of one class only, its AUC is not defined, and training takes ``patience`` epochs. With
+    ``balance="weights"`` both classes have the same total weight in the loss.
     """
     device = x["train"].device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -205,7 +205,7 @@ def fit(
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
-            auc = figures(model, x["validation"], y["validation"])["auc"] if chooses else None
+            auc = classifier_metrics(model, x["validation"], y["validation"])["auc"] if chooses else None
             history.append(0.0 if auc is None else auc)
             if auc is None or auc > best_auc:
                 best = {k: v.detach().clone() for k, v in model.state_dict().items()}
@@ -216,10 +216,10 @@ def fit(
     return Fitted(model.eval(), best_epoch, history)
 
 
-def figures(model: Classifier, x: Tensor, truth: np.ndarray) -> dict[str, Any]:
-    """AUC and AP over a whole part, 0–1, None where its labels are all of one kind; and how many of each there are.
+def classifier_metrics(model: Classifier, x: Tensor, truth: np.ndarray) -> dict[str, Any]:
+    """AUC and AP over a whole split, 0-1, and the numbers of events. None where all labels are of one class.
 
-    Chance has an AUC of one half and an AP of ``positive_share``.
+    Guessing has an AUC of one half and an AP of ``positive_share``.
     """
     model.eval()
     with torch.inference_mode():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cordgt.errors import SettingError, check_choice
-from cordgt.tasks.split import SPLITS
+from cordgt.tasks.split import SPLIT_RULES
 
 VISIBILITIES = ("event", "paper", "batch")
 POOLS = ("destinations", "nodes")
@@ -33,7 +33,7 @@ class Protocol:
 
     def __post_init__(self) -> None:
         check_choice("visibility", self.visibility, VISIBILITIES)
-        check_choice("split", self.split, SPLITS)
+        check_choice("split", self.split, SPLIT_RULES)
         check_choice("negatives", self.negatives, NEGATIVES)
         check_choice("pool", self.pool, POOLS)
         if not 0 <= self.mask_nodes < 1:

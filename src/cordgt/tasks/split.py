@@ -1,4 +1,4 @@
-"""Train, validation and test by time; new-node draws."""
+"""Split a stream by time into train, validation and test; mask nodes so that they are new at evaluation."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cordgt.arrays import distinct
 from cordgt.errors import DataError
 from cordgt.past import draws
 
-SPLITS = ("quantile", "time")
-AT_ONCE = 1 << 22  # events that are looked at together: a stream may be larger than memory
+SPLIT_RULES = ("quantile", "time")
+AT_ONCE = 1 << 22  # events processed at a time, because a stream may be larger than memory
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which events are trained on, chosen by, and measured on. Events with the same time are never parted."""
+    """The events of each split. Events with the same time are always in the same split."""
 
-    train: np.ndarray  # positions, without the events of masked nodes
+    train: np.ndarray  # positions of events, without those of masked nodes
     validation: np.ndarray  # positions
     test: np.ndarray  # positions
-    masked: np.ndarray  # (N,) bool, True: its training events were taken out, so that it is new at evaluation
-    new_node: np.ndarray  # (N,) bool, True: in no training event
-    touches_new: np.ndarray  # (E,) bool, True: an end of the event is a new node
+    masked: np.ndarray  # (N,) bool, True: its training events are removed, so that it is new at evaluation
+    new_node: np.ndarray  # (N,) bool, True: the node has no training event
+    touches_new: np.ndarray  # (E,) bool, True: source or destination is a new node
 
     def inductive(self, positions: np.ndarray) -> np.ndarray:
-        """Those of ``positions`` whose event touches a new node."""
+        """Those of ``positions`` whose source or destination is a new node."""
         return positions[self.touches_new[positions]]
 
 
@@ -45,63 +45,64 @@ def split_events(
     train_ratio: float = 0.70,
     val_ratio: float = 0.15,
 ) -> Split:
-    """Part a sorted stream at two moments and mask a share of the nodes.
+    """Split a stream, sorted by time, at two moments, and mask a share of the nodes.
 
-    ``quantile`` parts at quantiles of the event times, ``time`` at shares of the time range. Masked nodes are drawn
-    among those that occur after the training period: ``mask_nodes`` of all nodes, or fewer where there are not as many.
+    ``how="quantile"`` splits at quantiles of the event times, ``"time"`` at shares of the time range. Masked nodes are
+    drawn among those that occur after the training period: the share ``mask_nodes`` of all nodes, or as many as there
+    are.
 
     Raises:
-        DataError: a part would be empty.
+        DataError: a split would be empty.
     """
     end_train, end_validation = _boundaries(t, how, train_ratio, val_ratio)
     validation, test = np.arange(end_train, end_validation), np.arange(end_validation, len(t))
     masked = _draw_masked(src[end_train:], dst[end_train:], n_nodes, mask_nodes, mask_seed)
     train = np.flatnonzero(~_touches(masked, src[:end_train], dst[:end_train]))
-    for name, part in (("training", train), ("validation", validation), ("test", test)):
-        if len(part) == 0:
+    for name, positions in (("training", train), ("validation", validation), ("test", test)):
+        if len(positions) == 0:
             raise DataError(
                 f"Too few events to split: {len(t)} events at {len(np.unique(t))} times leave none for {name}. "
-                "Give more events, or other parts (--set train_ratio=…, --set val_ratio=…, --set mask_nodes=0)."
+                "Give more events, or another split (--set train_ratio=…, --set val_ratio=…, --set mask_nodes=0)."
             )
     new_node = np.ones(n_nodes, dtype=bool)
     for start in range(0, len(train), AT_ONCE):
-        part = train[start : start + AT_ONCE]
-        new_node[src[part]] = False
-        new_node[dst[part]] = False
+        some = train[start : start + AT_ONCE]
+        new_node[src[some]] = False
+        new_node[dst[some]] = False
     return Split(train, validation, test, masked, new_node, _touches(new_node, src, dst))
 
 
 def _touches(marked: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    """(E,) bool: an end of the event is marked."""
+    """(E,) bool: source or destination of the event is marked."""
     found = np.empty(len(src), dtype=bool)
     for start in range(0, len(src), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
-        found[part] = marked[src[part]] | marked[dst[part]]
+        some = slice(start, start + AT_ONCE)
+        found[some] = marked[src[some]] | marked[dst[some]]
     return found
 
 
 def _boundaries(t: np.ndarray, how: str, train_ratio: float, val_ratio: float) -> tuple[int, int]:
-    """Number of events in training, and in training and validation together."""
+    """Number of events in train, and in train and validation together."""
     if len(t) == 0:
         return 0, 0
 
-    def since(position: int) -> Any:  # so that shifting all times parts them alike
+    def since(position: int) -> Any:  # relative to the first event, so that a shift of all times changes nothing
         return np.float64(t[position] - t[0])
 
-    def moment(part: float) -> Any:
+    def moment(share: float) -> Any:
         if how == "time":
-            return part * since(len(t) - 1)
-        place = (len(t) - 1) * part  # the times are sorted: a quantile lies between two neighbours
+            return share * since(len(t) - 1)
+        place = (len(t) - 1) * share  # the times are sorted: a quantile lies between two neighbours
         low = int(place)
         return np.quantile([since(low), since(min(low + 1, len(t) - 1))], place - low)
 
-    parts = (train_ratio, min(train_ratio + val_ratio, 1.0))
-    first, second = (bisect_right(range(len(t)), moment(part), key=since) for part in parts)
+    shares = (train_ratio, min(train_ratio + val_ratio, 1.0))
+    first, second = (bisect_right(range(len(t)), moment(share), key=since) for share in shares)
     return first, second
 
 
 def _draw_masked(src: np.ndarray, dst: np.ndarray, n_nodes: int, share: float, seed: int) -> np.ndarray:
-    """(N,) bool: the nodes with the smallest hashes among those that occur in the given events."""
+    """(N,) bool: ``share`` of all nodes, those with the smallest hashes among the nodes of the given events."""
     occurs = np.zeros(n_nodes, dtype=bool)
     for ends in (src, dst):
         occurs[distinct(ends, n_nodes)] = True

@@ -1,4 +1,4 @@
-"""The figures of a trained model: of every part of the split, beside what trivial predictors reach."""
+"""Evaluate a trained model on every split, together with the baselines."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from cordgt.models.base import LinkModel
-from cordgt.tasks.floors import floor_figures
-from cordgt.tasks.link import PARTS, SETTINGS, LinkTask, evaluate
+from cordgt.tasks.floors import baseline_metrics
+from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 from cordgt.training.watching import Silent, Watcher
 
 
-def all_figures(
-    model: LinkModel, task: LinkTask, watcher: Watcher | None = None, parts: Sequence[str] = PARTS
+def evaluate_splits(
+    model: LinkModel, task: LinkTask, watcher: Watcher | None = None, splits: Sequence[str] = SPLITS
 ) -> dict[str, Any]:
-    """``{"validation": {"transductive": …, "inductive": …}, "test": …, "floors": …}``, of the parts asked for."""
+    """``{"validation": {"transductive": …, "inductive": …}, "test": …, "baselines": …}`` for the given splits."""
     watcher = watcher or Silent()
     found: dict[str, Any] = {}
-    for part in parts:
-        found[part] = {}
+    for split in splits:
+        found[split] = {}
         for setting in SETTINGS:
-            positions = getattr(task.split, part)
-            n = len(positions if setting == "transductive" else task.split.inductive(positions))
-            watcher.evaluating(f"{part}, {setting}", n)
-            found[part][setting] = evaluate(model, task, part, setting, progress=lambda k: watcher.step(k, None))
-    found["floors"] = floor_figures(task, parts)
+            watcher.evaluating(f"{split}, {setting}", len(task.asked(split, setting)[0]))
+            found[split][setting] = evaluate(model, task, split, setting, progress=lambda k: watcher.step(k, None))
+    found["baselines"] = baseline_metrics(task, splits)
     return found

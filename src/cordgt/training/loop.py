@@ -27,9 +27,10 @@ from cordgt.past import draws
 from cordgt.run import STATES, RunFolder
 from cordgt.settings import Settings
 from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.checkpoint import Progress, State, restored
 from cordgt.training.devices import peak_memory_mb, use_precision
-from cordgt.training.figures import all_figures
+from cordgt.training.figures import evaluate_splits
 from cordgt.training.network import load_weights, network_for
 from cordgt.training.out_of_memory import fits_told, what_fits
 from cordgt.training.step import CapturedStep, Ema, FedStep, Step, dropout_generator, make_optimizer
@@ -292,7 +293,7 @@ def train_in(
     init: Mapping[str, str] | None = None,
     refit: bool = False,
     watcher: Watcher | None = None,
-) -> dict[str, Any]:
+) -> RunMetrics:
     """Train, evaluate and write everything into ``folder``; the contents of ``metrics.json`` come back.
 
     ``init``: what is to be said there of ``start``.
@@ -326,14 +327,14 @@ def _fit_and_measure(
     refit: bool,
     watcher: Watcher,
     stop: Stop,
-) -> dict[str, Any]:
+) -> RunMetrics:
     """Train, keep the weights that validation chose, measure them; then, if asked for, train on everything."""
     epochs = settings.training.epochs
     fit = Fit(folder, settings, task, phase="fit", epochs=epochs, start=start, watcher=watcher, stop=stop)
     best = fit.run()
     load_weights(fit.model, {k: v.to(task.network_device) for k, v in best.items()}, str(folder.path))
     folder.write_tensors("model.safetensors", fit.model.state_dict(), vars(fit.progress))
-    metrics = _figures(fit.model, task, settings, fit.progress, Heeding(watcher, stop))
+    metrics = _metrics(fit.model, task, settings, fit.progress, Heeding(watcher, stop))
     if refit and fit.model.is_trainable:
         metrics["refit"] = _refit(folder, settings, task, fit.progress.best_epoch, start, watcher, stop)
     return metrics
@@ -368,9 +369,7 @@ def _refit(
     return {"epochs": epochs, "events": task.stream.n_events}
 
 
-def _figures(
-    model: LinkModel, task: LinkTask, settings: Settings, progress: Progress, watcher: Watcher
-) -> dict[str, Any]:
+def _metrics(model: LinkModel, task: LinkTask, settings: Settings, progress: Progress, watcher: Watcher) -> RunMetrics:
     found: dict[str, Any] = {
         "model": settings.model,
         "data": task.stream.name,
@@ -384,5 +383,4 @@ def _figures(
         "past_on": str(task.device),
     }
     found |= {"processes": task.group.size} if task.group.size > 1 else {}
-    found |= all_figures(model, task, watcher)
-    return found
+    return RunMetrics(found | evaluate_splits(model, task, watcher))
