@@ -1,4 +1,4 @@
-"""The Python interface: ``train`` a stream, keep the ``Run``, ask it."""
+"""The Python interface: ``train`` a model on a stream, then query the ``Run``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from torch import Tensor
 
 from cordgt import __version__
 from cordgt.errors import DataError, RunError, SettingError, check_choice
@@ -22,17 +23,25 @@ from cordgt.machine import processes
 from cordgt.machine.processes import Group
 from cordgt.machine.threads import keep_threads
 from cordgt.models.base import LinkModel
-from cordgt.predict import Oracle, Recommendation
-from cordgt.reading.columns import as_text, can_be_read_twice, fit
-from cordgt.reading.opening import COMMENTS
+from cordgt.predict import Predictor, Recommendation
+from cordgt.reading.columns import as_text, has_columns
+from cordgt.reading.opening import COMMENTS, load_file
 from cordgt.reading.readers import read_events
 from cordgt.report.asked import AT_MOST
-from cordgt.report.look import Look, look_at
+from cordgt.report.look import ReportData, collect_report_data
 from cordgt.report.one import FILE, write_report
-from cordgt.run import RunFolder, Start, Unwritten, fingerprint, ids_fingerprint, is_same_data
+from cordgt.run import (
+    InitWeights,
+    ReadOnlyRunFolder,
+    RunConfig,
+    RunFolder,
+    fingerprint,
+    ids_fingerprint,
+    is_same_data,
+)
 from cordgt.settings import Settings, known_keys, make, unknown_setting
-from cordgt.store.folder import open_store
-from cordgt.tasks.link import MEASURED_BY, LinkTask, history_of, split_of
+from cordgt.store.folder import is_store, open_store
+from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, history_of, split_of
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.run_metrics import SPLITS, RunMetrics
 from cordgt.training.devices import choose_device, use_precision
@@ -40,12 +49,12 @@ from cordgt.training.figures import evaluate_splits
 from cordgt.training.loop import check_may_share, train_in
 from cordgt.training.network import load_weights, network_for
 from cordgt.training.out_folder import (
-    as_begun,
     check_free,
     check_same,
     check_weights,
     default_folder,
     first_free,
+    original_options,
     taken_error,
     with_seed,
 )
@@ -53,19 +62,19 @@ from cordgt.training.out_of_memory import memory_explained
 from cordgt.training.tensorboard import curves
 from cordgt.training.watching import Silent, Watcher
 
-# What may differ from training when a run is evaluated; anything else would measure it on events it was trained on.
-EVALUATION_KEYS = (*MEASURED_BY, "pool")  # for which the pools are laid out anew
+# Settings that an evaluation may change. With any other change, training events could become test events.
+EVALUATION_KEYS = (*EVALUATION_SETTINGS, "pool")  # a new pool means new negative pools
 
 
 def _check_same_protocol(folder: RunFolder, settings: Settings, metrics: Mapping[str, Any]) -> None:
-    """RunError where config.toml has another protocol than the figures: its test could be what it was trained on."""
-    measured = metrics.get("protocol")
-    if not isinstance(measured, dict):
-        raise RunError(f"{folder.path} is damaged: metrics.json does not say how its figures were measured.")
+    """RunError if config.toml and metrics.json have different protocols: training events could be test events."""
+    protocol = metrics.get("protocol")
+    if not isinstance(protocol, dict):
+        raise RunError(f"{folder.path} is damaged: metrics.json has no protocol.")
     for key, value in vars(settings.protocol).items():
-        if key in measured and measured[key] != value:
+        if key in protocol and protocol[key] != value:
             raise RunError(
-                f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {measured[key]}."
+                f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {protocol[key]}."
             )
 
 
@@ -74,159 +83,180 @@ class Run:
     """A trained model with the history it answers from."""
 
     folder: RunFolder
-    settings: Settings
-    stream: EventStream
+    config: RunConfig
+    stream: EventStream  # the history it answers from
+    own_stream: EventStream  # the events it was trained and evaluated on, without later ones
     metrics: RunMetrics
     device: torch.device
-    columns: dict[str, str] = field(default_factory=dict)  # the column options its events were read with
+    _weights: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)  # by file name
 
     def __repr__(self) -> str:
-        """A line, for notebooks: settings and figures would fill the screen."""
+        """One line, for notebooks."""
         return f"<Run {self.path}: {self.settings.model} on {self.stream.name or 'a stream without a name'}>"
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> Run:
-        """A finished run; RunError where the folder is missing, unfinished or damaged."""
+        """Load a finished run. RunError if the folder is missing, unfinished or damaged."""
         keep_threads()
         folder = RunFolder(Path(path))
-        settings, data = folder.read_config()
+        return cls._load(folder, folder.read_config(), device)
+
+    @classmethod
+    def _load(cls, folder: RunFolder, config: RunConfig, device: str) -> Run:
         metrics = folder.read_metrics()
-        own, stream = folder.streams(str(data.get("fingerprint")))
-        if not is_same_data(own, data):
+        own, stream = folder.streams(config.data_fingerprint)
+        if not is_same_data(own, config.data):
             raise RunError(f"{folder.path} is damaged: its events are not those it was trained on.")
-        _check_same_protocol(folder, settings, metrics)
-        return cls(folder, settings, stream, metrics, choose_device(device), _columns_of(data))
+        _check_same_protocol(folder, config.settings, metrics)
+        return cls(folder, config, stream, own, metrics, choose_device(device))
 
     @property
     def path(self) -> Path:
         return self.folder.path
 
-    def with_events(self, source: Any, **columns: Any) -> Run:
-        """The same model answering from a longer history: later events from a file, a table or a stream are appended.
+    @property
+    def settings(self) -> Settings:
+        return self.config.settings
 
-        Options as in `read_events`; columns that are not named are those the run was trained with, where it has these.
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column options that the events of the training were read with."""
+        return self.config.columns
+
+    def with_events(self, source: Any, **columns: Any) -> Run:
+        """The same model with a longer history: append later events from a file, a pipe, a table or a stream.
+
+        Options as in `read_events`. The default columns are those of the training, if the source has them.
         """
         if isinstance(source, EventStream):
             return replace(self, stream=self.stream.append_stream(source))
+        source = load_file(source)
         ids = {"ids": "shared" if self.stream.ids.shared else "separate"}
         later = read_events(source, **(ids | self.columns_for(source, columns)))
-        grown = self.stream.append_stream(later)
-        skipped = tuple(note for note in later.notes if COMMENTS in note)
-        return replace(self, stream=replace(grown, notes=(*grown.notes, *skipped)))
+        longer = self.stream.append_stream(later)
+        comment_notes = tuple(note for note in later.notes if COMMENTS in note)
+        return replace(self, stream=replace(longer, notes=(*longer.notes, *comment_notes)))
 
-    def columns_for(self, source: Any, asked: Mapping[str, Any], *, labels_needed: bool = False) -> dict[str, Any]:
-        """The options ``asked`` for, completed by those of the training if a file of events has its ends and times.
+    def columns_for(self, source: Any, given: Mapping[str, Any], *, labels_needed: bool = False) -> dict[str, Any]:
+        """Column options to read a source of events with: those ``given``, and those of the training.
 
-        Other columns of the training's that it has not stay named, for reading to say that there is no such column;
-        the label only where ``labels_needed``.
+        The options of the training apply only if the source has its columns for source, destination and time. Then
+        reading the source raises an error for any other column that it lacks; for the label only if ``labels_needed``.
+        A path is read, so pass a pipe as a `LoadedFile`.
         """
-        together = {**self.columns, **asked}
-        without_label = {k: v for k, v in together.items() if k != "label" or k in asked}
-        if not self.columns or not can_be_read_twice(source) or fit(source, together):
-            return together
-        ends = {k: v for k, v in together.items() if k in ("src", "dst", "time")}
-        if not fit(source, ends):
-            return dict(asked)
-        return together if labels_needed else without_label
+        merged = {**self.columns, **given}
+        if is_store(source):  # its columns are fixed
+            return dict(given)
+        if not self.columns or has_columns(source, merged):
+            return merged
+        if not has_columns(source, {k: v for k, v in merged.items() if k in ("src", "dst", "time")}):
+            return dict(given)
+        return {k: v for k, v in merged.items() if k != "label" or labels_needed or k in given}
 
     def score(self, src: Any, dst: Any, at: Any = None) -> np.ndarray:
-        """How likely each source meets each destination at the given time (one, or one a pair), between 0 and 1.
+        """Scores (n,) between 0 and 1: how likely each source meets each destination.
 
-        Relative to random partners, not a base rate: 0.9 says "rather this one than a random one", not "in nine of ten
-        cases". Without a time, everything in the history is seen. A single pair gives an array of one.
+        A score compares with random partners: 0.9 means "more likely than a random partner", not "in nine of ten
+        cases". ``at`` is one time, or one per pair. Without it, the whole history is visible.
         """
         src, dst = (_ids(_as_list(x)) for x in (src, dst))
         n = max(len(src), len(dst))
         src, dst = (x * n if len(x) == 1 else x for x in (src, dst))
         if len(src) != len(dst):
             raise SettingError(
-                f"{len(src)} sources and {len(dst)} destinations: give as many of each, or one of either."
+                f"{len(src)} sources and {len(dst)} destinations: give the same number of each, or one of either."
             )
-        return self.oracle.score(src, dst, self._times(at, n))[0]
+        return self.predictor.score(src, dst, self._times(at, n))[0]
 
     def recommend(self, node: Any, at: Any = None, top: int = 10, *, new_only: bool = False) -> list[Recommendation]:
         """The ``top`` destinations most likely to meet ``node``, best first; with ``new_only`` those it has not met.
 
-        A node that is not in the history is asked for as a newcomer; several are asked for one by one.
+        ``node`` is a single id. An unknown id is a node without history.
         """
         _ids([node])
-        return self.oracle.recommend(node, self._time(at), top, new_only=new_only)[0]
+        return self.predictor.recommend(node, self._time(at), top, new_only=new_only)[0]
 
     def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
-        """Embeddings (n, D) of nodes at a time; of all nodes in the history, in order of appearance, if none are named.
+        """Embeddings (n, D) of nodes at a time. The default is all nodes of the history, in order of appearance.
 
-        Where sources and destinations have id spaces of their own and both have an id, ``sides`` says which is meant:
+        If sources and destinations have separate id spaces and an id is in both, ``sides`` says which node is meant:
         "src" or "dst" for each node.
         """
         found = np.arange(self.stream.n_nodes)
         if nodes is not None:
-            found = self.oracle.nodes_of_either_side(_ids(_as_list(nodes)), sides)
-        return self.oracle.embed(found, self._time(at))
+            found = self.predictor.nodes_of_either_side(_ids(_as_list(nodes)), sides)
+        return self.predictor.embed(found, self._time(at))
 
     def evaluate(self, watcher: Watcher | None = None, *, split: str | None = None, **changes: Any) -> RunMetrics:
-        """Metrics on the run's own splits, with another visibility, batch size, pool or seed of negatives if given.
+        """Metrics on the run's own splits.
 
-        ``split``: only "validation" or "test". ``batch_size`` is that of the evaluation: of the means over batches,
-        and of the rules "paper" and "batch".
+        ``split`` is "validation" or "test"; the default is both. ``changes`` may set another visibility, pool, seed of
+        negatives or ``batch_size``. The latter is the evaluation batch: of per-batch means, and of the visibility rules
+        "paper" and "batch".
         """
         if split is not None:
             check_choice("split", split, SPLITS)
         if "part" in changes:
             raise SettingError("'part' is now called 'split'.")
-        model, task = self.measured(**changes)
+        model, task = self.evaluation_task(**changes)
         metrics = evaluate_splits(model, task, watcher or Silent(), SPLITS if split is None else (split,))
         about: dict[str, Any] = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
         about |= {"init": self.metrics["init"]} if "init" in self.metrics else {}
         return RunMetrics(about | {"protocol": dict(vars(task.protocol))} | metrics)
 
-    def measured(self, **changes: Any) -> tuple[LinkModel, LinkTask]:
-        """What figures are taken of: the weights that validation chose, and the run's own stream, as in `evaluate`."""
-        protocol, own = self._evaluation_protocol(changes), self._own_stream()
-        task = LinkTask.prepare(own, protocol, seed=self.settings.seed, device=self.device, group=processes.current())
-        return self._network("model.safetensors", own), task
+    def evaluation_task(self, **changes: Any) -> tuple[LinkModel, LinkTask]:
+        """A new model with the weights that validation selected, and the task to evaluate it on.
 
-    def look(self, watcher: Watcher | None = None, *, at_most: int | None = AT_MOST) -> Look:
-        """What a report shows of the run, from ``at_most`` so many test events, evenly spread; None: from all."""
-        model, task = self.measured()
-        return _looked_at(self, model, task, watcher or Silent(), at_most)
+        ``changes`` as in `evaluate`.
+        """
+        protocol, seed, group = self._evaluation_protocol(changes), self.settings.seed, processes.current()
+        task = LinkTask.prepare(self.own_stream, protocol, seed=seed, device=self.device, group=group)
+        return self._network("model.safetensors"), task
+
+    def report_data(self, watcher: Watcher | None = None, *, at_most: int | None = AT_MOST) -> ReportData:
+        """The content of a report, from at most ``at_most`` test events, evenly spread; None for all of them."""
+        model, task = self.evaluation_task()
+        return _report_data(self, model, task, watcher or Silent(), at_most)
 
     def report(self, watcher: Watcher | None = None, *, at_most: int | None = AT_MOST) -> Path:
-        """Write ``report.html`` into the run folder, anew where there is one. Its path comes back."""
-        write_report(self.folder, self.look(watcher, at_most=at_most))
+        """Write ``report.html`` into the run folder, replacing an old one, and return its path."""
+        write_report(self.folder, self.report_data(watcher, at_most=at_most))
         return self.path / FILE
 
     @cached_property
-    def oracle(self) -> Oracle:
-        """The model on its device, ready to answer; with the refitted weights where there are some."""
-        own = self._own_stream()
+    def predictor(self) -> Predictor:
+        """The model on its device, with its history. A refitted run uses the refitted weights."""
+        own = self.own_stream
         trained = np.zeros(self.stream.n_nodes, dtype=bool)
         if "refit" in self.metrics:
             trained[: own.n_nodes] = True
         else:
             trained[: own.n_nodes] = ~split_of(own, self.settings.protocol).new_node
         history = history_of(self.stream, seed=self.settings.seed, device=self.device)
-        return Oracle(self._network(self.weights, own), self.stream, history, trained)
+        return Predictor(self._network(self.weights), self.stream, history, trained)
 
     @property
     def weights(self) -> str:
-        """The file of the weights that answer: the refitted ones where there are some."""
+        """The file name of the weights that `predictor` uses: the refitted ones if there are any."""
         return "refit.safetensors" if "refit" in self.metrics else "model.safetensors"
 
-    def _network(self, name: str, own: EventStream) -> LinkModel:
-        """The model with the weights in a file, on the run's device; ``own`` is the stream that it was trained on."""
-        tensors, _ = self.folder.read_tensors(name)
+    def _read_weights(self, name: str) -> dict[str, Tensor]:
+        """The weights in a file, which is read once."""
+        if name not in self._weights:
+            self._weights[name] = self.folder.read_tensors(name)[0]
+        return self._weights[name]
+
+    def _network(self, name: str) -> LinkModel:
+        """A new model on the run's device, with the weights of a file."""
+        weights = self._read_weights(name)
         with torch.random.fork_rng(devices=[]):
-            model = network_for(self.settings, own)
+            model = network_for(self.settings, self.own_stream)
         try:
-            load_weights(model, tensors, str(self.path / name))
+            load_weights(model, weights, str(self.path / name))
         except SettingError as error:
             raise RunError(f"{self.path / name} is damaged: {error}") from None
         use_precision(self.settings, self.device)
         return model.to(self.device).eval()
-
-    def _own_stream(self) -> EventStream:
-        """The events the run was trained and measured on, without those appended since."""
-        return self.folder.streams(str(self.folder.read_config()[1].get("fingerprint")))[0]
 
     def _evaluation_protocol(self, changes: dict[str, Any]) -> Protocol:
         wanted = {
@@ -240,8 +270,7 @@ class Run:
                 raise SettingError(f"evaluate: {unknown_setting(fixed[0])}")
             allowed = ", ".join(("batch_size", *(k for k in EVALUATION_KEYS if k != "eval_batch_size")))
             raise SettingError(f"'{fixed[0]}' is fixed by the training. An evaluation can change: {allowed}.")
-        made = make(self.settings.model, vars(self.settings.protocol) | wanted)
-        return made.protocol
+        return make(self.settings.model, vars(self.settings.protocol) | wanted).protocol
 
     def _time(self, at: Any) -> Any:
         return None if at is None else self.stream.time.parse(at)
@@ -251,14 +280,14 @@ class Run:
             return None
         times = [self.stream.time.parse(x) for x in _as_list(at)]
         if len(times) not in (1, n):
-            raise SettingError(f"{len(times)} times for {n} pairs: give one, or one a pair.")
+            raise SettingError(f"{len(times)} times for {n} pairs: give one, or one per pair.")
         return np.array(times * n if len(times) == 1 else times)
 
 
-def _looked_at(run: Run, model: LinkModel, task: LinkTask, watcher: Watcher, at_most: int | None) -> Look:
+def _report_data(run: Run, model: LinkModel, task: LinkTask, watcher: Watcher, at_most: int | None) -> ReportData:
     n = len(task.split.test)
     watcher.evaluating("the report", n if at_most is None else min(n, at_most))
-    return look_at(
+    return collect_report_data(
         run.folder,
         run.settings,
         run.metrics,
@@ -270,25 +299,20 @@ def _looked_at(run: Run, model: LinkModel, task: LinkTask, watcher: Watcher, at_
 
 
 def _as_list(values: Any) -> list[Any]:
-    """Several ids or times as a list, a single one as a list of one."""
+    """Ids or times as a list; a single one becomes a list of one."""
     if isinstance(values, str) or not hasattr(values, "__len__"):
         return [values]
     return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
 
 
 def _ids(values: list[Any]) -> list[Any]:
-    """The values, if each can be the id of a node; SettingError otherwise, where it would pass for a newcomer's."""
+    """The values, unchanged. SettingError if one cannot be a node id: it would count as a node without history."""
     for value in values:
         whole = isinstance(value, float | np.floating) and value == np.floor(value)
         if isinstance(value, bool | np.bool_) or not (whole or isinstance(value, str | int | np.integer)):
-            several = " Ask for several one by one." if hasattr(value, "__len__") else ""
-            raise SettingError(f"{value!r} is not the id of a node: text and whole numbers are.{several}")
+            several = " Give one id per call." if hasattr(value, "__len__") else ""
+            raise SettingError(f"{value!r} is not a node id: an id is text or a whole number.{several}")
     return values
-
-
-def _columns_of(data: Mapping[str, Any]) -> dict[str, str]:
-    found = data.get("columns")
-    return as_text(found) if isinstance(found, dict) else {}
 
 
 def train(
@@ -309,13 +333,13 @@ def train(
     """Train a model on a stream and evaluate it.
 
     Args:
-        out: the run folder; by default the first free one of ``runs/NAME-MODEL-seedN``.
-        resume: continue the run in ``out`` where it was interrupted; a finished one is returned as it is.
-        init: a run whose weights to start from: those it was measured with, not refitted ones.
-        refit: afterwards train on all events for as many epochs as validation chose; questions are then answered by
-            that model, while the figures stay those of the split.
+        out: the run folder; the default is ``runs/NAME-MODEL-seedN``, with ``-2``, ``-3``, … if it exists.
+        resume: continue an interrupted run in ``out``; a finished run is returned unchanged.
+        init: a run with the initial weights: those of its evaluation, not the refitted ones.
+        refit: afterwards train a second model on all events, for the best number of epochs. It answers queries; the
+            metrics stay those of the first model.
         report: write ``report.html`` into the folder at the end.
-        columns: the column options the stream was read with, remembered for `Run.with_events`.
+        columns: the column options the stream was read with; `Run.with_events` uses them again.
         settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``.
     """
     made = make(model, settings, seed=seed)
@@ -347,21 +371,21 @@ def train_run(
     columns: Mapping[str, str] | None = None,
     watcher: Watcher | None = None,
 ) -> Run:
-    """`train` for settings that are made already. RunError where another process is training in the same folder.
+    """`train` with complete settings. RunError if another process is training in the same folder.
 
-    Under torchrun the processes share the training, and each of them returns the run; the first one writes its folder.
+    Under torchrun the processes share the training, and each returns the run. Only the first writes the folder.
     """
     chosen = choose_device(device)
     keep_threads()
     group = processes.join()
     check_may_share(settings, group)
     if group.size > 1:
-        processes.check_same(group, _told(settings, stream, resume, refit, init is not None))
-    folder = RunFolder(out) if group.leads else Unwritten(out)
+        processes.check_same(group, _shared_options(settings, stream, resume, refit, init is not None))
+    folder = RunFolder(out) if group.leads else ReadOnlyRunFolder(out)
     with folder.locked(), memory_explained(settings, folder):
-        start = None if init is None or not group.leads else _initial_weights(init, settings, stream)
+        weights = None if init is None or not group.leads else _init_weights(init, settings, stream)
         run, task = _train_locked(
-            stream, settings, folder, chosen, resume, start, refit, as_text(columns or {}), watcher, group
+            stream, settings, folder, chosen, resume, weights, refit, as_text(columns or {}), watcher, group
         )
         if report and group.leads and not folder.has(FILE):
             _report_at_the_end(run, task, watcher or Silent())
@@ -369,23 +393,23 @@ def train_run(
 
 
 def _report_at_the_end(run: Run, task: LinkTask | None, watcher: Watcher) -> None:
-    """``report.html`` of a run that is finished. ``task``: as it was trained on, where that is at hand."""
+    """Write the report of a finished run. ``task`` is that of the training, if it is in memory."""
     try:
         if task is None:
             run.report(watcher)
         else:
-            model = run._network("model.safetensors", task.stream)
-            write_report(run.folder, _looked_at(run, model, task, watcher, AT_MOST))
+            model = run._network("model.safetensors")
+            write_report(run.folder, _report_data(run, model, task, watcher, AT_MOST))
     except RunError as error:
         raise RunError(f"The run is finished, but not its report: {error} `cordgt report` writes it.") from None
 
 
-def _told(settings: Settings, stream: EventStream, resume: bool, refit: bool, init: bool) -> dict[str, str]:
-    """What every process of a training must have alike, by name."""
-    told = {key: json.dumps(value) for key, value in with_seed(settings).items()}
-    told |= {"model": settings.model, "the data": f"{stream.n_events} events, hash {fingerprint(stream)}"}
-    told |= {"the data's ids": ids_fingerprint(stream), "cordgt": __version__, "torch": torch.__version__}
-    return told | {"--resume": str(resume), "--refit": str(refit), "--init": str(init)}
+def _shared_options(settings: Settings, stream: EventStream, resume: bool, refit: bool, init: bool) -> dict[str, str]:
+    """The options that must be the same in every process of a training, by name."""
+    options = {key: json.dumps(value) for key, value in with_seed(settings).items()}
+    options |= {"model": settings.model, "the data": f"{stream.n_events} events, hash {fingerprint(stream)}"}
+    options |= {"the data's ids": ids_fingerprint(stream), "cordgt": __version__, "torch": torch.__version__}
+    return options | {"--resume": str(resume), "--refit": str(refit), "--init": str(init)}
 
 
 def _train_locked(
@@ -394,83 +418,84 @@ def _train_locked(
     folder: RunFolder,
     device: torch.device,
     resume: bool,
-    begins: Start | None,
+    init: InitWeights | None,
     refit: bool,
     columns: dict[str, str],
     watcher: Watcher | None,
     group: Group,
 ) -> tuple[Run, LinkTask | None]:
-    """`train_run` in a folder that is ours alone; the task comes back too, unless the run was finished before.
+    """`train_run` in a locked folder. The task is None if the run was finished before.
 
-    What the folder holds, the first process tells the others.
+    Only the first process reads the folder, and sends the others what they need.
     """
-    out = folder.path
-    done: Run | None = None
-    trained_on = _as_it_was(stream, folder, group) if resume else stream
+    finished: Run | None = None
+    config = folder.read_config() if resume and group.leads and folder.holds_run else None
+    own = _stream_at_start(stream, config, group) if resume else stream
     if group.leads and folder.holds_run:
-        if not resume:
-            raise taken_error(out)
-        check_same(folder, settings, trained_on)
-        begins, refit = as_begun(folder, begins, refit)
+        if config is None:
+            raise taken_error(folder.path)
+        check_same(folder, config, settings, own)
+        init, refit = original_options(folder, config, init, refit)
         if folder.finished and not (refit and "refit" not in folder.read_metrics()):
-            done = Run.load(out, str(device))
-    metrics, refit, starts = group.from_first((None if done is None else done.metrics, refit, begins is not None))
-    if metrics is not None:
-        return done or Run(RunFolder(out), settings, stream, metrics, device, columns), None
-    start = group.tensors_from_first({} if begins is None else begins.weights) if starts else None
-    task = LinkTask.prepare(
-        trained_on, settings.protocol, seed=settings.seed, device=device, group=group
-    )  # before anything is written
-    if group.leads and not folder.holds_run:
-        check_free(out)
-        check_weights(start, settings, stream)
-        folder.create(settings, stream, columns=columns, start=begins, refit=refit)
-    about = None if begins is None else begins.about
-    with curves(watcher or Silent(), out) if group.leads else nullcontext(Silent()) as watching:
-        metrics = train_in(folder, settings, task, start=start, init=about, refit=refit, watcher=watching)
-    return Run(RunFolder(out), settings, stream, metrics, device, columns), task
+            finished = Run._load(folder, config, str(device))
+    metrics, refit, has_init = group.from_first(
+        (None if finished is None else finished.metrics, refit, init is not None)
+    )
+    if finished is not None:
+        return finished, None
+    task = None
+    if metrics is None:
+        weights = group.tensors_from_first({} if init is None else init.weights) if has_init else None
+        task = LinkTask.prepare(own, settings.protocol, seed=settings.seed, device=device, group=group)
+        if group.leads and config is None:  # nothing is written before the task is known to be valid
+            check_free(folder.path)
+            check_weights(weights, settings, stream)
+            config = folder.create(settings, stream, columns=columns, init=init, refit=refit)
+        about = None if init is None else init.about
+        with curves(watcher or Silent(), folder.path) if group.leads else nullcontext(Silent()) as watching:
+            metrics = train_in(folder, settings, task, start=weights, init=about, refit=refit, watcher=watching)
+    config = config or RunConfig.new(settings, own, columns=columns, init=init, refit=refit)
+    return Run(RunFolder(folder.path), config, stream, own, metrics, device), task
 
 
-def _as_it_was(stream: EventStream, folder: RunFolder, group: Group) -> EventStream:
-    """A store's stream as it was when the run in the folder began; as it is, where none did or it never was that."""
+def _stream_at_start(stream: EventStream, config: RunConfig | None, group: Group) -> EventStream:
+    """The stream of a store as it was when the run of ``config`` began; otherwise ``stream`` itself."""
     if stream.backing is None:
         return stream
-    begun = folder.read_config()[1].get("fingerprint") if group.leads and folder.holds_run else None
-    begun = group.from_first(begun)
+    fingerprint = group.from_first(None if config is None else config.data.get("fingerprint"))
     try:
-        return stream if begun is None else open_store(stream.backing.path).stream(begun)
+        return stream if fingerprint is None else open_store(stream.backing.path).stream(fingerprint)
     except DataError:
-        return stream  # `check_same` says so
+        return stream  # `check_same` raises the error
 
 
-def _initial_weights(init: str | Path | Run, settings: Settings, stream: EventStream) -> Start:
-    """The weights that a run was measured with. Refitted ones know events that the new run may be measured on."""
+def _init_weights(init: str | Path | Run, settings: Settings, stream: EventStream) -> InitWeights:
+    """The weights a run was evaluated with. Refitted weights may know test events of the new run."""
     run = init if isinstance(init, Run) else Run.load(init, "cpu")
     if run.settings.model != settings.model:
         raise SettingError(f"--init {run.path} is a {run.settings.model}; this run is a {settings.model}.")
-    return Start(
-        run.folder.read_tensors("model.safetensors")[0], str(run.path), _known_before(run, stream, settings.protocol)
-    )
+    known = _known_before(run, stream, settings.protocol)
+    return InitWeights(run._read_weights("model.safetensors"), str(run.path), known)
 
 
 def _known_before(run: Run, stream: EventStream, protocol: Protocol) -> str:
-    """What a run that another starts from has seen of what that one is measured on, in words; empty: nothing."""
-    own = run._own_stream()
+    """What the run of --init knows of the new run's evaluation data, in words; empty if nothing."""
+    own = run.own_stream
     if own.time.kind != stream.time.kind:
         return ""
     theirs, ours = split_of(own, run.settings.protocol), split_of(stream, protocol)
     if not len(ours.train):
-        return ""  # there is nothing to train on, which is said where the training begins
-    said = []
+        return ""  # the training raises the error
+    facts = []
     until, end = (of.t[split.train[-1]] for of, split in ((own, theirs), (stream, ours)))
     if until > end:
         shown = (of.time.format(np.array([t]))[0].as_py() for of, t in ((own, until), (stream, end)))
-        said.append("it was trained on events until {}, past the training period here, which ends {}".format(*shown))
+        facts.append("it was trained on events until {}, past the training period here, which ends {}".format(*shown))
     known, new = (
         of.ids.names.filter(pa.array(which)) for of, which in ((own, ~theirs.new_node), (stream, ours.new_node))
     )
     if known.type == new.type:
         both = int(pc.sum(pc.is_in(new, pc.unique(known))).as_py() or 0)
         if both:
-            said.append(f"it knows {both:,} of the {len(new):,} nodes that count as new here")
-    return "; ".join(said)
+            facts.append(f"it knows {both:,} of the {len(new):,} nodes that count as new here")
+    return "; ".join(facts)

@@ -61,7 +61,7 @@ def classify(
     check_encoder(run)
     settings, watcher = settings or ClassifierSettings(), watcher or Silent()
     seed = run.settings.seed if seed is None else seed
-    model, link = run.measured()
+    model, link = run.evaluation_task()
     task = NodeTask.prepare(link, link.stream.label if label is None else label, data)
     began = time.perf_counter()
     x = {}
@@ -93,7 +93,7 @@ def labels_of(run: Run, stream: EventStream, data: str | None = None) -> np.ndar
     ``data``: what people know the stream by; its name by default.
     """
     name = stream.name if data is None else data
-    if not is_same_data(stream, run.folder.read_config()[1]):
+    if not is_same_data(stream, run.config.data):
         raise DataError(
             f"{name} has other events than {run.path} was trained on. A classifier is trained on the "
             "encoder's events: name the same data, or train an encoder on this."

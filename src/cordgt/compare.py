@@ -40,7 +40,7 @@ def compare_runs(
 
     ``changes`` of the protocol are those of `Run.evaluate`. RunError where the runs differ in data or protocol.
     """
-    found = [run.measured(**(changes or {})) for run in (a, b)]
+    found = [run.evaluation_task(**(changes or {})) for run in (a, b)]
     _check_same(a, b, *(task for _, task in found))
     protocol = found[0][1].protocol
     silent = [str(run.path) for run, (model, _) in zip((a, b), found, strict=True) if model.is_transductive]

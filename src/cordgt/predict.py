@@ -1,4 +1,4 @@
-"""Asking a trained model: score pairs, recommend partners, embed nodes. Nothing here knows about files."""
+"""Query a trained model in memory: score pairs, recommend destinations, embed nodes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cordgt.past.history import History, Queries
 from cordgt.tasks.link import score_queries
 
 SIDES: tuple[Side, Side] = ("src", "dst")
-# How an answer marks a node.
+# Notes on a node in an answer; see `Predictor.notes`.
 KNOWN, UNTRAINED, NEWCOMER, UNKNOWN, UNHEARD = "", "not in training", "no history", "no embedding", "not yet in memory"
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """One partner: its id as the user wrote it, the score, and how often the two met before."""
+    """One destination: its id as in the user's data, its score, and how often the two met before."""
 
     node: Any
     score: float
@@ -34,20 +34,23 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
-class Oracle:
-    """A model with a history to answer from."""
+class Predictor:
+    """A trained model with a history to answer from."""
 
     model: LinkModel
     stream: EventStream
     history: History
-    trained: np.ndarray  # (N,) bool, True: the node was in a training event
+    trained: np.ndarray  # (N,) bool; True if the node has a training event
 
     @property
     def device(self) -> torch.device:
         return self.history.index.device
 
     def moments(self, at: np.ndarray | None, n: int) -> tuple[Tensor, Tensor]:
-        """``t`` and ``cut``, (n,) each, for times on the stream's axis; None: after everything in the history."""
+        """Elapsed times ``t`` and numbers of visible events ``cut``, (n,) each.
+
+        ``at`` has n times on the stream's axis; None means after the last event of the history.
+        """
         stream = self.stream
         if at is None:
             t = np.full(n, stream.elapsed[-1])
@@ -55,20 +58,20 @@ class Oracle:
         else:
             early = np.flatnonzero(at < stream.t[0])
             if len(early):
-                first, asked = (stream.time.format_one(x) for x in (stream.t[0], at[early[0]]))
-                row = f" (row {early[0] + 1} of the questions)" if (at != at[0]).any() else ""
-                raise DataError(f"The time {asked}{row} lies before the history, which begins at {first}.")
+                first, time = (stream.time.format_one(x) for x in (stream.t[0], at[early[0]]))
+                row = f" (row {early[0] + 1} of the queries)" if (at != at[0]).any() else ""
+                raise DataError(f"The time {time}{row} is before the history, which begins at {first}.")
             t, cut = stream.elapsed_at(at), stream.cut_at(at)
         return torch.from_numpy(t).to(self.device), torch.from_numpy(cut).to(self.device)
 
     def nodes(self, ids: Any, side: Side) -> np.ndarray:
-        """Internal ids; those never seen get fresh ones past the last, the same for the same id."""
-        return self._known_or_new([(ids, side)])[0]
+        """Internal ids. An unknown id gets a new one from ``n_nodes`` on; equal ids get the same one."""
+        return self._internal_ids([(ids, side)])[0]
 
     def nodes_of_either_side(self, ids: Any, sides: Sequence[str] | None = None) -> np.ndarray:
-        """`nodes` for ids of unknown side: told by ``sides`` ("src" or "dst" each), or else looked for on both.
+        """`nodes` for ids of either side. ``sides`` gives "src" or "dst" for each; None searches both.
 
-        DataError where separate id spaces both have the id and nobody says which is meant.
+        DataError if an id is in both of two separate id spaces and ``sides`` is None.
         """
         src, dst = (self.nodes(ids, side) for side in SIDES)
         if self.stream.ids.shared:
@@ -79,27 +82,28 @@ class Oracle:
         both = np.flatnonzero((src < n) & (dst < n))
         if len(both):
             raise DataError(
-                f"The id {str(ids[int(both[0])])!r} is a source, and another node is a destination of that id: "
-                "say which is meant (a column 'side' with src or dst beside the ids)."
+                f"The id {str(ids[int(both[0])])!r} is that of a source and of a different destination. "
+                "Add a column 'side' with src or dst to say which is meant."
             )
         return np.where(dst < n, dst, src)
 
-    def _known_or_new(self, columns: Sequence[tuple[Any, Side]]) -> list[np.ndarray]:
-        """Internal ids of columns of the user's ids; an unseen id is the same newcomer wherever its id space has it."""
+    def _internal_ids(self, columns: Sequence[tuple[Any, Side]]) -> list[np.ndarray]:
+        """Internal ids of several columns. An unknown id gets the same number in every column of its id space."""
         ids = self.stream.ids
-        fresh: dict[tuple[str, str], int] = {}
+        new: dict[tuple[str, str], int] = {}
         found = [ids.find(values, side).copy() for values, side in columns]
-        for place, (values, side) in zip(found, columns, strict=True):
-            for i in np.flatnonzero(place < 0).tolist():
+        for internal, (values, side) in zip(found, columns, strict=True):
+            for i in np.flatnonzero(internal < 0).tolist():
                 key = (str(values[i]), "" if ids.shared else side)
-                place[i] = self.stream.n_nodes + fresh.setdefault(key, len(fresh))
+                internal[i] = self.stream.n_nodes + new.setdefault(key, len(new))
         return found
 
     def notes(self, node: np.ndarray, cut: np.ndarray) -> np.ndarray:
-        """How each node is marked: by default not at all, "not in training", or "no history" before its time.
+        """A note (n,) on each node that is new to the model; empty for the others.
 
-        "no embedding": the model has nothing to say of it, and pairs with it get a score of one half. "not yet in
-        memory": it has a history, but none that the model has taken up, and is answered as if it had none.
+        "no history": it has no event before ``cut``. "not in training": it has no training event. "no embedding": the
+        model has no vector for it, and its pairs get the score 0.5. "not yet in memory": the model has not processed
+        its events yet, and treats it as a node without history.
         """
         ids, until = (torch.from_numpy(x).to(self.device) for x in (node, cut))
         degree, seen = (
@@ -115,22 +119,22 @@ class Oracle:
     def score(
         self, src: Any, dst: Any, at: np.ndarray | None = None, progress: Callable[[int], None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores (n,) between 0 and 1 of pairs of the user's ids, and (n,) notes on nodes that are new to the model."""
-        u, v = self._known_or_new([(src, "src"), (dst, "dst")])
+        """Scores (n,) between 0 and 1 of pairs of the user's ids, and (n,) notes on their nodes, see `notes`."""
+        u, v = self._internal_ids([(src, "src"), (dst, "dst")])
         t, cut = self.moments(at, len(u))
         on_device = [torch.from_numpy(x).to(self.device) for x in (u, v)]
         queries = Queries(on_device[0], on_device[1][:, None], t, cut, cut)
         logits = score_queries(self.model, self.history, queries, progress=progress)[:, 0]
         cuts = cut.cpu().numpy()
-        return sigmoid(logits), _joined(self.notes(u, cuts), self.notes(v, cuts))
+        return sigmoid(logits), _pair_notes(self.notes(u, cuts), self.notes(v, cuts))
 
     def recommend(
         self, node: Any, at: float | None = None, top: int = 10, *, new_only: bool = False
     ) -> tuple[list[Recommendation], str]:
         """The ``top`` destinations most likely to meet ``node``, best first, and the note on ``node`` itself.
 
-        Candidates are the destinations of the history before the time asked for, never the node itself; with
-        ``new_only`` those it has not met. Fewer come back where there are fewer.
+        Candidates are the destinations of the visible history without ``node`` itself; with ``new_only`` those it has
+        not met. There may be fewer than ``top``.
         """
         u = self.nodes([node], "src")
         t, cut = self.moments(None if at is None else np.array([at]), 1)
@@ -155,7 +159,7 @@ class Oracle:
     def embed(self, node: np.ndarray, at: float | None = None, at_once: int = 1000) -> np.ndarray:
         """Embeddings (n, D) of internal ids, float32."""
         if not self.model.has_embeddings:
-            raise DataError(f"This model ({type(self.model).__name__.lower()}) has no embeddings of single nodes.")
+            raise DataError(f"This model ({type(self.model).__name__.lower()}) has no node embeddings.")
         t, cut = self.moments(None if at is None else np.full(len(node), at), len(node))
         ids = torch.from_numpy(node).to(self.device)
         self.model.eval()
@@ -168,24 +172,24 @@ class Oracle:
 
 
 def _checked_sides(ids: Any, sides: Sequence[str]) -> np.ndarray:
-    """The sides in lower case, one a node; DataError where one is neither src nor dst."""
+    """The sides in lower case, one per node. DataError if one is neither src nor dst."""
     if len(sides) != len(ids):
-        raise DataError(f"{len(sides)} sides for {len(ids)} nodes: one a node was expected.")
+        raise DataError(f"{len(sides)} sides for {len(ids)} nodes: give one per node.")
     low = np.array([str(side).strip().lower() for side in sides])
     wrong = np.flatnonzero(~np.isin(low, SIDES))
     if len(wrong):
         row = int(wrong[0])
-        raise DataError(f"The side of {str(ids[row])!r} is {str(sides[row])!r}; src or dst was expected.")
+        raise DataError(f"The side of {str(ids[row])!r} is {str(sides[row])!r}; it must be src or dst.")
     return low
 
 
 def sigmoid(logits: np.ndarray | float) -> np.ndarray:
-    """Scores between 0 and 1, float64, from logits however large."""
+    """Scores between 0 and 1, float64, without overflow for large logits."""
     return np.exp(-np.logaddexp(0.0, -np.asarray(logits, dtype=np.float64)))
 
 
-def _joined(src: Sequence[str] | np.ndarray, dst: Sequence[str] | np.ndarray) -> np.ndarray:
-    """One note a pair: "src: no history; dst: not in training", or empty."""
+def _pair_notes(src: Sequence[str] | np.ndarray, dst: Sequence[str] | np.ndarray) -> np.ndarray:
+    """One note per pair: "src: no history; dst: not in training", or empty."""
     src = np.where(np.asarray(src) == "", "", np.char.add("src: ", np.asarray(src)))
     dst = np.where(np.asarray(dst) == "", "", np.char.add("dst: ", np.asarray(dst)))
     between = np.where((src != "") & (dst != ""), "; ", "")

@@ -1,19 +1,19 @@
-"""The run folder: what a training leaves behind, written so that it can be cut off at any moment and still be trusted.
+"""The run folder: the files of one training. A process may be killed at any moment without damaging them.
 
-config.toml          everything the run was made with
-events.parquet       the history it answers from; with nodes.parquet, the original file is not needed again
-events.json          in their place, where it was trained on a store: which store that is
-history.jsonl        figures while it trained, a line each
+config.toml          all settings of the run, and which data it was trained on
+events.parquet       the events, with nodes.parquet; the original file is not needed again
+events.json          instead of these two, the path of the store, if the run was trained on a store
+history.jsonl        metrics during training, one line each
 model.safetensors    the best weights so far
-init.safetensors     the weights it started from, where `--init` was given
-state.safetensors    what `--resume` needs, and state.previous.safetensors, the one before; gone once it is finished
-refit.safetensors    weights trained on everything, where `--refit` was asked for
-metrics.json         the figures; its presence says that the run is finished
-report.html          the run for people, in one file; written last, or by `cordgt report`
-tensorboard/         curves, where TensorBoard is installed
+init.safetensors     the initial weights, with `--init`
+state.safetensors    checkpoint for `--resume`, and state.previous.safetensors, the one before; deleted at the end
+refit.safetensors    weights trained on all events, with `--refit`
+metrics.json         the final metrics; a run with this file is finished
+report.html          the report; written last, or by `cordgt report`
+tensorboard/         training curves, if TensorBoard is installed
 
-Tensors are kept with a checksum, which is verified whenever they are read. One process at a time trains in a folder: it
-holds a lock on the folder itself, which the system lets go when the process ends, however it ends.
+Every tensor file has a checksum, which is verified on reading. Only one process at a time trains in a folder: it holds
+a lock on the folder, which the operating system releases when the process ends.
 """
 
 from __future__ import annotations
@@ -38,28 +38,82 @@ from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.stream import EventStream
 from cordgt.files import exclusive, names_beside, write_bytes
 from cordgt.models import MODELS
-from cordgt.settings import FORMAT, Settings, from_toml, toml_lines, upgrade_keys
+from cordgt.reading.columns import as_text
+from cordgt.settings import FORMAT, Settings, from_tables, toml_lines, upgrade_keys
 from cordgt.store.folder import is_store, open_store
 from cordgt.tasks.run_metrics import RunMetrics
 
 STORE_FILE = "events.json"
-# What `create` writes before config.toml.
+# Files that `create` writes before config.toml.
 BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
 STATES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
-REQUIRED_METRICS = ("model", "data", "seed", "epochs", "validation", "test")  # keys that metrics.json must have
+REQUIRED_METRICS = ("model", "data", "seed", "epochs", "validation", "test")  # keys of metrics.json
 
 
-class Start(NamedTuple):
-    """What a run starts from where `--init` is given."""
+class InitWeights(NamedTuple):
+    """The initial weights of a run with `--init`, and the run they come from."""
 
     weights: Mapping[str, Tensor]
     run: str
-    knows: str  # what that run has seen of what this one is measured on, in words; empty: nothing
+    knows: str  # which evaluation data of the new run that run was trained on, in words; empty if none
 
     @property
     def about(self) -> dict[str, str]:
-        """For metrics.json."""
+        """The entry ``init`` of metrics.json."""
         return {"run": self.run, "knows": self.knows}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The content of ``config.toml``."""
+
+    settings: Settings
+    data: Mapping[str, Any]  # table [data]: name, events, nodes, fingerprint, ids, columns
+    run: Mapping[str, Any]  # table [run]: init, init_run, init_knows, refit
+
+    @classmethod
+    def new(
+        cls,
+        settings: Settings,
+        stream: EventStream,
+        *,
+        columns: Mapping[str, str] | None = None,
+        init: InitWeights | None = None,
+        refit: bool = False,
+    ) -> RunConfig:
+        """The configuration of a new run.
+
+        ``columns`` are the column options that the events were read with. `--events` uses them again, and `--resume`
+        uses ``init`` and ``refit``.
+        """
+        data = {
+            "name": stream.name,
+            "events": stream.n_events,
+            "nodes": stream.n_nodes,
+            "fingerprint": fingerprint(stream),
+            "ids": ids_fingerprint(stream),
+            "columns": dict(columns or {}),
+        }
+        run: dict[str, Any] = {"init": init is not None, "refit": refit}
+        if init is not None:
+            run |= {"init_run": init.run, "init_knows": init.knows}
+        return cls(settings, data, run)
+
+    @property
+    def data_fingerprint(self) -> str:
+        """The hash of the events that the run was trained on; see `fingerprint`."""
+        return str(self.data.get("fingerprint"))
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column options that the events were read with."""
+        found = self.data.get("columns")
+        return as_text(found) if isinstance(found, dict) else {}
+
+    def to_toml(self) -> str:
+        """The text of ``config.toml``."""
+        tables = ["", "[data]", *toml_lines(self.data), "", "[run]", *toml_lines(self.run), ""]
+        return f"format = {FORMAT}\n{self.settings.to_toml()}" + "\n".join(tables)
 
 
 @dataclass(frozen=True)
@@ -78,9 +132,9 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Makes the folder and keeps every other process from training in it; RunError where one does already.
+        """Create the folder and lock it against other trainings. RunError if another process holds the lock.
 
-        A folder that was made and stays empty is taken away again.
+        A folder that was created here and is still empty at the end is deleted.
         """
         made = not self.path.exists()
         try:
@@ -98,9 +152,9 @@ class RunFolder:
                     self.path.rmdir()
 
     def sweep(self) -> None:
-        """Remove what a process that was killed while writing left half written. Only under the lock."""
+        """Delete the partial files of a process that was killed while writing. Call it under the lock only."""
         for part in self.path.glob(".*.part"):
-            with suppress(OSError):  # a folder that cannot be written says so at the next write
+            with suppress(OSError):  # in a read-only folder the next write raises the error
                 part.unlink()
 
     def create(
@@ -109,115 +163,103 @@ class RunFolder:
         stream: EventStream,
         *,
         columns: Mapping[str, str] | None = None,
-        start: Start | None = None,
+        init: InitWeights | None = None,
         refit: bool = False,
-    ) -> None:
-        """Make the folder with its configuration and history. The configuration comes last: without it there is no run.
+    ) -> RunConfig:
+        """Create the folder with its events and configuration; arguments as in `RunConfig.new`.
 
-        ``columns``: the column options the events were read with. ``start``: what to start from. ``refit``:
-        whether to train on everything afterwards. All three are kept, for `--events` and `--resume`.
+        ``config.toml`` is written last: a folder without it holds no run.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._keep(stream)
+            self._save_stream(stream)
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror or error}.") from None
-        if start is not None:
-            self.write_tensors("init.safetensors", start.weights, {})
+        if init is not None:
+            self.write_tensors("init.safetensors", init.weights, {})
         self.write_text("history.jsonl", "")
-        data = {
-            "name": stream.name,
-            "events": stream.n_events,
-            "nodes": stream.n_nodes,
-            "fingerprint": fingerprint(stream),
-            "ids": ids_fingerprint(stream),
-            "columns": dict(columns or {}),
-        }
-        begun: dict[str, Any] = {"init": start is not None, "refit": refit}
-        begun |= {} if start is None else {"init_run": start.run, "init_knows": start.knows}
-        tables = "\n".join(["", "[data]", *toml_lines(data), "", "[run]", *toml_lines(begun), ""])
-        self.write_text("config.toml", f"format = {FORMAT}\n{settings.to_toml()}{tables}")
+        config = RunConfig.new(settings, stream, columns=columns, init=init, refit=refit)
+        self.write_text("config.toml", config.to_toml())
+        return config
 
-    def _keep(self, stream: EventStream) -> None:
-        """The history, or where the store lies that has it."""
+    def _save_stream(self, stream: EventStream) -> None:
+        """Save the events, or the path of their store."""
         if stream.backing is None:
             stream.save(self.path)
             return
         store = stream.backing.path.resolve()
-        beside = os.path.relpath(store, self.path.resolve())
-        self.write_text(STORE_FILE, json.dumps({"store": str(store), "relative": beside}) + "\n")
+        relative = os.path.relpath(store, self.path.resolve())
+        self.write_text(STORE_FILE, json.dumps({"store": str(store), "relative": relative}) + "\n")
 
     def streams(self, fingerprint: str) -> tuple[EventStream, EventStream]:
-        """The events it was trained on, and those it answers from: a store may have grown since.
+        """The events of the training, and the events to answer from. The second are more if a store has grown since.
 
-        RunError where the history is missing, damaged or no longer the same; ``fingerprint`` says which it was.
+        ``fingerprint`` is that of the training. RunError if the events are missing, damaged or changed.
         """
         if not self.has(STORE_FILE):
             stream = EventStream.load(self.path)
             return stream, stream
         try:
-            told = json.loads((self.path / STORE_FILE).read_text(encoding="utf-8"))
-            places = [Path(told["store"]), self.path / told["relative"]]
+            paths = json.loads((self.path / STORE_FILE).read_text(encoding="utf-8"))
+            candidates = [Path(paths["store"]), self.path / paths["relative"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self.path / STORE_FILE} is damaged: {_sentence(error)}") from None
-        place = next((p for p in places if is_store(p)), None)
-        if place is None:
-            raise RunError(f"{self.path} answers from the store {places[0]}, which is not there. Put it back.")
+        path = next((p for p in candidates if is_store(p)), None)
+        if path is None:
+            raise RunError(f"{self.path} needs the store {candidates[0]}, which does not exist. Put it back.")
         try:
-            store = open_store(place)
+            store = open_store(path)
             return store.stream(fingerprint), store.stream()
         except DataError as error:
             raise RunError(f"{self.path} cannot answer: {error}") from None
 
-    def read_config(self) -> tuple[Settings, dict[str, Any]]:
-        """The settings, and the ``[data]`` table."""
+    def read_config(self) -> RunConfig:
+        """Parse ``config.toml``. RunError if it is missing or damaged, or the folder is not that of a link model."""
         path = self.path / "config.toml"
         if not self.path.exists():
             raise RunError(f"{self.path} does not exist.{nearest(self.path.name, names_beside(self.path))}")
         if not path.exists():
             raise RunError(f"{self.path} is not a run folder: it has no config.toml.{self._hint()}")
-        given = self._parsed()
-        if isinstance(given.get("model"), str) and given["model"] not in MODELS:
+        tables = self._parse_config()
+        model, run = tables.get("model"), tables.get("run")
+        if isinstance(model, str) and model not in MODELS:
             raise RunError(
-                f"{path} names a model that is not known here: there is no model '{given['model']}'."
-                f"{nearest(given['model'], MODELS)} A model of one's own is known to the Python that adds it."
+                f"{path} names an unknown model '{model}'.{nearest(model, MODELS)}"
+                " If it is your own model, add it in the same Python process first."
             )
         try:
-            return from_toml(path.read_text(encoding="utf-8"), str(path)), dict(given["data"])
+            settings = from_tables(tables, str(path))
+            return RunConfig(settings, dict(tables["data"]), run if isinstance(run, dict) else {})
         except KeyError:
             raise RunError(f"{path} is damaged: it has no table [data].") from None
-        except (OSError, TypeError, ValueError, SettingError) as error:
+        except (TypeError, ValueError, SettingError) as error:
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
 
-    def begun(self) -> dict[str, Any]:
-        """The ``[run]`` table: whether it started from given weights, and whether it refits."""
-        found = self._parsed().get("run", {})
-        return found if isinstance(found, dict) else {}
-
-    def _parsed(self) -> dict[str, Any]:
+    def _parse_config(self) -> dict[str, Any]:
+        """The tables of ``config.toml``, read once."""
         path = self.path / "config.toml"
         try:
-            given = tomllib.loads(path.read_text(encoding="utf-8"))
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:  # bad UTF-8 and bad TOML are both ValueErrors
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
-        if given.get("task") == "node":
+        if tables.get("task") == "node":
             raise RunError(
-                f"{self.path} holds a classifier of nodes; pairs are asked of its encoder, {given.get('encoder')}."
+                f"{self.path} is a node classifier. To score pairs, use its encoder: {tables.get('encoder')}."
             )
-        if given.get("format") not in range(1, FORMAT + 1):
+        if tables.get("format") not in range(1, FORMAT + 1):
             raise RunError(
-                f"{path} has format {given.get('format')}, and this version reads formats 1 to {FORMAT}: use the "
+                f"{path} has format {tables.get('format')}, but this version reads formats 1 to {FORMAT}. Use the "
                 "version of cordgt that wrote it."
             )
-        return given
+        return tables
 
     def _hint(self) -> str:
-        """What to do where several runs lie in the folder."""
+        """Name one of the runs in a folder of runs."""
         runs = sorted(p.parent.name for p in self.path.glob("*/config.toml"))
-        return f" It holds runs, such as {self.path / runs[0]}." if runs else ""
+        return f" It contains runs, such as {self.path / runs[0]}." if runs else ""
 
     def read_metrics(self) -> RunMetrics:
-        """``metrics.json`` of a finished run."""
+        """``metrics.json`` of a finished run. RunError if the run is not finished, or the file is damaged."""
         path = self.path / "metrics.json"
         if not path.exists():
             raise RunError(f"{self.path} is not finished: it has no metrics.json yet. Continue it with --resume.")
@@ -227,7 +269,7 @@ class RunFolder:
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
         missing = [key for key in REQUIRED_METRICS if key not in found]
         if missing:
-            raise RunError(f"{path} is damaged: it does not say '{missing[0]}'.")
+            raise RunError(f"{path} is damaged: it has no key '{missing[0]}'.")
         if isinstance(found.get("protocol"), dict):
             found["protocol"] = upgrade_keys(found["protocol"])  # v0.1 wrote other names
         return found
@@ -236,55 +278,56 @@ class RunFolder:
         self.write_text("metrics.json", RunMetrics(metrics).to_json())
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a file whole or not at all."""
+        """Write a text file atomically."""
         self._write(name, text.encode())
 
     def _write(self, name: str, content: bytes) -> None:
-        """RunError where a file cannot be written, with what is left."""
+        """Write a file atomically. RunError if that fails."""
         try:
             write_bytes(self.path / name, content)
         except DataError as error:
-            raise RunError(f"{error}{self._left()}") from None
+            raise RunError(f"{error}{self._resume_hint()}") from None
 
-    def _left(self) -> str:
-        """What a person can still do after a write that failed."""
-        return " What was saved before is intact: once this is mended, --resume goes on from there." * self.holds_run
+    def _resume_hint(self) -> str:
+        """How to continue after a failed write, if there is a run to continue."""
+        if not self.holds_run:
+            return ""
+        return " What was saved before is intact. Fix this, then continue with --resume."
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Tensors and what is to be known about them, whole or not at all."""
-        ready = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        told = json.dumps(about)
-        metadata = {"about": told, "sha256": _checksum(ready, told)}
-        content = save(ready, metadata)  # not `save_file`: killed, it leaves a temporary file of its own
-        self._write(name, content)
+        """Write tensors with their metadata ``about`` and a checksum, atomically."""
+        on_cpu = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+        metadata = {"about": json.dumps(about)}
+        metadata["sha256"] = _checksum(on_cpu, metadata["about"])
+        self._write(name, save(on_cpu, metadata))  # `save_file` would leave a temporary file if killed
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `write_tensors` wrote; RunError where it is missing, damaged or altered."""
+        """The tensors and metadata of `write_tensors`. RunError if the file is missing, damaged or altered."""
         path = self.path / name
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            told = metadata.get("about", "{}")
-            if metadata.get("sha256") not in (None, _checksum(tensors, told)):  # None: of before there were checksums
-                raise self.damaged(name, "its contents are not those of its checksum.")
-            return tensors, dict(json.loads(told))
+            about = metadata.get("about", "{}")
+            if metadata.get("sha256") not in (None, _checksum(tensors, about)):  # None: an old file without a checksum
+                raise self.damaged(name, "its checksum is wrong.")
+            return tensors, dict(json.loads(about))
         except FileNotFoundError:
             raise RunError(f"{path} is missing: the run folder is incomplete.") from None
         except (OSError, SafetensorError, TypeError, ValueError, RecursionError) as error:
             raise self.damaged(name, _sentence(error)) from None
 
     def damaged(self, name: str, why: str) -> RunError:
-        """Says what is wrong with a file of tensors, and what to do about it."""
-        told = f"{self.path / name} is damaged: {why}"
+        """The error for a damaged tensor file, with what to do about it."""
+        message = f"{self.path / name} is damaged: {why}"
         if name not in STATES:
-            return RunError(told)
+            return RunError(message)
         older = [k for k in STATES[STATES.index(name) + 1 :] if self.has(k)]
-        then = f"goes on from {older[0]}, the checkpoint before it" if older else "trains from the start"
-        return RunError(f"{told} Delete it: --resume then {then}, to the same end.")
+        then = f"continues from {older[0]}, the checkpoint before it" if older else "trains from the start"
+        return RunError(f"{message} Delete it: --resume then {then}, with the same result.")
 
     def write_state(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """A checkpoint, beside the one before it. Cut off while it is written, the one before it is the latest."""
+        """Write a checkpoint and keep the previous one. If killed here, the previous one is the latest."""
         latest, previous = STATES
         if self.has(latest):
             self._rename(latest, previous)
@@ -294,10 +337,12 @@ class RunFolder:
         try:
             os.replace(self.path / old, self.path / new)
         except OSError as error:
-            raise RunError(f"{self.path / new} cannot be written: {error.strerror or error}.{self._left()}") from None
+            raise RunError(
+                f"{self.path / new} cannot be written: {error.strerror or error}.{self._resume_hint()}"
+            ) from None
 
     def latest_state(self) -> str | None:
-        """The name of the checkpoint to go on from."""
+        """The file name of the checkpoint to continue from."""
         return next((name for name in STATES if self.has(name)), None)
 
     def has(self, name: str) -> bool:
@@ -307,41 +352,44 @@ class RunFolder:
         (self.path / name).unlink(missing_ok=True)
 
     def append_history(self, record: Mapping[str, Any]) -> None:
-        """One more line of ``history.jsonl``."""
+        """Append a line to ``history.jsonl``."""
         path = self.path / "history.jsonl"
         try:
             with open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise RunError(f"{path} cannot be written: {error.strerror or error}.{self._left()}") from None
+            raise RunError(f"{path} cannot be written: {error.strerror or error}.{self._resume_hint()}") from None
 
     def read_history(self) -> list[dict[str, Any]]:
-        """The lines of ``history.jsonl`` that can be read; none where there is no such file."""
+        """The valid lines of ``history.jsonl``; none if there is no such file."""
         path = self.path / "history.jsonl"
         found = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):
-                continue  # cut off while being written
+                continue  # the process was killed while writing it
             if isinstance(record, dict):
                 found.append(record)
         return found
 
     def keep_history(self, phase: str, epochs: int, events: int = 0) -> None:
-        """Drop the lines of what will be trained again: those of ``phase`` after so many epochs and ``events``."""
+        """Delete the lines of ``phase`` after ``epochs`` epochs and ``events`` events: that part is trained again."""
 
-        def stays(record: dict[str, Any]) -> bool:
+        def is_before(record: dict[str, Any]) -> bool:
             epoch = record.get("epoch", 0)
-            begun = epoch == epochs + 1 and record.get("events", events + 1) <= events
-            return record.get("phase") != phase or epoch <= epochs or begun
+            in_next_epoch = epoch == epochs + 1 and record.get("events", events + 1) <= events
+            return record.get("phase") != phase or epoch <= epochs or in_next_epoch
 
-        kept = [json.dumps(record) + "\n" for record in self.read_history() if stays(record)]
-        self.write_text("history.jsonl", "".join(kept))
+        lines = [json.dumps(record) + "\n" for record in self.read_history() if is_before(record)]
+        self.write_text("history.jsonl", "".join(lines))
 
 
-class Unwritten(RunFolder):
-    """The folder of a run that another process writes: here nothing is written to it, and nothing is found in it."""
+class ReadOnlyRunFolder(RunFolder):
+    """The folder of a run that another process of the same training writes.
+
+    Writes do nothing, and no file is found.
+    """
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -373,12 +421,12 @@ class Unwritten(RunFolder):
 
 
 def every_setting(settings: Settings) -> dict[str, Any]:
-    """Every setting of the protocol, the training and the model by its key; not the model's name, nor the seed."""
+    """All settings of the protocol, the training and the model by key, without the model's name and the seed."""
     return {**vars(settings.protocol), **vars(settings.training), **vars(settings.model_settings)}
 
 
 def fingerprint(stream: EventStream) -> str:
-    """A hash of what a stream says, to tell whether a run is resumed on the same data."""
+    """A hash of a stream's events and features: the same for the same data."""
     if stream.backing is not None:
         return stream.backing.fingerprint
     arrays = (stream.src, stream.dst, stream.t, stream.edge_x, stream.node_x)
@@ -386,20 +434,20 @@ def fingerprint(stream: EventStream) -> str:
 
 
 def ids_fingerprint(stream: EventStream) -> str:
-    """A hash of the ids and of what the times are: two files can agree in all else."""
+    """A hash of the ids and of the kind of times. `fingerprint` does not cover these."""
     if stream.backing is not None:
         return stream.backing.ids_fingerprint
     return ids_fingerprint_of(stream.ids.names, stream.time.kind)
 
 
 def is_same_data(stream: EventStream, data: Mapping[str, Any]) -> bool:
-    """Whether a stream is the one that a ``[data]`` table tells of."""
+    """Whether a stream has the fingerprints of a ``[data]`` table."""
     same = fingerprint(stream) == data.get("fingerprint")
     return same and data.get("ids") in (None, ids_fingerprint(stream))
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
-    """A hash of names, types, shapes and bytes, and of what is told about them."""
+    """A hash of the tensors' names, types, shapes and bytes, and of their metadata."""
     digest = hashlib.sha256(about.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -408,5 +456,5 @@ def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    """What a library said, on one line, with one full stop."""
+    """A library's error message on one line, with one full stop."""
     return " ".join(str(error).split()).rstrip(".") + "."

@@ -112,7 +112,7 @@ def _try(
     with folder.locked(), memory_explained(settings, folder):
         folder.sweep()
         if folder.holds_run:
-            check_same(folder, settings, task.stream)
+            check_same(folder, folder.read_config(), settings, task.stream)
         else:
             folder.create(settings, task.stream, columns=columns)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), listening() as stop:

@@ -112,9 +112,15 @@ def parse_toml(text: str, where: str) -> Given:
     A file of format 1 has the names of v0.1: its keys are upgraded.
     """
     try:
-        given = tomllib.loads(text)
+        tables = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # bad TOML, numbers too long, arrays too deep
         raise SettingError(f"{where} is not valid TOML: {str(error).rstrip('.')}.") from None
+    return _parse_tables(tables, where)
+
+
+def _parse_tables(tables: Mapping[str, Any], where: str) -> Given:
+    """`parse_toml` for text that is parsed already."""
+    given = dict(tables)
     model, seed = given.pop("model", None), given.pop("seed", None)
     written_format = given.pop("format", None)
     for table in ("data", "run"):  # of a run's config.toml; no settings
@@ -141,7 +147,15 @@ def upgrade_keys(keys: Mapping[str, Any], model: str | None = None) -> dict[str,
 
 def from_toml(text: str, where: str) -> Settings:
     """Inverse of `Settings.to_toml`. ``where`` names the file in errors."""
-    given = parse_toml(text, where)
+    return _from_given(parse_toml(text, where), where)
+
+
+def from_tables(tables: Mapping[str, Any], where: str) -> Settings:
+    """`from_toml` for text that is parsed already."""
+    return _from_given(_parse_tables(tables, where), where)
+
+
+def _from_given(given: Given, where: str) -> Settings:
     seed = 0 if given.seed is None else given.seed
     return make("cordgt" if given.model is None else given.model, given.keys, seed=seed, where=where)
 

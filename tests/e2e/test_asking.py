@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -13,12 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cordgt import Run
+from cordgt import Run, files
 from cordgt.cli import console
+from cordgt.reading import opening
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import link_metrics
 
-from .conftest import Trained
+from .conftest import SHOP_COLUMNS, SHOP_HEADER, Trained, shop_rows
 from .helpers import TINY, Said, call, events, fails, process, works, write_events, write_rows
 
 LAST = events()[-1][2]
@@ -99,7 +103,7 @@ def test_a_single_pair_needs_no_file(tmp_path: Path, trained: Trained) -> None:
 
 def test_what_not_in_training_means_is_said_once(tmp_path: Path, trained: Trained) -> None:
     run = Run.load(trained.run)
-    masked = next(n for n in range(run.stream.n_nodes) if run.oracle.notes(np.array([n]), np.array([10**6]))[0])
+    masked = next(n for n in range(run.stream.n_nodes) if run.predictor.notes(np.array([n]), np.array([10**6]))[0])
     name = run.stream.ids.names[masked].as_py()
     said = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (name, "5"), (name, "6")))
     assert said.err.count("--refit") == 1
@@ -143,12 +147,63 @@ def test_new_events_in_any_order_and_at_the_last_moment(tmp_path: Path, trained:
     assert answers[0] == answers[1]
 
 
-def test_events_and_pairs_from_a_pipe(tmp_path: Path, trained: Trained) -> None:
+QUERIES: dict[str, tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = {
+    "predict": ("--pairs", ("thing", "who"), [("002", "001"), ("003", "zed")]),
+    "recommend": ("--sources", ("age", "who"), [("31", "001"), ("40", "zed")]),
+    "embed": ("--nodes", ("side", "who"), [("src", "001"), ("dst", "002")]),
+}
+
+
+@pytest.mark.parametrize("command", QUERIES)
+def test_files_are_read_once_and_may_be_pipes(
+    tmp_path: Path, shop: Trained, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Queries and events both have the columns of the training, found by name."""
+    option, header, rows = QUERIES[command]
+    queries = write_rows(tmp_path / "queries.csv", rows, header=header)
+    later = write_rows(tmp_path / "later.csv", shop_rows(5, 120), header=SHOP_HEADER)
+    reads: Counter[str] = Counter()
+
+    def read_bytes(path: Path) -> bytes:
+        reads[path.name] += 1
+        return files.read_bytes(path)
+
+    monkeypatch.setattr(opening, "read_bytes", read_bytes)
+
+    def answer(queries: Path, later: Path) -> Any:
+        said = works(command, shop.run, option, queries, "--events", later, "--output", "answer.json")
+        assert "5 events appended" in said.err
+        return json.loads(Path("answer.json").read_text())
+
+    expected = answer(queries, later)
+    assert {row.get("src", row.get("node")) for row in expected} == {row[-1] for row in rows}
+    assert reads == {"queries.csv": 1, "later.csv": 1}
+    assert answer(fed_pipe(queries), fed_pipe(later)) == expected
+
+
+def fed_pipe(file: Path) -> Path:
+    """A named pipe that gives the content of a file, once."""
+    pipe = file.with_suffix(".pipe")
+    os.mkfifo(pipe)
+    Thread(target=pipe.write_bytes, args=(file.read_bytes(),), daemon=True).start()
+    return pipe
+
+
+def test_events_from_standard_input(tmp_path: Path, trained: Trained) -> None:
     new = write_events(tmp_path / "new.csv", [(50, 4, LAST + 5)])
     pairs = pairs_file(tmp_path / "p.csv", (50, 4))
     whole = works("predict", trained.run, "--pairs", pairs, "--events", new).out
     asked = process("predict", trained.run, "--pairs", pairs, "--events", "/dev/stdin", stdin=new.open())
     assert asked.communicate()[0] == whole
+
+
+def test_events_from_a_store(tmp_path: Path, shop: Trained) -> None:
+    """The columns of the training do not apply to a store."""
+    later = write_rows(tmp_path / "later.csv", shop_rows(5, 120), header=SHOP_HEADER)
+    works("data", "convert", later, "later.store", *SHOP_COLUMNS, "--ids", "separate")
+    pair = ["--source", "001", "--destination", "002", "--json"]
+    expected = works("predict", shop.run, *pair, "--events", later).json
+    assert works("predict", shop.run, *pair, "--events", "later.store").json == expected
 
 
 # -------------------- recommend
@@ -402,8 +457,6 @@ def test_the_same_answers_from_python(tmp_path: Path, trained: Trained, shop: Tr
 
 
 def test_python_remembers_columns_too(tmp_path: Path, shop: Trained) -> None:
-    from .conftest import SHOP_HEADER, shop_rows
-
     later = write_rows(tmp_path / "later.csv", shop_rows(5, 120), header=SHOP_HEADER)
     assert Run.load(shop.run).with_events(later).stream.n_events == 125
 

@@ -338,12 +338,12 @@ def test_weights_that_do_not_fit(tmp_path: Path, trained: Trained) -> None:
         (["recommend", "--source", "3", "--sources", "ids.csv"], ["--source ID or --sources FILE"]),
         (["recommend", "--source", "3", "--top", "0"], ["--top"]),
         (["recommend", "--source", "3", "--top", "many"], ["--top"]),
-        (["recommend", "--source", "3", "--at", "5"], ["The time 5 lies before the history, which begins at 10"]),
+        (["recommend", "--source", "3", "--at", "5"], ["The time 5 is before the history, which begins at 10"]),
         (["recommend", "--source", "3", "--at", "soon"], ["'soon' is not a number"]),
         (["recommend", "--source", "3", "--at", "2024-01-01"], ["is a date, but numbers are expected"]),
         (["recommend", "--source", "3", "--at", "nan"], ["not a finite number"]),
         (["recommend", "--sources", "empty.csv"], ["empty.csv is empty"]),
-        (["embed", "--output", "v.parquet", "--at", "5"], ["The time 5 lies before the history"]),
+        (["embed", "--output", "v.parquet", "--at", "5"], ["The time 5 is before the history"]),
         (["embed", "--output", "v.parquet", "--nodes", "nowhere.csv"], ["There is no file nowhere.csv"]),
         (["embed"], ["--output"]),
         (["evaluate", "--visibility", "pape"], ["visibility=pape", "paper"]),
@@ -401,14 +401,14 @@ def test_an_id_that_could_be_two_nodes(tmp_path: Path, shop: Trained) -> None:
 def test_a_model_without_embeddings(tmp_path: Path) -> None:
     works("train", write_events(tmp_path / "d.csv"), "--model", "edgebank", "--out", "run")
     with unchanged(tmp_path):
-        fails("embed", "run", "--output", "v.csv", saying=["edgebank", "no embeddings"])
+        fails("embed", "run", "--output", "v.csv", saying=["edgebank", "no node embeddings"])
 
 
 @pytest.mark.parametrize(
     ("output", "saying"),
     [
-        ("answers.xlsx", ["'.xlsx'", ".csv, .tsv, .parquet or .json was expected"]),
-        ("answers", ["''", ".csv, .tsv, .parquet or .json was expected"]),
+        ("answers.xlsx", ["'.xlsx'", "must end in .csv, .tsv, .parquet or .json"]),
+        ("answers", ["''", "must end in .csv, .tsv, .parquet or .json"]),
         ("nowhere/answers.csv", ["nowhere/answers.csv cannot be written", "no folder nowhere"]),
         ("folder.csv", ["folder.csv cannot be written", "is a folder"]),
     ],

@@ -42,4 +42,4 @@ def test_what_would_be_ignored_or_could_not_be_written_is_refused_first(tmp_path
     assert "measuring" not in fails("bench", "step", "--trace", missing, saying="there is no folder").err
     rule = ["bench", "index", "--model", "edgebank", "--trace", tmp_path / "trace.json", *SMALL]
     assert "measuring" not in fails(*rule, saying="nothing to train").err
-    fails("bench", "step", "--json", tmp_path, saying="it is a folder; a file was expected")
+    fails("bench", "step", "--json", tmp_path, saying="it is a folder, not a file")

@@ -93,7 +93,7 @@ def edit(path: Path, old: str, new: str) -> None:
         ("hidden = 4", "hidden = 6", ["model.safetensors", "do not fit"]),
         ('fingerprint = "', 'fingerprint = "0', ["its events are not those it was trained on"]),
         ('ids = "', 'ids = "0', ["its events are not those it was trained on"]),
-        ('model = "cordgt"', 'model = "nope"', ["no model 'nope'"]),
+        ('model = "cordgt"', 'model = "nope"', ["unknown model 'nope'"]),
         ("seed = 0", 'seed = "x"', ["seed=x"]),
     ],
 )

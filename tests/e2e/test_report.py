@@ -61,8 +61,8 @@ def test_a_folder_of_seeds(tmp_path: Path) -> None:
 
 def test_mistakes(trained: Trained, tmp_path: Path) -> None:
     fails("report", "nowhere", saying="nowhere does not exist")
-    fails("report", trained.run, "--events", "some", saying="it is a number from 1 up, or all")
-    fails("report", trained.run, "--events", "0", saying="it is a number from 1 up, or all")
+    fails("report", trained.run, "--events", "some", saying="a number from 1 up, or all")
+    fails("report", trained.run, "--events", "0", saying="a number from 1 up, or all")
     fails("report", trained.run, "--output", "report.pdf", saying=".html")
     fails("report", trained.run, "--output", "no/such/report.html", saying="no/such")
     fails("report", trained.run, trained.run, saying="is named twice")

@@ -210,7 +210,7 @@ def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
     write_rows(Path("one.csv"), rows, header=("u", "i", "ts", "label"))
     alike = ("train", "one.csv", "--task", "node", "--encoder", "encoder")
     fails(*alike, saying="one.csv has no labels to tell apart: every one is 1")
-    fails("recommend", "node", "--source", "1", saying="holds a classifier of nodes")
+    fails("recommend", "node", "--source", "1", saying="is a node classifier")
     works(*asked, "--encoder", "encoder", "--seed", 4)
     assert Path("runs/uci-cordgt-node-seed4/metrics.json").exists()
 

@@ -125,7 +125,7 @@ def test_the_papers_settings_for_a_known_dataset(tmp_path: Path, monkeypatch: py
     write_rows(tmp_path / "data/uci/ml_uci.csv", rows, header=("", "u", "i", "ts", "label", "idx"))
     monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "data"))
     said = works("train", "uci", *TINY)
-    assert "uci is known; the paper's settings for it: alpha=0.1 beta=1.0\n" in said.err
+    assert "the paper's settings for uci: alpha=0.1 beta=1.0\n" in said.err
     assert "not uci as published" in said.err
     config = tomllib.loads(Path("runs/uci-cordgt-seed0/config.toml").read_text())
     assert (config["settings"]["alpha"], config["settings"]["beta"]) == (0.1, 1.0)

@@ -329,7 +329,7 @@ class Runs:
             before = self.tensors[which][name]
             same &= tensors.keys() == before.keys() and isinstance(about, dict)
             same &= all(bool(tensors[k].equal(before[k])) for k in before if k in tensors)
-        folder.begun()
+        folder.read_config()
         if rng.random() < 0.3:
             EventStream.load(self.work)
         run = Run.load(self.work, "cpu")
@@ -338,7 +338,7 @@ class Runs:
             same &= all(_same(getattr(a, k), getattr(b, k)) for k in ("src", "dst", "t", "label", "edge_x", "node_x"))
             same &= a.ids.names.equals(b.ids.names) and a.notes == b.notes and a.time == b.time
         if rng.random() < 0.01:
-            run._network(run.weights, run.stream)
+            run._network(run.weights)
         binary = [k for k in changed if k.endswith((".parquet", ".safetensors"))]
         if same:
             return "read, as it was"

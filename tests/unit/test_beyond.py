@@ -22,7 +22,7 @@ from cordgt.experiments.ranking import TRAINED, ranking_cells, ranking_report
 from cordgt.experiments.tables import Asked
 from cordgt.experiments.work import work
 from cordgt.tasks.floors import BASELINES
-from cordgt.tasks.link import MEASURED_BY
+from cordgt.tasks.link import EVALUATION_SETTINGS
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.watching import Silent
 
@@ -135,7 +135,7 @@ def test_harder_questions_are_those_of_evaluate(tmp_path: Path, on_few: EventStr
 
 
 def test_nothing_that_is_laid_out_can_be_asked_otherwise() -> None:
-    assert set(MEASURED_BY) < set(vars(Protocol())) - {"pool", "split", "mask_seed", "mask_nodes"}
+    assert set(EVALUATION_SETTINGS) < set(vars(Protocol())) - {"pool", "split", "mask_seed", "mask_nodes"}
 
 
 class Interrupts(Silent):

@@ -218,12 +218,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_nodes_without_a_vector_are_answered_as_such(run: Run) -> None:
-    split = run.measured()[1].split
+    split = run.evaluation_task()[1].split
     names = run.stream.ids.names.to_pylist()
     unseen = [names[i] for i in np.flatnonzero(split.new_node)]
     assert len(unseen) >= 3
     source, known = names[run.stream.src[0]], names[run.stream.dst[0]]
-    scores, notes = run.oracle.score([unseen[0], source, "nobody"], [known, known, known])
+    scores, notes = run.predictor.score([unseen[0], source, "nobody"], [known, known, known])
     assert scores[0] == scores[2] == 0.5 and scores[1] != 0.5
     assert notes.tolist() == ["src: no embedding", "", "src: no embedding"]
     longer = run.with_events(EventStream.from_columns([77], [known], [10**4], time=TimeAxis("number")))
@@ -241,7 +241,7 @@ def test_inductive_metrics_are_not_defined(run: Run) -> None:
 
 
 def test_audit(run: Run) -> None:
-    checks = audit_model(*run.measured(), queries=30)
+    checks = audit_model(*run.evaluation_task(), queries=30)
     assert not failed(checks)
     assert {check.check: check.result for check in checks}["new like known"] == DESIGN
 

@@ -26,7 +26,7 @@ from cordgt.models.parts import TimeEncoding
 from cordgt.models.tcl import Tcl
 from cordgt.past.history import History, Queries
 from cordgt.past.index import TemporalIndex
-from cordgt.predict import NEWCOMER, UNHEARD, Oracle
+from cordgt.predict import NEWCOMER, UNHEARD, Predictor
 from cordgt.run import RunFolder
 from cordgt.settings import make
 from cordgt.tasks.link import LinkTask, history_of, score_queries
@@ -315,30 +315,30 @@ def test_blocks_are_the_models_own() -> None:
     assert score_queries(other, past, asked) != score_queries(model, past, asked)
 
 
-def oracle(kind: str, n_events: int, **changes: Any) -> Oracle:
+def predictor(kind: str, n_events: int, **changes: Any) -> Predictor:
     """An untrained model over the first of the ten events, its nodes taken for known ones."""
     columns = [column[:n_events] for column in TEN.values()]
     stream = EventStream.from_columns(*columns, time=TimeAxis("number"))
     past = history_of(stream, seed=0, device=CPU)
-    return Oracle(network(kind, **changes), stream, past, np.ones(stream.n_nodes, dtype=bool))
+    return Predictor(network(kind, **changes), stream, past, np.ones(stream.n_nodes, dtype=bool))
 
 
 @every_kind
 def test_what_no_whole_block_has_told_is_marked(kind: str) -> None:
     """JODIE and DyRep answer of such a node as of one that nobody knows. TGN sees its neighbours, and does not."""
     blind = kind != "tgn"
-    asked = oracle(kind, 2)  # 0-1 and 2-1, blocks of three
+    asked = predictor(kind, 2)  # 0-1 and 2-1, blocks of three
     (known, unknown), notes = asked.score([0, 77], [1, 78])
     assert (known == unknown) == blind
     assert notes.tolist() == [
         f"src: {UNHEARD}; dst: {UNHEARD}" if blind else "",
         f"src: {NEWCOMER}; dst: {NEWCOMER}",
     ]
-    assert oracle(kind, 2, block=2).score([0], [1])[1].tolist() == [""]
+    assert predictor(kind, 2, block=2).score([0], [1])[1].tolist() == [""]
     # 4 comes in event 5, which is taken up with the second block
-    assert oracle(kind, 6).notes(np.arange(5), np.full(5, 6)).tolist() == [""] * 5
-    assert oracle(kind, 6).notes(np.arange(5), np.full(5, 5)).tolist() == [*[""] * 4, NEWCOMER]
-    few = oracle(kind, 6, block=4)
+    assert predictor(kind, 6).notes(np.arange(5), np.full(5, 6)).tolist() == [""] * 5
+    assert predictor(kind, 6).notes(np.arange(5), np.full(5, 5)).tolist() == [*[""] * 4, NEWCOMER]
+    few = predictor(kind, 6, block=4)
     assert few.notes(np.arange(5), np.full(5, 6)).tolist() == [*[""] * 4, UNHEARD if blind else ""]
 
 
@@ -507,7 +507,7 @@ def test_checkpoint_without_its_memory(tmp_path: Path) -> None:
 def test_answers_are_those_of_the_evaluation(kind: str, tmp_path: Path) -> None:
     """The same pairs at the same times, asked one by one and out of order; later events join the history."""
     run = fit(kind, tmp_path / "run", epochs=1)
-    model, task = run.measured()
+    model, task = run.evaluation_task()
     positions, asked = task.evaluation_queries("test", "transductive")
     expected = 1 / (1 + np.exp(-score_queries(model, task.whole, asked)[:, 0]))
     stream, names = run.stream, run.stream.ids.names.to_pylist()

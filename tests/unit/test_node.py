@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_every_part_has_its_own_events(run: Run) -> None:
-    _, link = run.measured()
+    _, link = run.evaluation_task()
     task = NodeTask.prepare(link, link.stream.label)
     parts = [task.positions(part) for part in ("train", "validation", "test")]
     assert np.array_equal(np.concatenate(parts), np.arange(400))
@@ -52,7 +52,7 @@ def test_every_part_has_its_own_events(run: Run) -> None:
 
 
 def test_an_embedding_does_not_see_its_own_event_nor_later_ones(run: Run) -> None:
-    model, link = run.measured()
+    model, link = run.evaluation_task()
     task = NodeTask.prepare(link, link.stream.label)
     before = embeddings(model, task, "test")
     at = int(task.positions("test")[10])
@@ -68,7 +68,7 @@ def test_an_embedding_does_not_see_its_own_event_nor_later_ones(run: Run) -> Non
 
 
 def test_the_batch_size_changes_nothing(run: Run) -> None:
-    model, link = run.measured()
+    model, link = run.evaluation_task()
     task = NodeTask.prepare(link, link.stream.label)
     one, other = (embeddings(model, task, "test", at_once=k) for k in (7, 1000))
     assert torch.allclose(one, other, atol=1e-6)
@@ -88,11 +88,11 @@ def test_the_batch_size_changes_nothing(run: Run) -> None:
 )
 def test_labels_that_cannot_be_learnt(run: Run, label: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        NodeTask.prepare(run.measured()[1], label)
+        NodeTask.prepare(run.evaluation_task()[1], label)
 
 
 def test_missing_labels_are_not_asked(run: Run) -> None:
-    _, link = run.measured()
+    _, link = run.evaluation_task()
     label = np.where(np.arange(400) % 2, labelled().label, np.nan)
     task = NodeTask.prepare(link, label)
     assert (task.positions("test") % 2 == 1).all()
@@ -141,7 +141,7 @@ def test_the_encoder_stays_as_it_is_and_the_classifier_comes_again(run: Run, tmp
     assert {p.name for p in (tmp_path / "a").iterdir()} == {"config.toml", "classifier.safetensors", "metrics.json"}
     with pytest.raises(RunError, match="not empty"):
         classify_in(run, run.stream.label, settings, tmp_path / "a")
-    with pytest.raises(RunError, match="holds a classifier of nodes"):
+    with pytest.raises(RunError, match="is a node classifier"):
         Run.load(tmp_path / "a")
 
 
@@ -150,7 +150,7 @@ def test_a_folder_with_any_name_is_known_again(run: Run, tmp_path: Path) -> None
     folder = shutil.copytree(run.path, tmp_path / "a run 😀\x7f")
     assert run.stream.label is not None
     classify_in(Run.load(folder, "cpu"), run.stream.label, ClassifierSettings(epochs=1), tmp_path / "classifier")
-    with pytest.raises(RunError, match=f"asked of its encoder, {re.escape(str(folder))}"):
+    with pytest.raises(RunError, match=f"use its encoder: {re.escape(str(folder))}"):
         Run.load(tmp_path / "classifier")
 
 

@@ -75,7 +75,7 @@ def test_scores_are_those_of_the_evaluation(which: str, setting: str, request: p
     task = LinkTask.prepare(run.stream, run.settings.protocol, seed=run.settings.seed, device=torch.device("cpu"))
     positions, queries = task.evaluation_queries("test", setting)
     assert len(positions) > 3
-    logits = score_queries(run.oracle.model, task.whole, queries)
+    logits = score_queries(run.predictor.model, task.whole, queries)
     src, t = ids(run.stream, queries.src), run.stream.t[positions]
     asked = np.stack([run.score(src, ids(run.stream, queries.dst[:, i]), at=t) for i in (0, 1)], axis=1)
     np.testing.assert_allclose(asked, 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
@@ -137,7 +137,7 @@ def test_time_may_be_written_in_any_way(run: Run) -> None:
     for written in ("100", 100.0, np.int64(100), " 100 "):
         assert run.score("n1", "n5", at=written) == expected
     # between two whole numbers: after all events of the first
-    assert run.oracle.moments(np.array([100.5]), 1)[1].item() == run.stream.cut_at(101)
+    assert run.predictor.moments(np.array([100.5]), 1)[1].item() == run.stream.cut_at(101)
 
 
 def test_dates(tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ def test_bad_times(run: Run, at: Any) -> None:
 
 
 def test_time_before_the_history_is_refused(run: Run) -> None:
-    with pytest.raises(DataError, match=r"The time 49 lies before the history, which begins at 50\."):
+    with pytest.raises(DataError, match=r"The time 49 is before the history, which begins at 50\."):
         run.score("n1", "n5", at=49)
-    with pytest.raises(DataError, match=r"The time 3 \(row 2 of the questions\) lies before"):
+    with pytest.raises(DataError, match=r"The time 3 \(row 2 of the queries\) is before"):
         run.score(["n1", "n2"], ["n5", "n6"], at=[99, 3])
     with pytest.raises(DataError, match="before the history"):
         run.recommend("n1", at=49)
@@ -183,7 +183,7 @@ def test_first_moment_of_the_history_sees_nothing(run: Run) -> None:
 
 
 def test_newcomers_are_answered_and_marked(run: Run) -> None:
-    scores, notes = run.oracle.score(["n1", "nobody", "nobody", "other"], ["new", "n5", "nobody", "new"])
+    scores, notes = run.predictor.score(["n1", "nobody", "nobody", "other"], ["new", "n5", "nobody", "new"])
     assert np.isfinite(scores).all() and ((scores > 0) & (scores < 1)).all()
     assert notes.tolist() == [
         f"dst: {NEWCOMER}",
@@ -201,14 +201,14 @@ def test_nodes_are_marked_by_what_is_known_of_them(run: Run) -> None:
     assert len(new) > 1
     old = np.flatnonzero(~task.split.new_node)
     end = np.full(stream.n_nodes, stream.n_events)
-    notes = run.oracle.notes(np.arange(stream.n_nodes), end)
+    notes = run.predictor.notes(np.arange(stream.n_nodes), end)
     assert set(notes[new]) == {UNTRAINED} and set(notes[old]) == {KNOWN}
-    assert set(run.oracle.notes(np.arange(stream.n_nodes), np.zeros_like(end))) == {NEWCOMER}
+    assert set(run.predictor.notes(np.arange(stream.n_nodes), np.zeros_like(end))) == {NEWCOMER}
     late = ids(stream, stream.src[[155]])[0]
     assert late == "late15"
     first = int(stream.t[150])
-    assert run.oracle.score([late], ["n5"], np.array([first]))[1][0] == f"src: {NEWCOMER}"
-    assert run.oracle.score([late], ["n5"], np.array([first + 1]))[1][0] == f"src: {UNTRAINED}"
+    assert run.predictor.score([late], ["n5"], np.array([first]))[1][0] == f"src: {NEWCOMER}"
+    assert run.predictor.score([late], ["n5"], np.array([first + 1]))[1][0] == f"src: {UNTRAINED}"
 
 
 @pytest.mark.parametrize("which", ["run", "sides"])
@@ -235,7 +235,7 @@ def test_same_number_on_either_side_is_another_node(sides: Run) -> None:
     stream = sides.stream
     user, item = stream.ids.find([3], "src")[0], stream.ids.find([3], "dst")[0]
     assert user != item
-    found = sides.oracle.recommend(3, top=99)[0]
+    found = sides.predictor.recommend(3, top=99)[0]
     assert 3 in [r.node for r in found]  # item 3 is not user 3
     assert {r.node for r in found} == set(ids(stream, np.unique(stream.dst)))
 
@@ -293,8 +293,8 @@ def test_recommended_nodes_are_marked(run: Run) -> None:
     grown = run.with_events(later)
     notes = {r.node: r.note for r in grown.recommend("n1", top=99)}
     assert notes["brand new"] == UNTRAINED and notes["n5"] == KNOWN
-    assert grown.oracle.recommend("nobody")[1] == NEWCOMER
-    assert grown.oracle.recommend("n1")[1] == KNOWN
+    assert grown.predictor.recommend("nobody")[1] == NEWCOMER
+    assert grown.predictor.recommend("n1")[1] == KNOWN
 
 
 # --- newer data ---
@@ -385,7 +385,7 @@ def test_embeddings_of_newcomers_are_alike(run: Run) -> None:
 
 def test_embeddings_in_chunks(run: Run) -> None:
     nodes = np.arange(run.stream.n_nodes)
-    np.testing.assert_allclose(run.oracle.embed(nodes, at_once=3), run.oracle.embed(nodes), atol=1e-5)
+    np.testing.assert_allclose(run.predictor.embed(nodes, at_once=3), run.predictor.embed(nodes), atol=1e-5)
 
 
 def test_embeddings_do_not_know_the_future(run: Run) -> None:
@@ -393,7 +393,7 @@ def test_embeddings_do_not_know_the_future(run: Run) -> None:
     cut = run.stream.cut_at(110)
     past = EventStream.from_columns(src[:cut], dst[:cut], t[:cut], edge_x[:cut], time=NUMBERS)
     history = history_of(past, seed=run.settings.seed, device=torch.device("cpu"))
-    then = replace(run.oracle, stream=past, history=history)
+    then = replace(run.predictor, stream=past, history=history)
     names = ["n1", "n2", "nobody"]
     assert (then.embed(then.nodes(names, "src"), at=110) == run.embed(names, at=110)).all()
 
@@ -405,15 +405,15 @@ def test_embeddings_of_either_side(sides: Run) -> None:
     for side in ("src", "dst"):
         found = sides.embed([3, 5], sides=[side, side])
         np.testing.assert_allclose(found, every[stream.ids.find([3, 5], side)], atol=1e-5)
-    with pytest.raises(DataError, match="say which is meant"):
+    with pytest.raises(DataError, match="to say which is meant"):
         sides.embed([3])
-    with pytest.raises(DataError, match="src or dst was expected"):
+    with pytest.raises(DataError, match="must be src or dst"):
         sides.embed([3], sides=["both"])
 
 
 def test_rule_without_embeddings(tmp_path: Path) -> None:
     made = train(shared(), "edgebank", out=tmp_path / "run", device="cpu")
-    with pytest.raises(DataError, match="no embeddings"):
+    with pytest.raises(DataError, match="no node embeddings"):
         made.embed(["n1"])
     met = {r.node for r in made.recommend("n1", top=99) if r.met}
     assert all((r.score > 0.5) == (r.node in met) for r in made.recommend("n1", top=99))
@@ -422,9 +422,9 @@ def test_rule_without_embeddings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [["3", "5"], None, True, 1.5, float("nan"), np.array([3, 5])])
 def test_what_is_no_id_is_no_newcomer(run: Run, wrong: Any) -> None:
     """A list where one id is asked for, or a hole in a column, would otherwise be answered as somebody unknown."""
-    with pytest.raises(SettingError, match="is not the id of a node"):
+    with pytest.raises(SettingError, match="is not a node id"):
         run.recommend(wrong)
-    with pytest.raises(SettingError, match="is not the id of a node"):
+    with pytest.raises(SettingError, match="is not a node id"):
         run.score([wrong], ["5"])
 
 

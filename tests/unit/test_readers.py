@@ -19,7 +19,9 @@ import torch
 
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.reading import readers
+from cordgt.reading import opening, readers
+from cordgt.reading.columns import columns_in_header, has_columns
+from cordgt.reading.opening import load_file
 from cordgt.reading.readers import read_events, read_ids, read_pairs
 
 ROWS = [("7", "x", "1.5"), ("x", "7", "2"), ("é", "x", "2"), ("7", "7", "9")]
@@ -209,6 +211,25 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     writer.start()
     assert raw(read_events(pipe)) == EXPECTED
     writer.join()
+
+
+def test_a_loaded_file_is_opened_again_without_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = load_file(write(tmp_path / "e.csv.gz", gzip.compress(TEXTS["csv"].encode())))
+    file.path.unlink()
+    assert load_file(file) is file
+    assert has_columns(file, {"src": "src"}) and not has_columns(file, {"src": "who"})
+    assert columns_in_header(file, {"src": "SRC", "dst": "whom"}) == {"src": "SRC"}
+    assert raw(read_events(file)) == EXPECTED
+    assert read_events(file).name == "e"
+    assert read_ids(file, "dst").to_pylist() == [row[1] for row in ROWS]
+    monkeypatch.setattr(opening, "HEAD_BYTES", 30)
+    assert file.head().data == b"src,dst,time\n7,x,1.5\nx,7,2\n"
+    assert raw(read_events(file)) == EXPECTED
+
+
+def test_what_is_no_file_is_not_loaded(tmp_path: Path) -> None:
+    for source in (tmp_path, tmp_path / "none.csv", "a\0b", pa.table({"a": [1]})):
+        assert load_file(source) is source
 
 
 def test_a_column_whose_name_is_a_number(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from cordgt.report.asked import (
 )
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, nice_ticks, reach
 from cordgt.report.drivers import drivers, heats
-from cordgt.report.look import Look
+from cordgt.report.look import ReportData
 from cordgt.report.one import report
 from cordgt.report.page import Html, page, table, text, user_id
 from cordgt.report.several import comparison, differences
@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def asked(run: Run) -> Asked:
-    return ask(*run.measured())
+    return ask(*run.evaluation_task())
 
 
 class Sound(HTMLParser):
@@ -146,7 +146,7 @@ def test_a_gap_and_a_level_out_of_sight() -> None:
 
 
 def test_the_same_scores_as_in_the_evaluation(run: Run, asked: Asked) -> None:
-    model, task = run.measured()
+    model, task = run.evaluation_task()
     positive, negative, _ = split_scores(model, task, "test", "transductive")
     assert np.array_equal(asked.positive, positive) and np.array_equal(asked.negative, negative)
     assert asked.total == len(asked) == len(task.split.test) and not asked.is_sample
@@ -154,14 +154,14 @@ def test_the_same_scores_as_in_the_evaluation(run: Run, asked: Asked) -> None:
 
 @pytest.mark.parametrize("negatives", ["historical", "inductive-pairs"])
 def test_harder_negatives(run: Run, negatives: str) -> None:
-    model, task = run.measured(negatives=negatives)
+    model, task = run.evaluation_task(negatives=negatives)
     positive, negative, _ = split_scores(model, task, "test", "transductive")
     found = ask(model, task)
     assert np.allclose(found.positive, positive) and np.allclose(found.negative, negative)
 
 
 def test_no_more_events_than_asked_for(run: Run, asked: Asked) -> None:
-    model, task = run.measured()
+    model, task = run.evaluation_task()
     few = ask(model, task, at_most=7)
     assert len(few) == 7 and few.is_sample and few.total == asked.total
     rows = np.searchsorted(asked.position, few.position)
@@ -172,7 +172,7 @@ def test_no_more_events_than_asked_for(run: Run, asked: Asked) -> None:
 def test_what_was_known_of_them(run: Run, asked: Asked) -> None:
     """Counted again, event by event."""
     s = run.stream
-    new = run.measured()[1].split.new_node
+    new = run.evaluation_task()[1].split.new_node
     for row, p in enumerate(asked.position):
         before = np.flatnonzero(s.t < s.t[p])
         pairs = [{s.src[k], s.dst[k]} for k in before]
@@ -249,7 +249,7 @@ def test_a_model_that_ranks_is_shown_by_leads(tmp_path: Path, model: str, settin
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 def test_influences(run: Run, asked: Asked, head: str) -> None:
     """With the linear head they are the shares; with the other, what a small change of a slot's weight does."""
-    task = run.measured()[1]
+    task = run.evaluation_task()[1]
     torch.manual_seed(0)
     settings = {k: v for k, v in TINY.items() if k != "epochs"}
     model = Cordgt(CordgtSettings(**settings, head=head), edge_dim=0, node_dim=0).eval()
@@ -270,7 +270,7 @@ def test_influences(run: Run, asked: Asked, head: str) -> None:
 
 
 def test_drivers_are_what_the_score_loses_without_them(run: Run, asked: Asked) -> None:
-    model, task = run.measured()
+    model, task = run.evaluation_task()
     queries = asked.true.take(np.arange(4))
     node = model.reader.sample(task.whole, queries.ends, queries.cut).node
     for row, found in enumerate(drivers(model, task, queries)):
@@ -290,7 +290,7 @@ def test_drivers_are_what_the_score_loses_without_them(run: Run, asked: Asked) -
 
 
 def test_heat_counts_every_slot(run: Run, asked: Asked) -> None:
-    model, task = run.measured()
+    model, task = run.evaluation_task()
     queries = asked.true.take(np.arange(10))
     slots = int(model.reader.pairs(task.whole, queries).valid.sum())
     td, sd = heats(model, task, queries)
@@ -300,7 +300,7 @@ def test_heat_counts_every_slot(run: Run, asked: Asked) -> None:
 
 
 def test_heat_by_given_edges(run: Run, asked: Asked) -> None:
-    model, task = run.measured()
+    model, task = run.evaluation_task()
     whole, _ = heats(model, task, asked.true, edges=[0.0, 1e9])
     assert whole.names == ["0–1e+09", "never met"]
     found, _ = heats(model, task, asked.true)
@@ -310,7 +310,7 @@ def test_heat_by_given_edges(run: Run, asked: Asked) -> None:
 
 
 def test_other_models_are_not_explained(run: Run, asked: Asked) -> None:
-    task = run.measured()[1]
+    task = run.evaluation_task()[1]
     other = MODELS["edgebank"].network(MODELS["edgebank"].settings(), edge_dim=0, node_dim=0)
     assert drivers(other, task, asked.true.take(np.arange(2))) == [[], []]
     assert heats(other, task, asked.true) == []
@@ -343,14 +343,14 @@ def test_every_kind_of_model_gets_a_report(tmp_path: Path, model: str) -> None:
 
 
 def test_settings_that_are_not_as_by_default_are_bold(run: Run) -> None:
-    page = report(run.look())
+    page = report(run.report_data())
     assert "<dt>hidden</dt><dd><strong>8</strong></dd>" in page  # of the model
     assert "<dt>epochs</dt><dd><strong>2</strong></dd>" in page  # of the training
     assert "<dt>lr</dt><dd>0.001</dd>" in page  # as by default
 
 
 def test_what_is_not_as_published_is_a_caution(run: Run) -> None:
-    look = run.look()
+    look = run.report_data()
 
     def lead(*notes: str) -> str:
         told = replace(look.task.stream, name="uci", notes=notes)
@@ -367,9 +367,9 @@ def test_dates_and_a_sample_are_said(tmp_path: Path) -> None:
     days = EventStream.from_columns(s.src, s.dst, (s.t + 20_000) * 86_400_000_000, time=TimeAxis("date"), name="days")
     found = train(days, "edgebank", out=tmp_path / "run", device="cpu", report=False)
     assert not (tmp_path / "run" / "report.html").exists()
-    words = check(report(found.look(at_most=20))).words
+    words = check(report(found.report_data(at_most=20))).words
     assert "20 of the 60 test events" in words and re.search(r"20\d\d-\d\d-\d\d", words)
-    assert "evenly spread" not in check(report(found.look(at_most=None))).words
+    assert "evenly spread" not in check(report(found.report_data(at_most=None))).words
 
 
 def test_a_missing_report_comes_with_a_resume(tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_a_missing_report_comes_with_a_resume(tmp_path: Path) -> None:
 
 
 def test_the_same_report_twice(run: Run) -> None:
-    assert report(run.look()) == (run.path / "report.html").read_text(encoding="utf-8")
+    assert report(run.report_data()) == (run.path / "report.html").read_text(encoding="utf-8")
 
 
 # --- several runs ---
@@ -389,7 +389,7 @@ def test_the_same_report_twice(run: Run) -> None:
 
 def test_runs_side_by_side(run: Run, tmp_path: Path) -> None:
     other = train(stream_of(), "popularity", out=tmp_path / "b", device="cpu", report=False)
-    looks = {"first": run.look(), EVIL: other.look()}
+    looks = {"first": run.report_data(), EVIL: other.report_data()}
     words = check(comparison(looks)).words
     for said in (
         "2 runs on some",
@@ -405,7 +405,7 @@ def test_runs_side_by_side(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_baseline_above_every_run_is_said_first(run: Run) -> None:
-    def looks(ap: float) -> dict[str, Look]:
+    def looks(ap: float) -> dict[str, ReportData]:
         metrics = RunMetrics.from_json(run.metrics.to_json())
         metrics["baselines"]["seen before"]["test"]["transductive"]["ap"] = ap
         return dict.fromkeys(("a", "b"), replace(run.look(), metrics=metrics))
@@ -441,7 +441,7 @@ def test_words_at_a_mark_stand_where_the_line_does_not(y: list[float], high: boo
 
 def test_seeds_have_a_mean(run: Run, tmp_path: Path) -> None:
     other = train(stream_of(), seed=1, out=tmp_path / "b", device="cpu", report=False, **(TINY | {"epochs": 2}))
-    words = check(comparison({"a": run.look(), "b": other.look()})).words
+    words = check(comparison({"a": run.report_data(), "b": other.report_data()})).words
     values = [100 * r.metrics["test"]["transductive"]["ap"] for r in (run, other)]
     assert f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" in words
 

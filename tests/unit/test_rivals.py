@@ -343,9 +343,9 @@ def test_trained_asked_and_audited(kind: str, tmp_path: Path) -> None:
     ids = stream.ids.names.to_pylist()
     assert np.array_equal(again.score(ids[0], ids[1]), run.score(ids[0], ids[1]))
     assert len(again.recommend(ids[0], top=3)) == 3
-    assert not again.oracle.model.has_embeddings or np.isfinite(again.embed()).all()
+    assert not again.predictor.model.has_embeddings or np.isfinite(again.embed()).all()
     task = LinkTask.prepare(stream, Protocol(), seed=0, device=CPU)
-    failed = [check.check for check in audit_model(again.oracle.model, task, queries=20) if check.result == FAIL]
+    failed = [check.check for check in audit_model(again.predictor.model, task, queries=20) if check.result == FAIL]
     assert failed == []
 
 

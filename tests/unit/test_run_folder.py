@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,16 +62,46 @@ def test_configuration_comes_back(folder: RunFolder) -> None:
     stream = some_stream(features=True)
     folder.create(settings, stream)
     assert folder.holds_run and not folder.finished
-    found, data = folder.read_config()
-    assert found == settings
+    config = folder.read_config()
+    data = config.data
+    assert config.settings == settings
+    assert (config.run, config.columns) == ({"init": False, "refit": False}, {})
     assert (data["name"], data["events"], data["nodes"]) == ("some", 60, stream.n_nodes)
     assert data["fingerprint"] == fingerprint(stream) == fingerprint(EventStream.load(folder.path))
+
+
+def test_a_run_is_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        method = getattr(RunFolder, name)
+
+        def call(self: RunFolder, *args: Any) -> Any:
+            reads[" ".join([name, *map(str, args)])] += 1
+            return method(self, *args)
+
+        monkeypatch.setattr(RunFolder, name, call)
+
+    for name in ("_parse_config", "streams", "read_tensors", "read_metrics"):
+        counted(name)
+    loaded = Run.load(run, "cpu")
+    later = EventStream.from_columns([0], [1], [50], time=TimeAxis("number"))
+    for _ in range(2):
+        loaded.evaluate()
+        loaded.score(0, 1)
+        loaded.with_events(later).score(0, 1)
+    loaded.report()
+    once = {"_parse_config", f"streams {fingerprint(loaded.stream)}", "read_metrics", "read_tensors model.safetensors"}
+    assert reads == dict.fromkeys(once, 1)
+    reads.clear()
+    train(some_stream(), out=run, device="cpu", resume=True, **TINY)
+    assert reads["_parse_config"] == 1
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'quo"te', "back\\slash", "line\nbreak", "\x7f", "naïve", "😀"])
 def test_any_name_of_data_comes_back(folder: RunFolder, name: str) -> None:
     folder.create(Settings(), some_stream(name))
-    assert folder.read_config()[1]["name"] == name
+    assert folder.read_config().data["name"] == name
     assert EventStream.load(folder.path).name == name
 
 

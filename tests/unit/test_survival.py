@@ -280,7 +280,7 @@ def test_any_altered_byte_is_noticed(halted: RunFolder) -> None:
 def test_a_damaged_checkpoint_and_the_one_before_it(halted: RunFolder, whole: dict[str, Any], damage: Any) -> None:
     path = halted.path / "state.safetensors"
     path.write_bytes(damage(path.read_bytes()))
-    said = r"state\.safetensors is damaged.* Delete it: --resume then goes on from state\.previous\.safetensors"
+    said = r"state\.safetensors is damaged.* Delete it: --resume then continues from state\.previous\.safetensors"
     with pytest.raises(RunError, match=said):
         fit(halted.path, resume=True, checkpoint_minutes=0)
     path.unlink()
@@ -298,7 +298,7 @@ def test_altered_weights_do_not_answer(tmp_path: Path) -> None:
     run = fit(tmp_path / "run", epochs=1, refit=False).path
     path = run / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\0")
-    with pytest.raises(RunError, match=r"model\.safetensors is damaged: its contents are not those of its checksum"):
+    with pytest.raises(RunError, match=r"model\.safetensors is damaged: its checksum is wrong"):
         Run.load(run, "cpu").score(0, 10)
 
 

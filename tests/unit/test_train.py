@@ -628,8 +628,8 @@ def test_refit_may_be_asked_for_afterwards(tmp_path: Path, whole: Run) -> None:
 def test_refit_answers(whole: Run) -> None:
     """Questions go to the refitted weights, and nobody is new to them; figures stay those of the split."""
     loaded = Run.load(whole.path, "cpu")
-    assert_same_weights(dict(loaded.oracle.model.state_dict()), weights(whole.path, "refit.safetensors"))
-    assert loaded.oracle.trained.all()
+    assert_same_weights(dict(loaded.predictor.model.state_dict()), weights(whole.path, "refit.safetensors"))
+    assert loaded.predictor.trained.all()
     assert loaded.evaluate()["test"] == whole.metrics["test"]
 
 

@@ -1,4 +1,4 @@
-"""Answers as tables: asked of a run, then written to a file, printed for a person, or given as JSON."""
+"""Answers of a run as tables, and writing them: to a file, to the terminal, or as JSON."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ from cordgt.files import write_atomically, write_text
 if TYPE_CHECKING:
     from cordgt.api import Run
 
-SHOWN_ROWS = 20  # of a long answer on a terminal
+MAX_ROWS_SHOWN = 20  # on a terminal
 ENDINGS = (".csv", ".tsv", ".parquet", ".json")
 
 
-# -------------------- asking
+# -------------------- query a run
 
 
 def scores(run: Run, src: Any, dst: Any, times: np.ndarray | None, progress: Callable[[int], None]) -> pa.Table:
-    """``src, dst, time, score, note``: a row a question, in its order."""
-    score, note = run.oracle.score(src, dst, times, progress)
-    when = np.full(len(score), run.stream.t[-1]) if times is None else times
+    """``src, dst, time, score, note``: one row per pair, in the order of the pairs."""
+    score, note = run.predictor.score(src, dst, times, progress)
+    t = np.full(len(score), run.stream.t[-1]) if times is None else times
     return pa.table(
-        {"src": src, "dst": dst, "time": run.stream.time.format(when), "score": score, "note": pa.array(note.tolist())}
+        {"src": src, "dst": dst, "time": run.stream.time.format(t), "score": score, "note": pa.array(note.tolist())}
     )
 
 
 def recommendations(
     run: Run, sources: list[Any], at: Any, top: int, new_only: bool, progress: Callable[[int], None]
 ) -> pa.Table:
-    """``src, rank, node, score, met, note, src_note``: the best partners of each source, best first."""
+    """``src, rank, node, score, met, note, src_note``: the destinations of each source, best first."""
     rows: list[tuple[Any, ...]] = []
-    unseen = []
+    messages = []
     for source in sources:
-        found, about = run.oracle.recommend(source, at, top, new_only=new_only)
-        if about:
-            unseen.append(f"{source}: {about}{_other_side(run, source)}")
+        found, src_note = run.predictor.recommend(source, at, top, new_only=new_only)
+        if src_note:
+            messages.append(f"{source}: {src_note}{_destination_hint(run, source)}")
         if not found:
-            unseen.append(f"{source}: no partner to recommend")
-        rows += [(source, i + 1, r.node, r.score, r.met, r.note, about) for i, r in enumerate(found)]
+            messages.append(f"{source}: no partner to recommend")
+        rows += [(source, i + 1, r.node, r.score, r.met, r.note, src_note) for i, r in enumerate(found)]
         progress(1)
-    _tell(unseen)
-    kind = run.stream.ids.names.type
+    _print_notes(messages)
+    id_type = run.stream.ids.names.type
     columns = {
-        "src": _kind_of(sources, kind),
+        "src": _column_type(sources, id_type),
         "rank": pa.int64(),
-        "node": kind,
+        "node": id_type,
         "score": pa.float64(),
         "met": pa.int64(),
         "note": pa.string(),
@@ -68,37 +68,37 @@ def recommendations(
     }
     cells = zip(*rows, strict=True) if rows else ((),) * len(columns)
     return pa.table(
-        {name: pa.array(_cast(cell, own), own) for (name, own), cell in zip(columns.items(), cells, strict=True)}
+        {name: pa.array(_cast(cell, kind), kind) for (name, kind), cell in zip(columns.items(), cells, strict=True)}
     )
 
 
 def embeddings(run: Run, nodes: Any, sides: Any, at: Any) -> pa.Table:
-    """``node, [side,] time, embedding, note``: a row a node. A newcomer has no side unless the question says it."""
+    """``node, [side,] time, embedding, note``: one row per node. An unknown node has the given side, or none."""
     stream = run.stream
     if nodes is None:
         found, names = np.arange(stream.n_nodes), stream.ids.names
     else:
-        found, names = run.oracle.nodes_of_either_side(nodes, sides), nodes
-    vectors = run.oracle.embed(found, at)
-    moment = stream.t[-1] if at is None else at
+        found, names = run.predictor.nodes_of_either_side(nodes, sides), nodes
+    vectors = run.predictor.embed(found, at)
+    t = stream.t[-1] if at is None else at
     cut = stream.n_events if at is None else stream.cut_at(at)
     columns = {"node": names}
     if stream.ids.side is not None:
         columns["side"] = (
             _sides(stream.ids.side, found) if sides is None else pa.array([str(k).strip().lower() for k in sides])
         )
-    columns["time"] = stream.time.format(np.full(len(found), moment))
+    columns["time"] = stream.time.format(np.full(len(found), t))
     columns["embedding"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    columns["note"] = pa.array(run.oracle.notes(found, np.full(len(found), cut)).tolist())
+    columns["note"] = pa.array(run.predictor.notes(found, np.full(len(found), cut)).tolist())
     return pa.table(columns)
 
 
-def _other_side(run: Run, source: Any) -> str:
-    """What to say of a source that is none, but the id of a destination."""
+def _destination_hint(run: Run, source: Any) -> str:
+    """A hint for an unknown source whose id is that of a destination; otherwise empty."""
     ids = run.stream.ids
     if ids.shared or ids.find([source], "src")[0] >= 0 or ids.find([source], "dst")[0] < 0:
         return ""
-    return " as a source; it is a destination, and partners are found for sources"
+    return " as a source; it is a destination, and only sources get recommendations"
 
 
 def _sides(side: np.ndarray, nodes: np.ndarray) -> pa.Array:
@@ -107,22 +107,22 @@ def _sides(side: np.ndarray, nodes: np.ndarray) -> pa.Array:
     return pa.array(np.where(is_dst, "dst", "src").tolist(), mask=~known)
 
 
-def _tell(texts: list[str]) -> None:
-    for text in texts[:SHOWN_ROWS]:
+def _print_notes(texts: list[str]) -> None:
+    for text in texts[:MAX_ROWS_SHOWN]:
         console.note(text)
-    if len(texts) > SHOWN_ROWS:
-        console.note(f"… and {len(texts) - SHOWN_ROWS:,} more like these")
+    if len(texts) > MAX_ROWS_SHOWN:
+        console.note(f"… and {len(texts) - MAX_ROWS_SHOWN:,} more like these")
 
 
-def _kind_of(sources: list[Any], kind: Any) -> Any:
-    """The type of the column of sources: that of the ids where all of them can be written so, text otherwise."""
-    return kind if is_text(kind) or all(_is_int64(source) for source in sources) else pa.string()
+def _column_type(ids: list[Any], id_type: Any) -> Any:
+    """``id_type`` if all of ``ids`` can have it, text otherwise."""
+    return id_type if is_text(id_type) or all(_is_int64(one) for one in ids) else pa.string()
 
 
-def written_ids(run: Run, given: list[str]) -> pa.Array:
-    """Ids from the command line, as the run's own are: numbers where they can be."""
-    kind = _kind_of(given, run.stream.ids.names.type)
-    return pa.array(_cast(given, kind), kind)
+def parse_ids(run: Run, texts: list[str]) -> pa.Array:
+    """Ids from the command line: integers if the run's ids and all of these are, text otherwise."""
+    kind = _column_type(texts, run.stream.ids.names.type)
+    return pa.array(_cast(texts, kind), kind)
 
 
 def _is_int64(value: Any) -> bool:
@@ -138,11 +138,14 @@ def _cast(values: Any, kind: Any) -> list[Any]:
     return [int(v) for v in values] if pa.types.is_integer(kind) else list(values)
 
 
-# -------------------- giving
+# -------------------- write an answer
 
 
 def write(table: pa.Table, output: Path | None, json_: str | None, shown: list[str] | None = None) -> None:
-    """An answer into ``output`` by its ending, as JSON where asked for, else as a table for people (CSV in a pipe)."""
+    """Write an answer to ``output``, in the format of its ending, and as JSON to ``json_``.
+
+    With neither, print it: a table of the columns ``shown`` on a terminal, CSV in a pipe.
+    """
     if output is not None:
         _write_file(table, output)
         rows = "row" if table.num_rows == 1 else "rows"
@@ -154,13 +157,13 @@ def write(table: pa.Table, output: Path | None, json_: str | None, shown: list[s
     if console.is_piped():
         _write_csv(table, sys.stdout.buffer, ",")
         return
-    console.out.print(_table(table.select(shown or table.column_names).slice(0, SHOWN_ROWS).to_pylist()))
-    if table.num_rows > SHOWN_ROWS:
-        console.note(f"… and {table.num_rows - SHOWN_ROWS:,} more rows; --output FILE writes them all")
+    console.out.print(_table(table.select(shown or table.column_names).slice(0, MAX_ROWS_SHOWN).to_pylist()))
+    if table.num_rows > MAX_ROWS_SHOWN:
+        console.note(f"… and {table.num_rows - MAX_ROWS_SHOWN:,} more rows; --output FILE writes them all")
 
 
 def show(rows: list[dict[str, Any]], json_: str | None) -> None:
-    """A short list, as a table or as JSON."""
+    """Print a short list as a table or as JSON."""
     if json_ is not None:
         write_json(rows, json_)
     if json_ != "-":
@@ -168,20 +171,20 @@ def show(rows: list[dict[str, Any]], json_: str | None) -> None:
 
 
 def show_facts(facts: dict[str, Any], json_: str | None) -> None:
-    """Names and values, a line each, or JSON."""
+    """Print names and values, one per line, or as JSON."""
     if json_ is not None:
         write_json(facts, json_)
     if json_ != "-":
         table = Table(show_header=False, box=None)
         for name, value in facts.items():
             lines = value if isinstance(value, list | tuple) else [value]
-            written = str if name in ("first_time", "last_time") else _count
-            table.add_row(name.replace("_", " "), Text("\n".join(written(v) for v in lines)))
+            to_text = str if name in ("first_time", "last_time") else _count
+            table.add_row(name.replace("_", " "), Text("\n".join(to_text(v) for v in lines)))
         console.out.print(table)
 
 
 def write_json(value: Any, where: str) -> None:
-    """Indented JSON, to standard output for ``-``, otherwise into a file, whole or not at all."""
+    """Write indented JSON to a file, atomically, or to standard output for ``-``."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
     if where == "-":
         sys.stdout.write(text)
@@ -190,14 +193,14 @@ def write_json(value: Any, where: str) -> None:
 
 
 def check_output(output: str | Path | None, endings: tuple[str, ...] = ENDINGS) -> None:
-    """DataError before the work is done where its answer could not be written."""
+    """DataError if ``output`` cannot be written. Call it before the work."""
     if output is None:
         return
     path = Path(output)
     if endings and path.suffix.lower() not in endings:
-        raise DataError(f"{path} ends in '{path.suffix}'; {', '.join(endings[:-1])} or {endings[-1]} was expected.")
+        raise DataError(f"{path} ends in '{path.suffix}'; it must end in {', '.join(endings[:-1])} or {endings[-1]}.")
     if path.is_dir():
-        raise DataError(f"{path} cannot be written: it is a folder; a file was expected.")
+        raise DataError(f"{path} cannot be written: it is a folder, not a file.")
     if not path.parent.is_dir():
         raise DataError(f"{path} cannot be written: there is no folder {path.parent}.")
     if not os.access(path.parent, os.W_OK):
@@ -205,7 +208,7 @@ def check_output(output: str | Path | None, endings: tuple[str, ...] = ENDINGS) 
 
 
 def check_json(json_: str | None) -> None:
-    """`check_output` for what ``--json`` names."""
+    """`check_output` for the file of ``--json``."""
     check_output(None if json_ == "-" else json_, endings=())
 
 
@@ -220,7 +223,7 @@ def _write_file(table: pa.Table, output: Path) -> None:
 
 
 def _write_csv(table: pa.Table, where: Any, delimiter: str) -> None:
-    """Quotes only where some value needs them: a separator, a quote, a line break, the mark of a comment."""
+    """Write CSV, quoted only if a value has a separator, quote, line break, outer space or leading comment mark."""
     special = f'^[#%]|^\\s|\\s$|["\\n\\r{delimiter}]'
     texts = [table[name] for name in table.column_names if is_text(table[name].type)]
     needed = any(pc.any(pc.match_substring_regex(column, special)).as_py() for column in texts)
@@ -229,7 +232,7 @@ def _write_csv(table: pa.Table, where: Any, delimiter: str) -> None:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """Lists of a fixed width as columns of their own, for formats that know only flat columns."""
+    """Fixed-size lists as one column per element, for formats without lists."""
     columns: dict[str, Any] = {}
     for name in table.column_names:
         column = table[name].combine_chunks()
@@ -241,19 +244,19 @@ def _flat(table: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def _table(rows: list[dict[str, Any]], written: Callable[[Any], str] | None = None) -> Table:
-    cell = {"time": str}
+def _table(rows: list[dict[str, Any]], to_text: Callable[[Any], str] | None = None) -> Table:
+    by_column = {"time": str}
     table = Table()
     for name in rows[0] if rows else ["nothing found"]:
         numeric = all(isinstance(r[name], int | float | None) for r in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell.get(name, written or _text)(v)) for name, v in row.items()))
+        table.add_row(*(Text(by_column.get(name, to_text or _text)(v)) for name, v in row.items()))
     return table
 
 
 def _text(value: Any) -> str:
-    """A cell; whole numbers may be ids or times, and stay as they are."""
+    """A cell. Whole numbers may be ids or times, so they get no separators."""
     if value is None:
         return "–"
     if isinstance(value, float):

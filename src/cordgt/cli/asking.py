@@ -1,4 +1,4 @@
-"""Commands that ask a trained model: predict, recommend, embed."""
+"""Commands that query a trained model: predict, recommend, embed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ from cordgt.cli.options import (
     Time,
     flag,
 )
-from cordgt.cli.parts import answering, columns_of_questions, given_columns, open_run
+from cordgt.cli.parts import answering, given_columns, open_run, query_columns
 from cordgt.errors import SettingError
 
 
 def predict(
     run: RunDir,
     pairs: Annotated[Path | None, typer.Option(metavar="FILE", help="The questions: src,dst[,time].")] = None,
-    source: Annotated[str | None, typer.Option(metavar="ID", help="Of a single pair, in place of --pairs.")] = None,
-    destination: Annotated[str | None, typer.Option(metavar="ID", help="Whom that source may meet.")] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="ID", help="Source of a single pair, instead of --pairs.")
+    ] = None,
+    destination: Annotated[str | None, typer.Option(metavar="ID", help="Destination of a single pair.")] = None,
     at: At = None,
     output: Output = None,
     events: Events = None,
@@ -47,35 +49,36 @@ def predict(
 ) -> None:
     """Score pairs: how likely each source meets each destination.
 
-    A score lies between 0 and 1 and compares with random partners; it is not how often they will meet.
-    Column options are for the pairs, and for the events where both are given and have these columns.
+    A score lies between 0 and 1 and compares with random partners. It is not the frequency of events.
+    Column options apply to --pairs, and to --events if that file has these columns.
     """
     import numpy as np
 
     from cordgt.cli import answers
+    from cordgt.reading.opening import load_file
     from cordgt.reading.readers import read_pairs
 
     single = source is not None and destination is not None
     if single == (pairs is not None) or (source is None) != (destination is None):
         raise SettingError("Give either --pairs FILE, or --source ID and --destination ID.")
     if pairs is None and events is None and given_columns(src, dst, time, label, features, None, node_features):
-        raise SettingError("--src, --dst and --time name columns of a file, and no file was given.")
+        raise SettingError("--src, --dst and --time name columns of a file, but no file was given.")
     answers.check_output(output)
     answers.check_json(json_)
-    asked = given_columns(src, dst, time, label, features, None, node_features)
-    loaded = open_run(run, device, events, asked)
+    loaded = open_run(run, device, events, given_columns(src, dst, time, label, features, None, node_features))
     if pairs is None:
-        sources, destinations = (answers.written_ids(loaded, [str(one)]) for one in (source, destination))
+        sources, destinations = (answers.parse_ids(loaded, [str(one)]) for one in (source, destination))
         times = None if at is None else np.array([loaded.stream.time.parse(at)])
     else:
-        columns = columns_of_questions(loaded, pairs, given_columns(src, dst, time), beside_events=events is not None)
-        sources, destinations, times = read_pairs(pairs, **columns, axis=loaded.stream.time)
+        file = load_file(pairs)
+        columns = query_columns(loaded, file, given_columns(src, dst, time), has_events=events is not None)
+        sources, destinations, times = read_pairs(file, **columns, axis=loaded.stream.time)
         if at is not None:
             if times is not None:
-                raise SettingError(f"--at: {pairs} has times of its own. Leave one of the two out.")
+                raise SettingError(f"--at: {pairs} has times of its own. Remove --at, or the times.")
             times = np.full(len(sources), loaded.stream.time.parse(at))
-    if loaded.oracle.model.learns_ranking:
-        console.note("This model learnt to rank: compare scores of one source's pairs, not those of different sources.")
+    if loaded.predictor.model.learns_ranking:
+        console.note("This model learns to rank: compare scores of one source's pairs, not of different sources.")
     with answering(len(sources)) as progress:
         table = answers.scores(loaded, sources, destinations, times, progress)
     answers.write(table, output, json_)
@@ -100,11 +103,12 @@ def recommend(
     node_features: NodeFeatures = None,
     json_: Json = None,
 ) -> None:
-    """The partners a node is most likely to meet next.
+    """Rank the destinations a node is most likely to meet next.
 
-    Partners are destinations of the history, never the node itself.
+    Candidates are the destinations of the history, without the node itself.
     """
     from cordgt.cli import answers
+    from cordgt.reading.opening import load_file
     from cordgt.reading.readers import read_ids
 
     if (source is None) == (sources is None):
@@ -112,13 +116,14 @@ def recommend(
     answers.check_output(output)
     answers.check_json(json_)
     loaded = open_run(run, device, events, given_columns(src, dst, time, label, features, None, node_features))
-    asked: list[Any] = [source]
+    ids: list[Any] = [source]
     if sources is not None:
-        columns = columns_of_questions(loaded, sources, given_columns(src), beside_events=events is not None)
-        asked = read_ids(sources, column=columns.get("src")).to_pylist()
-    moment = None if at is None else loaded.stream.time.parse(at)
-    with answering(len(asked)) as progress:
-        table = answers.recommendations(loaded, asked, moment, top, new_only, progress)
+        file = load_file(sources)
+        columns = query_columns(loaded, file, given_columns(src), has_events=events is not None)
+        ids = read_ids(file, column=columns.get("src")).to_pylist()
+    time_of_query = None if at is None else loaded.stream.time.parse(at)
+    with answering(len(ids)) as progress:
+        table = answers.recommendations(loaded, ids, time_of_query, top, new_only, progress)
     answers.write(table, output, json_, shown=["rank", "node", "score", "met", "note"] if source is not None else None)
     _explain_untrained(loaded, table.column("src_note"))
 
@@ -131,7 +136,7 @@ def embed(
         typer.Option(
             metavar="FILE",
             show_default="every node of the history",
-            help="The nodes, an id a row; with a column `side` (src or dst) where an id could be either.",
+            help="The nodes, one id per row. Add a column `side` (src or dst) if an id could be either.",
         ),
     ] = None,
     at: At = None,
@@ -144,30 +149,32 @@ def embed(
     features: Features = None,
     node_features: NodeFeatures = None,
 ) -> None:
-    """A vector for each node at a time."""
+    """Write an embedding vector for each node."""
     from cordgt.cli import answers
-    from cordgt.reading.columns import those_named_in
+    from cordgt.reading.columns import columns_in_header
+    from cordgt.reading.opening import load_file
     from cordgt.reading.readers import read_ids
 
     answers.check_output(output)
     loaded = open_run(run, device, events, given_columns(src, dst, time, label, features, None, node_features))
-    asked = sides = None
+    ids = sides = None
     if nodes is not None:
-        columns = columns_of_questions(loaded, nodes, given_columns(src), beside_events=events is not None)
-        asked = read_ids(nodes, column=columns.get("src"))
-        if nodes.is_file() and those_named_in(nodes, {"src": "side"}):
-            sides = read_ids(nodes, column="side").to_pylist()
-    moment = None if at is None else loaded.stream.time.parse(at)
-    answers.write(answers.embeddings(loaded, asked, sides, moment), output, None)
+        file = load_file(nodes)
+        columns = query_columns(loaded, file, given_columns(src), has_events=events is not None)
+        ids = read_ids(file, column=columns.get("src"))
+        if columns_in_header(file, {"src": "side"}):
+            sides = read_ids(file, column="side").to_pylist()
+    time_of_query = None if at is None else loaded.stream.time.parse(at)
+    answers.write(answers.embeddings(loaded, ids, sides, time_of_query), output, None)
 
 
 def _explain_untrained(run: Any, notes: Any) -> None:
-    """Say what to do about nodes that training has not seen, if a question was about one and something can be done."""
+    """Suggest --refit if an answer has a node without training events and the run is not refitted."""
     from cordgt.predict import UNTRAINED
 
-    can_be_mended = run.oracle.model.is_trainable and "refit" not in run.metrics
-    if can_be_mended and any(UNTRAINED in note for note in notes.to_pylist()):
+    can_refit = run.predictor.model.is_trainable and "refit" not in run.metrics
+    if can_refit and any(UNTRAINED in note for note in notes.to_pylist()):
         console.note(
-            f'"{UNTRAINED}": none of its events were trained on, so that the model could be measured on new nodes and '
-            "on a later time. `cordgt train … --refit` answers with a model trained on everything."
+            f'"{UNTRAINED}": the model was not trained on any event of this node, because new nodes and later events '
+            "are held out for evaluation. `cordgt train … --refit` also trains a model on all events."
         )

@@ -161,7 +161,7 @@ def audit(
     about: dict[str, Any] = {}
     if (Path(what) / "config.toml").exists() or (Path(what).is_dir() and list(Path(what).glob("*/config.toml"))):
         loaded = open_run(Path(what), device)
-        model, task = loaded.measured(**changes)
+        model, task = loaded.evaluation_task(**changes)
         checks = audit_model(model, task, queries=queries)
         about = {"run": what, "model": loaded.settings.model, "data": task.stream.name, "seed": loaded.settings.seed}
         about["protocol"] = dict(vars(task.protocol))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def train_classifier(
     from cordgt.classify import check_encoder, classifier_settings, classify_in, labels_of
     from cordgt.cli import answers
     from cordgt.datasets import by_name
+    from cordgt.reading.opening import load_file
     from cordgt.settings import parse_assignments
     from cordgt.training.out_folder import default_folder
 
@@ -59,8 +61,9 @@ def train_classifier(
     check_encoder(run)
     asked = {k: v for k, v in columns.items() if k != "ids" or v != "auto"}
     known = data in by_name.KNOWN or by_name.find(data) is not None
+    source = data if known else load_file(os.path.expanduser(data))
     try:
-        stream = by_name.load(data, **(asked if known else run.columns_for(data, asked, labels_needed=True)))
+        stream = by_name.load(source, **(asked if known else run.columns_for(source, asked, labels_needed=True)))
     except MissingColumn as error:
         if error.role != "label" or "label" in asked:
             raise

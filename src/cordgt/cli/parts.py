@@ -1,4 +1,4 @@
-"""What several commands do: reading options into data, settings and runs; showing figures; saying how to go on."""
+"""Steps that several commands share: parse options, load data and runs, show metrics, say how to resume."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from cordgt.settings import Settings
     from cordgt.tasks.run_metrics import RunMetrics
 
-BEGUN = ContextVar("BEGUN", default=False)  # True: the command has come to where it trains, and may write
+BEGUN = ContextVar("BEGUN", default=False)  # True once the command trains and may write files
 
 
 def given_columns(*values: Any) -> dict[str, Any]:
-    """The column options that were given; ``values`` in this order, later ones may be left out."""
+    """The column options that are not None. ``values`` are in the order of ``names``; the last may be missing."""
     names = ("src", "dst", "time", "label", "features", "ids", "node_features")
     return {k: v for k, v in zip(names, values, strict=False) if v is not None}
 
 
 def load_data(data: str, columns: dict[str, Any]) -> Any:
-    """The stream of DATA; what was assumed in reading it is said."""
+    """Load the stream of DATA and print the assumptions made in reading it."""
     from cordgt.datasets import by_name
 
     stream = by_name.load(data, **columns)
@@ -48,55 +48,61 @@ def facts(stream: Any) -> str:
 
 
 def remark_on_data(settings: Settings, stream: Any) -> None:
-    """Says what a person should know before this model is trained on these events, if anything."""
+    """Print what a user should know before training this model on these events, if anything."""
     from cordgt import models
 
     network = models.find(settings.model).network
-    told = network.training_hint(settings.model_settings, stream.n_events, settings.training.batch_size)
-    if told:
-        console.note(told)
+    remark = network.training_hint(settings.model_settings, stream.n_events, settings.training.batch_size)
+    if remark:
+        console.note(remark)
     if (stream.edge_dim or stream.node_dim) and not network.uses_features:
-        console.note(f"{settings.model} uses no features: those of {stream.name} are left aside.")
+        console.note(f"{settings.model} uses no features: those of {stream.name} are ignored.")
 
 
 def settings_for(
     data: str, model: str | None, config: Path | None, assignments: list[str], seed: int | None, init: Path | None
 ) -> Settings:
-    """Defaults, then the paper's settings for a known dataset, then those of --init, then the file, then --set."""
+    """Settings from five sources. Each overrides those before it.
+
+    1. defaults, 2. the paper's settings for a known dataset, 3. the run of --init, 4. --config, 5. --set.
+    """
     from cordgt.models.presets import PRESETS, paper_settings
     from cordgt.run import RunFolder
     from cordgt.settings import Given, make, parse_assignments, read_config
 
-    of_file = Given(None, None, {}) if config is None else read_config(config)
-    of_init = None if init is None else RunFolder(init).read_config()[0]
-    model = model or of_file.model or ("cordgt" if of_init is None else of_init.model)
-    seed = seed if seed is not None else of_file.seed or 0
-    chosen = of_file.keys | parse_assignments(assignments)
-    before: dict[str, Any] = paper_settings(data, model)
-    told = f"{data} is known; {PRESETS[model].publisher} settings for it" if before else ""
-    if of_init is not None and of_init.model == model:
-        before, told = vars(of_init.model_settings), f"settings of {init}, where the training starts from"
-    before = {k: v for k, v in before.items() if k not in chosen}
-    if before:
-        console.note(f"{told}: {as_assignments(before)}")
-    settings = make(model, before | chosen, seed=seed)
+    from_file = Given(None, None, {}) if config is None else read_config(config)
+    from_init = None if init is None else RunFolder(init).read_config().settings
+    model = model or from_file.model or ("cordgt" if from_init is None else from_init.model)
+    seed = seed if seed is not None else from_file.seed or 0
+    given = from_file.keys | parse_assignments(assignments)
+    preset: dict[str, Any] = paper_settings(data, model)
+    origin = f"{PRESETS[model].publisher} settings for {data}" if preset else ""
+    if from_init is not None and from_init.model == model:
+        preset, origin = vars(from_init.model_settings), f"settings of {init}"
+    preset = {k: v for k, v in preset.items() if k not in given}
+    if preset:
+        console.note(f"{origin}: {as_assignments(preset)}")
+    settings = make(model, preset | given, seed=seed)
     if settings.unused:
         console.note(f"not used by {model}: {', '.join(settings.unused)}")
     return settings
 
 
 def open_run(path: Path, device: str, events: Path | None = None, columns: dict[str, Any] | None = None) -> Run:
-    """A run, with later ``events`` appended to its history; ``columns`` are for these. SettingError where none is."""
+    """Load a run and append later ``events``, read with the options ``columns``, to its history.
+
+    SettingError for --node-features without --events, or for a run without node features.
+    """
     from cordgt.api import Run
 
     columns = columns or {}
     if events is None and "node_features" in columns:
-        raise SettingError("--node-features describes the nodes of --events; without --events leave it out.")
+        raise SettingError("--node-features describes the nodes of --events. Remove it, or add --events.")
     loaded = Run.load(path, device)
     if events is None:
         return loaded
     if "node_features" in columns and not loaded.stream.node_dim:
-        raise SettingError(f"--node-features: {path} was trained without features of nodes.")
+        raise SettingError(f"--node-features: {path} was trained without node features.")
     longer = loaded.with_events(events, **columns)
     console.note(f"{events}: {longer.stream.n_events - loaded.stream.n_events:,} events appended to the history")
     for text in longer.stream.notes[len(loaded.stream.notes) :]:
@@ -104,25 +110,25 @@ def open_run(path: Path, device: str, events: Path | None = None, columns: dict[
     return longer
 
 
-def columns_of_questions(run: Run, path: Path, asked: dict[str, Any], *, beside_events: bool) -> dict[str, Any]:
-    """The columns of a file of pairs or ids: those asked for, and the training's where it has columns of these names.
+def query_columns(run: Run, file: Any, given: dict[str, Any], *, has_events: bool) -> dict[str, Any]:
+    """The column options for a file of pairs or ids, from `load_file`.
 
-    Beside --events the options may be meant for the events alone, and count here only where they fit.
+    These are the options ``given``, and those of the training whose names are in the file's header. With
+    ``has_events`` the user may have given the options for --events only. They then apply here only if the file has
+    these columns.
     """
-    from cordgt.reading.columns import can_be_read_twice, fit, those_named_in
+    from cordgt.reading.columns import columns_in_header, has_columns
 
-    if not can_be_read_twice(path):
-        return asked
-    known = {k: v for k, v in run.columns.items() if k in ("src", "dst", "time")}
-    together = those_named_in(path, known) | asked
-    if beside_events and not fit(path, together, need_time=False):
-        return those_named_in(path, known | asked)
-    return together
+    trained = {k: v for k, v in run.columns.items() if k in ("src", "dst", "time")}
+    merged = columns_in_header(file, trained) | given
+    if has_events and not has_columns(file, merged, need_time=False):
+        return columns_in_header(file, trained | given)
+    return merged
 
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Says how an interrupted training goes on: 130 after Ctrl-C, 143 after SIGTERM."""
+    """On an interruption, print how to resume, and exit: with 130 after Ctrl-C, 143 after SIGTERM."""
     from cordgt.machine.stopping import Stopped
 
     BEGUN.set(True)
@@ -139,7 +145,7 @@ def resumable() -> Iterator[None]:
 
 
 def suggest(folder: Path, stream: Any) -> None:
-    """A question that can be asked now."""
+    """Print a command that queries the new run."""
     source = str(stream.ids.take(stream.src[-1:])[0].as_py())
     console.note(f"Ask it: {shlex.join(['cordgt', 'recommend', str(folder), '--source', source])}")
 
@@ -158,15 +164,15 @@ def show_metrics(title: str, metrics: RunMetrics, json_: str | None) -> None:
 
 
 @contextmanager
-def answering(questions: int) -> Iterator[Any]:
-    """A progress bar over so many questions; what comes back is called with how many more were answered."""
+def answering(n_queries: int) -> Iterator[Any]:
+    """A progress bar over queries. It yields a function to call with the number of queries just answered."""
     with console.Bar() as bar:
-        bar.answering(questions)
+        bar.answering(n_queries)
         yield lambda n: bar.step(n, None)
 
 
 def as_assignments(values: dict[str, Any]) -> str:
-    """``fanout=20,1 hidden=64``: settings as --set takes them."""
+    """``fanout=20,1 hidden=64``: settings in the syntax of --set."""
     from cordgt.settings import written
 
     return " ".join(f"{k}={written(v)}" for k, v in values.items())

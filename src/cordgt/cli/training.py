@@ -124,7 +124,7 @@ def train(
     was_finished = RunFolder(folder).finished
     if stream.backing is not None:
         console.note(f"{data} is a store: the run answers from it. The index for training is made once and kept in it.")
-        begun = RunFolder(folder).read_config()[1].get("events") if resume and RunFolder(folder).holds_run else None
+        begun = RunFolder(folder).read_config().data.get("events") if resume and RunFolder(folder).holds_run else None
         if begun not in (None, stream.n_events):
             console.note(f"The store has grown: this run goes on with the {begun:,} events that it began with.")
     with resumable(), console.Bar() as bar:

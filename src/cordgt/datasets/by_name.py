@@ -17,6 +17,7 @@ from cordgt.events.stream import EventStream
 from cordgt.files import names_beside
 from cordgt.reading.columns import OPTIONS
 from cordgt.reading.folders import told_of
+from cordgt.reading.opening import LoadedFile
 from cordgt.reading.readers import read_events
 from cordgt.reading.roles import ColumnOptions
 from cordgt.store.folder import is_part, is_store, unfinished
@@ -161,7 +162,7 @@ def load(data: str | os.PathLike[str], **options: Any) -> EventStream:
     path = resolve(data)
     if path.is_dir() and not is_store(path):
         raise DataError(told_of(path, ColumnOptions(**{k: v for k, v in options.items() if k in OPTIONS})))
-    stream = read_events(path, **options)
+    stream = read_events(data if isinstance(data, LoadedFile) else path, **options)
     note = describe_difference(name, stream)
     return stream.with_notes(note) if note else stream
 

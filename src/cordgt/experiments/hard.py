@@ -27,7 +27,7 @@ def hard(run: Run, watcher: Watcher) -> dict[str, Any]:
     below the name of each kind of harder ones.
     """
     with _heeding(watcher) as heeding:
-        model, task = run.measured(negatives="random", eval_batch_size=BATCH, ranking="none")
+        model, task = run.evaluation_task(negatives="random", eval_batch_size=BATCH, ranking="none")
 
         def figures(**changes: str) -> dict[str, Any]:
             found = evaluate_splits(model, task.under(**changes), heeding, ("test",))
@@ -43,7 +43,7 @@ def ranked(run: Run, watcher: Watcher) -> dict[str, Any]:
     Of all events alone, whether their nodes are new or not: leaderboards do not part them.
     """
     with _heeding(watcher) as heeding:
-        model, task = run.measured(ranking="all")
+        model, task = run.evaluation_task(ranking="all")
         heeding.evaluating("test, ranked among all", 2 * len(task.asked("test", "transductive")[0]))
         figures = evaluate(model, task, "test", "transductive", progress=lambda k: heeding.step(k, None))
         heeding.stop.check()

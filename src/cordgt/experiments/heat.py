@@ -27,7 +27,7 @@ def heat(run: Run) -> dict[str, Any]:
     those that did, so they are a group of their own, and the range of the others is split into four: all that it can
     be, not what is found, so that seeds have the same groups.
     """
-    model, task = run.measured()
+    model, task = run.evaluation_task()
     if not isinstance(model, Cordgt) or model.head_linear is None or not (model.settings.td and model.settings.sd):
         raise SettingError("A heat map needs CorDGT with the linear head and both distances (--set head=linear).")
     _, asked = task.evaluation_queries("test", "transductive")

@@ -140,7 +140,7 @@ def _discard_other(cell: Cell, store: Store, stream: EventStream, tell: Tell) ->
     if not folder.holds_run:
         return
     try:
-        check_same(folder, cell.settings, stream)
+        check_same(folder, folder.read_config(), cell.settings, stream)
     except OtherRun as other:
         tell({"what": "discards", "cell": cell.label, "why": str(other)})
         shutil.rmtree(folder.path)

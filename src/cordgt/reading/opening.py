@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from cordgt.reading.tables import MARK, Table, TextTable, TypedTable
 from cordgt.reading.usual_names import layout_of
 
 _QUOTED = rb'"[^"]*+(?:""[^"]*+)*+(?:"|\Z)'  # to the end of the text where it is never closed
+HEAD_BYTES = 1 << 22  # of a text file: enough to know its columns
 COMMENTS = "starting with # or % skipped (ids that begin so belong in quotes)"
 
 
@@ -44,15 +45,50 @@ class Expected:
     comments: bool = True
 
 
-def open_source(source: Any, expected: Expected) -> Table:
-    """A table from a path (read once, so that a pipe will do), a pandas or Arrow table.
+@dataclass(frozen=True)
+class LoadedFile(os.PathLike[str]):
+    """A file in memory. It replaces the path in `open_source`, which may then open it any number of times."""
 
-    DataError where it is none of these, or a file that holds no rows or cannot be read.
+    path: Path
+    data: bytes = field(repr=False)  # uncompressed
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def is_parquet(self) -> bool:
+        return self.data[:4] == b"PAR1"
+
+    def head(self) -> LoadedFile:
+        """The first whole lines, up to `HEAD_BYTES`. A Parquet file, and a file of one longer line, stay whole."""
+        end = self.data.rfind(b"\n", 0, HEAD_BYTES) + 1
+        if self.is_parquet or len(self.data) <= HEAD_BYTES or end == 0:
+            return self
+        return replace(self, data=self.data[:end])
+
+
+def load_file(source: Any) -> Any:
+    """Read a file or a pipe once, and return it as a `LoadedFile`.
+
+    Anything else comes back unchanged: a table in memory, a folder, a path that does not exist.
+    """
+    if not isinstance(source, str | os.PathLike) or isinstance(source, LoadedFile):
+        return source
+    if not os.path.exists(source) or os.path.isdir(source):
+        return source
+    path = Path(source)
+    return LoadedFile(path, read_bytes(path))
+
+
+def open_source(source: Any, expected: Expected) -> Table:
+    """A table from a path, a `LoadedFile`, a pandas or an Arrow table.
+
+    DataError for any other source, and for a file that holds no rows or cannot be read.
     """
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        data = read_bytes(path)
-        return _parquet(str(path), data) if data[:4] == b"PAR1" else open_text(str(path), data, expected)
+        file = source if isinstance(source, LoadedFile) else LoadedFile(path, read_bytes(path))
+        return _parquet(str(path), file.data) if file.is_parquet else open_text(str(path), file.data, expected)
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
     if isinstance(source, pa.Table):

@@ -280,7 +280,7 @@ def _array(values: Any) -> Any:
     return None if values is None else np.asarray(values.cpu() if hasattr(values, "cpu") else values)
 
 
-# -------------------- questions
+# -------------------- queries
 
 
 def read_pairs(
@@ -292,36 +292,36 @@ def read_pairs(
     need_time: bool = False,
     axis: TimeAxis | None = None,
 ) -> tuple[Any, Any, Any]:
-    """The pairs in a file or table of questions: source ids, destination ids, times or None.
+    """Read the pairs in a file or table of queries: source ids, destination ids, times or None.
 
     The ids are Arrow columns of integers or text, for ``NodeIds.find``. The times are as in the file, for
-    ``TimeAxis.parse_column``; with ``axis`` they are parsed here, so that an error names the line. The columns are
-    recognised as those of events are; a file without a header holds ``src dst [time]``. No question is taken for a
-    comment, but lines before the first.
+    ``TimeAxis.parse_column``; with ``axis`` they are parsed here, and an error names the line. Columns are recognised
+    as in `read_events`; a file without a header has the columns ``src dst [time]``. Only lines before the first pair
+    can be comments.
     """
     options = ColumnOptions(src, dst, time)
     table = open_table(source, options, need_time=need_time, comments=False)
     roles = choose(table, options, need_time=need_time)
     columns = table.columns([k for k in (roles.src, roles.dst, roles.time) if k is not None])
     if len(columns[roles.src]) == 0:
-        raise DataError(f"{table.label} holds no pairs.")
-    when = None if roles.time is None else columns[roles.time]
+        raise DataError(f"{table.label} has no pairs.")
+    times = None if roles.time is None else columns[roles.time]
     if axis is not None and roles.time is not None:
-        when = table.times(when, roles.time, axis)
-    return table.ids(columns[roles.src], roles.src), table.ids(columns[roles.dst], roles.dst), when
+        times = table.times(times, roles.time, axis)
+    return table.ids(columns[roles.src], roles.src), table.ids(columns[roles.dst], roles.dst), times
 
 
 def read_ids(source: Any, column: Column = None) -> Any:
-    """Node ids, one a row, as an Arrow column of integers or text. DataError where there are none.
+    """Read node ids, one per row, as an Arrow column of integers or text. DataError if there are none.
 
-    From the column named; else from the one called id, node or as a source usually is; else from the first.
+    The default column is the one with a usual name of a node or a source (``id``, ``node``, …), or else the first.
     """
 
     def is_header(first: list[str]) -> bool:
         by_name = column is not None and as_position(str(column)) is None
         return by_name or bool(named_in(first, NODE | SRC))
 
-    # Names of people hold spaces: white space separates nothing here.
+    # Names of people have spaces, so white space is no delimiter here.
     table = open_source(
         source, Expected(what="Ids", n_columns=2, is_header=is_header, whitespace=False, comments=False)
     )
@@ -332,5 +332,5 @@ def read_ids(source: Any, column: Column = None) -> Any:
         position = next(iter(named_in(header, NODE) or named_in(header, SRC)), 0)
     ids = table.columns([position])[position]
     if len(ids) == 0:
-        raise DataError(f"{table.label} holds no ids.")
+        raise DataError(f"{table.label} has no ids.")
     return table.ids(ids, position)

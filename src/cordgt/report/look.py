@@ -1,4 +1,4 @@
-"""What a report is made of: a run, and what its model says about test events."""
+"""The content of a report: a run, and its model's scores of test events."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from cordgt.tasks.run_metrics import RunMetrics
 
 
 @dataclass(frozen=True)
-class Look:
-    """Everything a report is made of; what was asked of the model is in ``asked``."""
+class ReportData:
+    """The content of a report. ``asked`` has the test events and their scores."""
 
     settings: Settings
     metrics: RunMetrics
@@ -31,7 +31,7 @@ class Look:
     asked: Asked
 
 
-def look_at(
+def collect_report_data(
     folder: RunFolder,
     settings: Settings,
     metrics: RunMetrics,
@@ -40,10 +40,10 @@ def look_at(
     *,
     at_most: int | None = AT_MOST,
     progress: Callable[[int], None] | None = None,
-) -> Look:
-    """Ask a trained model what a report shows of it: ``at_most`` so many test events, or all where None."""
+) -> ReportData:
+    """Score at most ``at_most`` test events (all if None), and collect what a report shows."""
     asked = ask(model, task, at_most=at_most, progress=progress)
-    return Look(settings, metrics, folder.read_history(), task, model, asked)
+    return ReportData(settings, metrics, folder.read_history(), task, model, asked)
 
 
 # -------------------- in words

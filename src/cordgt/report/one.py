@@ -24,7 +24,7 @@ from cordgt.report.asked import (
     staircase,
 )
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach
-from cordgt.report.look import Look, percent, share_axis, times_of, wins
+from cordgt.report.look import ReportData, percent, share_axis, times_of, wins
 from cordgt.report.page import (
     DASH,
     Html,
@@ -54,12 +54,12 @@ CAPTION = "In percent; ▲: a trivial baseline is above the model, in "
 FEW = 30  # events below which a group's figure says little
 
 
-def write_report(folder: RunFolder, look: Look) -> None:
+def write_report(folder: RunFolder, look: ReportData) -> None:
     """``report.html``, whole or not at all. RunError where it cannot be written."""
     folder.write_text(FILE, report(look))
 
 
-def report(look: Look) -> str:
+def report(look: ReportData) -> str:
     """The report of one run as a page."""
     from cordgt import __version__
 
@@ -81,7 +81,7 @@ def report(look: Look) -> str:
 # -------------------- the first screen
 
 
-def _head(look: Look) -> list[Html]:
+def _head(look: ReportData) -> list[Html]:
     metrics = look.metrics
     test = metrics["test"]
     best = {setting: metrics.best_baseline(setting) for setting in SETTINGS}
@@ -120,7 +120,7 @@ def _against(ap: float | None, best: tuple[str, float] | None) -> str:
     return "" if best is None else f"{100 * (ap - best[1]):+.2f} to “{best[0]}”"
 
 
-def _cautions(look: Look) -> list[str]:
+def _cautions(look: ReportData) -> list[str]:
     """What a reader should know before trusting the numbers."""
     said = by_name.select_differences(look.task.stream.notes)
     asked = look.asked
@@ -145,7 +145,7 @@ def _cautions(look: Look) -> list[str]:
 # -------------------- figures
 
 
-def _figures(look: Look) -> Html:
+def _figures(look: ReportData) -> Html:
     metrics = look.metrics
     rows: list[list[Any]] = []
     for row in metrics.rows():
@@ -174,7 +174,7 @@ def _figures(look: Look) -> Html:
     )
 
 
-def _baseline_plot(look: Look, setting: str) -> Html:
+def _baseline_plot(look: ReportData, setting: str) -> Html:
     metrics = look.metrics
     own = metrics["test"][setting]["ap"]
     dots = [Dot(look.settings.model, own, note=f"{percent(own)} %")]
@@ -195,7 +195,7 @@ def epochs_of(history: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [found[k] for k in sorted(found)]
 
 
-def _curves(look: Look) -> Html:
+def _curves(look: ReportData) -> Html:
     epochs = epochs_of(look.history)
     if not epochs:
         return section(
@@ -254,7 +254,7 @@ def epoch_axis(at: Sequence[float]) -> Axis:
 # -------------------- where it is right
 
 
-def _precision_recall(look: Look) -> Html:
+def _precision_recall(look: ReportData) -> Html:
     recall, precision = staircase(look.asked)
     ap = _of_all(look.asked).ap
     drawn = line_chart(
@@ -275,7 +275,7 @@ def recall_axis() -> Axis:
     return Axis("recall, %", 0, 1, [(k / 4, str(25 * k)) for k in range(5)])
 
 
-def _spread(look: Look) -> Html:
+def _spread(look: ReportData) -> Html:
     """How the scores of true events and of the others spread; of a model that ranks, the leads of the true ones."""
     return _lead_plot(look.asked) if look.model.learns_ranking else _score_plot(look)
 
@@ -297,7 +297,7 @@ def _lead_plot(asked: Asked) -> Html:
     )
 
 
-def _score_plot(look: Look) -> Html:
+def _score_plot(look: ReportData) -> Html:
     """How the scores of true events and of the others spread."""
     edges = np.linspace(0, 1, 21)
     middle = ((edges[:-1] + edges[1:]) / 2).tolist()
@@ -322,7 +322,7 @@ def _of_all(asked: Asked) -> Group:
     return group("all", asked, np.ones(len(asked), dtype=bool))
 
 
-def _time(look: Look) -> Html:
+def _time(look: ReportData) -> Html:
     parts = over_time(look.asked)
     x, line = time_line(look.task.stream, look.asked, look.settings.model)
     drawn = line_chart([line], x, share_axis(line.y, "AP"), says="AP over the test period")
@@ -355,7 +355,7 @@ def time_line(stream: EventStream, asked: Asked, name: str) -> tuple[Axis, Line]
     return Axis(label, low, high, [(low, named[0]), (high, named[1])]), Line(name, at, ap)
 
 
-def _activity(look: Look) -> Html:
+def _activity(look: ReportData) -> Html:
     plots, rows = [], []
     for end, who in (("src", "source"), ("dst", "destination")):
         groups = by_activity(look.asked, end)
@@ -372,7 +372,7 @@ def _activity(look: Look) -> Html:
     )
 
 
-def _newness(look: Look) -> Html:
+def _newness(look: ReportData) -> Html:
     groups = by_newness(look.asked)
     rows = [[g.name, f"{g.events:,}", percent(g.ap), wins(g)] for g in groups]
     return section(
@@ -409,7 +409,7 @@ def _groups_plot(groups: Sequence[Group], title: str, caption: str) -> Html:
 # -------------------- what was trained on what
 
 
-def _what(look: Look) -> Html:
+def _what(look: ReportData) -> Html:
     stream, split, metrics, settings = look.task.stream, look.task.split, look.metrics, look.settings
     ends = times_of(stream, np.array([0, stream.n_events - 1]))
     parts = [(f"{name} events", f"{len(getattr(split, name)):,}") for name in ("train", "validation", "test")]

@@ -10,7 +10,7 @@ import numpy as np
 from cordgt.compare import data_words, on_same_data, paired_bootstrap, protocol_differences
 from cordgt.report.asked import by_newness, staircase
 from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach
-from cordgt.report.look import Look, percent, share_axis, wins
+from cordgt.report.look import ReportData, percent, share_axis, wins
 from cordgt.report.one import MARK, epoch_axis, epochs_of, recall_axis, time_line
 from cordgt.report.page import (
     DASH,
@@ -37,7 +37,7 @@ GREY = 7  # colour of baselines
 COLUMNS = tuple((f"{LINK_METRICS[m].title}, {setting}", setting, m) for setting in SETTINGS for m in ("ap", "auc"))
 
 
-def comparison(looks: Mapping[str, Look]) -> str:
+def comparison(looks: Mapping[str, ReportData]) -> str:
     """The report of several runs, by name. The others are compared with the first."""
     from cordgt import __version__
 
@@ -59,7 +59,7 @@ def comparison(looks: Mapping[str, Look]) -> str:
     )
 
 
-def differences(looks: Mapping[str, Look]) -> list[str]:
+def differences(looks: Mapping[str, ReportData]) -> list[str]:
     """Why metrics of runs do not compare: a sentence for each run that differs from the first; [] where all compare."""
     (first, own), *others = looks.items()
     found = []
@@ -80,7 +80,7 @@ def differences(looks: Mapping[str, Look]) -> list[str]:
 # -------------------- metrics
 
 
-def _metrics(looks: Mapping[str, Look], differ: bool) -> Html:
+def _metrics(looks: Mapping[str, ReportData], differ: bool) -> Html:
     rows = [
         _row(name, look, None if i == 0 else next(iter(looks.values()))) for i, (name, look) in enumerate(looks.items())
     ]
@@ -103,7 +103,7 @@ def _metrics(looks: Mapping[str, Look], differ: bool) -> Html:
     )
 
 
-def _row(name: str, look: Look, first: Look | None) -> list[Any]:
+def _row(name: str, look: ReportData, first: ReportData | None) -> list[Any]:
     """A run's metrics, with the differences to the first run."""
     cells = []
     for _, setting, key in COLUMNS:
@@ -115,7 +115,7 @@ def _row(name: str, look: Look, first: Look | None) -> list[Any]:
     return [name, look.settings.model, str(look.settings.seed), *cells, str(look.metrics["epochs"]), f"{seconds:.1f}"]
 
 
-def _mean_and_std(looks: Mapping[str, Look]) -> list[list[Any]]:
+def _mean_and_std(looks: Mapping[str, ReportData]) -> list[list[Any]]:
     """Mean and standard deviation where the runs differ only in their seeds."""
     if len(looks) < 2 or len({_but_seed(look.settings) for look in looks.values()}) > 1:
         return []
@@ -130,7 +130,7 @@ def _but_seed(settings: Settings) -> tuple[Any, ...]:
     return settings.model, settings.protocol, settings.training, settings.model_settings
 
 
-def _baselines(looks: Mapping[str, Look]) -> list[list[Any]]:
+def _baselines(looks: Mapping[str, ReportData]) -> list[list[Any]]:
     """A row per baseline, with a mark where it is above every run. Baselines are the same for runs that compare."""
     found = []
     metrics = next(iter(looks.values())).metrics
@@ -143,13 +143,13 @@ def _baselines(looks: Mapping[str, Look]) -> list[list[Any]]:
     return found
 
 
-def _is_above(value: float | None, setting: str, key: str, looks: Mapping[str, Look]) -> bool:
+def _is_above(value: float | None, setting: str, key: str, looks: Mapping[str, ReportData]) -> bool:
     """True where a value is higher than that of every run."""
     values = _values_of(looks, setting, key)
     return value is not None and bool(values) and value > max(values)
 
 
-def _values_of(looks: Mapping[str, Look], setting: str, key: str) -> list[float]:
+def _values_of(looks: Mapping[str, ReportData], setting: str, key: str) -> list[float]:
     """A metric of the runs' test periods, of the runs that have it."""
     means = (look.metrics.metric(key, "test", setting).mean for look in looks.values())
     return [mean for mean in means if mean is not None]
@@ -161,7 +161,7 @@ def _marked(rows: Sequence[Sequence[Any]]) -> str:
     return f";{MARK}: a trivial baseline is above every run" if has_mark else ""
 
 
-def _intervals(looks: Mapping[str, Look]) -> Html:
+def _intervals(looks: Mapping[str, ReportData]) -> Html:
     """The differences to the first run, with their confidence intervals."""
     (first, own), *others = looks.items()
     rows = []
@@ -185,7 +185,7 @@ def _intervals(looks: Mapping[str, Look]) -> Html:
 # -------------------- curves over each other
 
 
-def _curves(looks: Mapping[str, Look]) -> Html:
+def _curves(looks: Mapping[str, ReportData]) -> Html:
     trained = {name: epochs_of(look.history) for name, look in looks.items()}
     lines: dict[str, list[Line]] = {"loss": [], "ap": []}
     for name, epochs in trained.items():  # an untrained run has an empty line, so that the others keep their colours
@@ -213,7 +213,7 @@ def _curves(looks: Mapping[str, Look]) -> Html:
     )
 
 
-def _precision_recall(looks: Mapping[str, Look]) -> Html:
+def _precision_recall(looks: Mapping[str, ReportData]) -> Html:
     lines = []
     for name, look in looks.items():
         lines.append(Line(name, *staircase(look.asked), marks=False))
@@ -223,7 +223,7 @@ def _precision_recall(looks: Mapping[str, Look]) -> Html:
     return section("Precision and recall", side_by_side(figure(chart, caption)), name="precision")
 
 
-def _time(looks: Mapping[str, Look]) -> Html:
+def _time(looks: Mapping[str, ReportData]) -> Html:
     found = [time_line(look.task.stream, look.asked, name) for name, look in looks.items()]
     lines = [line for _, line in found]
     chart = line_chart(
@@ -233,7 +233,7 @@ def _time(looks: Mapping[str, Look]) -> Html:
     return section("Over time", side_by_side(figure(chart, caption)), name="time")
 
 
-def _newness(looks: Mapping[str, Look]) -> Html:
+def _newness(looks: Mapping[str, ReportData]) -> Html:
     groups = {name: by_newness(look.asked) for name, look in looks.items()}
     plots = []
     for k, kind in enumerate(next(iter(groups.values()))):
@@ -260,7 +260,7 @@ def _newness(looks: Mapping[str, Look]) -> Html:
 # -------------------- settings
 
 
-def _settings(looks: Mapping[str, Look]) -> Html:
+def _settings(looks: Mapping[str, ReportData]) -> Html:
     """The settings in which the runs differ; a dash where a model lacks the setting."""
     flat = [_flat(look.settings) for look in looks.values()]
     keys = list(dict.fromkeys(key for one in flat for key in one))

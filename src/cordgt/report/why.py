@@ -13,14 +13,14 @@ from cordgt.predict import sigmoid
 from cordgt.report.asked import surprises, surprises_by_lead
 from cordgt.report.charts import heatmap
 from cordgt.report.drivers import Driver, Heat, drivers, heats
-from cordgt.report.look import Look, times_of
+from cordgt.report.look import ReportData, times_of
 from cordgt.report.page import Html, figure, join, narrow, paragraph, section, side_by_side, table, text, user_id
 
 ROWS = 5  # of each kind of surprise
 HEATED = 200  # true events whose context is looked at for the heatmaps
 
 
-def by_distance(look: Look) -> Html:
+def by_distance(look: ReportData) -> Html:
     """Heat maps of what context adds to the score, by its distance to both ends; nothing for models without trees."""
     if not hasattr(look.model, "influences"):
         return Html("")
@@ -77,7 +77,7 @@ class _List:
     how: list[Html]  # how it scored, one of each row
 
 
-def most_surprising(look: Look) -> Html:
+def most_surprising(look: ReportData) -> Html:
     """The events where the model was most right against the odds, and most wrong; each with what drove its score."""
     explained = hasattr(look.model, "influences")
     parts = []
@@ -99,7 +99,7 @@ def most_surprising(look: Look) -> Html:
     return section("The most surprising", *parts, name="surprises")
 
 
-def _by_score(look: Look) -> list[_List]:
+def _by_score(look: ReportData) -> list[_List]:
     """The surest and the most mistaken, where a score of one half parts what is foreseen from what is not."""
     asked, rows = look.asked, surprises(look.asked, ROWS)
 
@@ -120,7 +120,7 @@ def _by_score(look: Look) -> list[_List]:
     ]
 
 
-def _by_lead(look: Look) -> list[_List]:
+def _by_lead(look: ReportData) -> list[_List]:
     """The same of a model that ranks: by how far the true one is ahead of, or behind, what it is told from."""
     asked, rows = look.asked, surprises_by_lead(look.asked, ROWS)
 
@@ -149,7 +149,7 @@ def _by_lead(look: Look) -> list[_List]:
     ]
 
 
-def _table_of(look: Look, listed: _List, explained: bool) -> Html:
+def _table_of(look: ReportData, listed: _List, explained: bool) -> Html:
     stream, queries, met = look.task.stream, listed.queries, listed.met
     found = drivers(look.model, look.task, queries) if explained else [[] for _ in met]
     times = times_of(stream, look.asked.position[listed.which])
@@ -170,7 +170,7 @@ def _score(logit: float) -> str:
     return f"{score:.3f}" if 0.001 <= score <= 0.999 else "<0.001" if score < 0.5 else ">0.999"
 
 
-def _named(look: Look, queries: Any, row: int, found: list[Driver]) -> Html:
+def _named(look: ReportData, queries: Any, row: int, found: list[Driver]) -> Html:
     """The nodes that drove a score, by the user's ids."""
     if not found:
         return Html("<small>no history</small>")

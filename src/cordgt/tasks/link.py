@@ -29,7 +29,7 @@ from cordgt.tasks.split import Split, split_events
 
 PAST = "CORDGT_PAST"
 # Keys of the protocol that can change without a new layout of the stream.
-MEASURED_BY = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed")
+EVALUATION_SETTINGS = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed")
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class LinkTask:
         )
 
     def under(self, **changes: Any) -> LinkTask:
-        """The same task under a protocol with other values of `MEASURED_BY`. Shares all arrays with this task."""
-        if not changes.keys() <= set(MEASURED_BY):
+        """The same task under a protocol with other values of `EVALUATION_SETTINGS`. Shares all arrays with this task."""
+        if not changes.keys() <= set(EVALUATION_SETTINGS):
             raise ValueError(f"{', '.join(changes)}: the split and the pools are fixed")
         return replace(self, protocol=replace(self.protocol, **changes))
 

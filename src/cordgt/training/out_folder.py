@@ -11,7 +11,7 @@ import torch
 
 from cordgt.errors import RunError
 from cordgt.events.stream import EventStream
-from cordgt.run import BEFORE_CONFIG, RunFolder, Start, every_setting, is_same_data
+from cordgt.run import BEFORE_CONFIG, InitWeights, RunConfig, RunFolder, every_setting, is_same_data
 from cordgt.settings import Settings
 from cordgt.training.network import load_weights, network_for
 
@@ -20,13 +20,12 @@ class OtherRun(RunError):
     """A run folder that was read, and belongs to other settings or other data than those at hand."""
 
 
-def check_same(folder: RunFolder, settings: Settings, stream: EventStream) -> None:
-    """OtherRun where a run was begun with other settings or other data; RunError where that cannot be told."""
-    begun, data = folder.read_config()
-    if begun != settings:
-        differing = _differences(begun, settings)
+def check_same(folder: RunFolder, config: RunConfig, settings: Settings, stream: EventStream) -> None:
+    """OtherRun if the run in ``folder``, with ``config``, has other settings or other data."""
+    if config.settings != settings:
+        differing = _differences(config.settings, settings)
         raise OtherRun(f"{folder.path} was begun with other settings: {differing}. Use the same, or another --out.")
-    if not is_same_data(stream, data):
+    if not is_same_data(stream, config.data):
         raise OtherRun(f"{folder.path} was begun on other data. Use the same file, or another --out.")
 
 
@@ -44,16 +43,18 @@ def with_seed(settings: Settings) -> dict[str, Any]:
     return {"seed": settings.seed} | every_setting(settings)
 
 
-def as_begun(folder: RunFolder, start: Start | None, refit: bool) -> tuple[Start | None, bool]:
-    """What an interrupted run started from, and whether it refits; RunError where something else is asked for now."""
-    begun = folder.begun()
-    kept = None
-    if begun.get("init"):
-        told = (str(begun.get(key, "")) for key in ("init_run", "init_knows"))
-        kept = Start(folder.read_tensors("init.safetensors")[0], *told)
-    if start is not None and (kept is None or not _equal_weights(start.weights, kept.weights)):
-        raise RunError(f"{folder.path} was begun {'without' if kept is None else 'with another'} --init. Use the same.")
-    return kept, refit or bool(begun.get("refit"))
+def original_options(
+    folder: RunFolder, config: RunConfig, init: InitWeights | None, refit: bool
+) -> tuple[InitWeights | None, bool]:
+    """The initial weights of an interrupted run, and whether it refits. RunError if ``init`` has other weights."""
+    original = None
+    if config.run.get("init"):
+        origin = (str(config.run.get(key, "")) for key in ("init_run", "init_knows"))
+        original = InitWeights(folder.read_tensors("init.safetensors")[0], *origin)
+    if init is not None and (original is None or not _equal_weights(init.weights, original.weights)):
+        how = "without" if original is None else "with another"
+        raise RunError(f"{folder.path} was begun {how} --init. Use the same.")
+    return original, refit or bool(config.run.get("refit"))
 
 
 def _equal_weights(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
