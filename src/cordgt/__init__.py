@@ -17,6 +17,7 @@ except PackageNotFoundError:  # run from source
 
 if TYPE_CHECKING:
     from cordgt.api import Run, train
+    from cordgt.callbacks import Callback
     from cordgt.conversion.convert import append_to, convert_to_store
     from cordgt.datasets.synthetic import synthetic_stream
     from cordgt.errors import CordgtError, DataError, RunError, SettingError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from cordgt.reading.readers import read_events
 
 _HOME = {
+    "Callback": "callbacks",
     "CordgtError": "errors",
     "DataError": "errors",
     "EventStream": "events.stream",
@@ -38,6 +40,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Callback",
     "CordgtError",
     "DataError",
     "EventStream",

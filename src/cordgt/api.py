@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cordgt import __version__
+from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList, Callbacks, as_callback
 from cordgt.errors import DataError, RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.machine import processes
@@ -59,8 +60,7 @@ from cordgt.training.out_folder import (
     with_seed,
 )
 from cordgt.training.out_of_memory import memory_explained
-from cordgt.training.tensorboard import curves
-from cordgt.training.watching import Silent, Watcher
+from cordgt.training.tensorboard import tensorboard_callback
 
 # Settings that an evaluation may change. With any other change, training events could become test events.
 EVALUATION_KEYS = (*EVALUATION_SETTINGS, "pool")  # a new pool means new negative pools
@@ -187,7 +187,7 @@ class Run:
             found = self.predictor.nodes_of_either_side(_ids(_as_list(nodes)), sides)
         return self.predictor.embed(found, self._time(at))
 
-    def evaluate(self, watcher: Watcher | None = None, *, split: str | None = None, **changes: Any) -> RunMetrics:
+    def evaluate(self, callbacks: Callbacks = None, *, split: str | None = None, **changes: Any) -> RunMetrics:
         """Metrics on the run's own splits.
 
         ``split`` is "validation" or "test"; the default is both. ``changes`` may set another visibility, pool, seed of
@@ -199,7 +199,7 @@ class Run:
         if "part" in changes:
             raise SettingError("'part' is now called 'split'.")
         model, task = self.evaluation_task(**changes)
-        metrics = evaluate_splits(model, task, watcher or Silent(), SPLITS if split is None else (split,))
+        metrics = evaluate_splits(model, task, as_callback(callbacks), SPLITS if split is None else (split,))
         about: dict[str, Any] = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
         about |= {"init": self.metrics["init"]} if "init" in self.metrics else {}
         return RunMetrics(about | {"protocol": dict(vars(task.protocol))} | metrics)
@@ -213,14 +213,14 @@ class Run:
         task = LinkTask.prepare(self.own_stream, protocol, seed=seed, device=self.device, group=group)
         return self._network("model.safetensors"), task
 
-    def report_data(self, watcher: Watcher | None = None, *, at_most: int | None = AT_MOST) -> ReportData:
+    def report_data(self, callbacks: Callbacks = None, *, at_most: int | None = AT_MOST) -> ReportData:
         """The content of a report, from at most ``at_most`` test events, evenly spread; None for all of them."""
         model, task = self.evaluation_task()
-        return _report_data(self, model, task, watcher or Silent(), at_most)
+        return _report_data(self, model, task, as_callback(callbacks), at_most)
 
-    def report(self, watcher: Watcher | None = None, *, at_most: int | None = AT_MOST) -> Path:
+    def report(self, callbacks: Callbacks = None, *, at_most: int | None = AT_MOST) -> Path:
         """Write ``report.html`` into the run folder, replacing an old one, and return its path."""
-        write_report(self.folder, self.report_data(watcher, at_most=at_most))
+        write_report(self.folder, self.report_data(callbacks, at_most=at_most))
         return self.path / FILE
 
     @cached_property
@@ -284,9 +284,9 @@ class Run:
         return np.array(times * n if len(times) == 1 else times)
 
 
-def _report_data(run: Run, model: LinkModel, task: LinkTask, watcher: Watcher, at_most: int | None) -> ReportData:
+def _report_data(run: Run, model: LinkModel, task: LinkTask, callbacks: Callback, at_most: int | None) -> ReportData:
     n = len(task.split.test)
-    watcher.evaluating("the report", n if at_most is None else min(n, at_most))
+    callbacks.on_stage_start("evaluating: the report", n if at_most is None else min(n, at_most))
     return collect_report_data(
         run.folder,
         run.settings,
@@ -294,7 +294,7 @@ def _report_data(run: Run, model: LinkModel, task: LinkTask, watcher: Watcher, a
         model,
         task,
         at_most=at_most,
-        progress=lambda k: watcher.step(k, None),
+        callbacks=callbacks,
     )
 
 
@@ -327,7 +327,7 @@ def train(
     refit: bool = False,
     report: bool = True,
     columns: Mapping[str, str] | None = None,
-    watcher: Watcher | None = None,
+    callbacks: Callbacks = None,
     **settings: Any,
 ) -> Run:
     """Train a model on a stream and evaluate it.
@@ -354,7 +354,7 @@ def train(
         refit=refit,
         report=report,
         columns=columns,
-        watcher=watcher,
+        callbacks=callbacks,
     )
 
 
@@ -369,13 +369,13 @@ def train_run(
     refit: bool = False,
     report: bool = True,
     columns: Mapping[str, str] | None = None,
-    watcher: Watcher | None = None,
+    callbacks: Callbacks = None,
 ) -> Run:
     """`train` with complete settings. RunError if another process is training in the same folder.
 
     Under torchrun the processes share the training, and each returns the run. Only the first writes the folder.
     """
-    chosen = choose_device(device)
+    chosen, callback = choose_device(device), as_callback(callbacks)
     keep_threads()
     group = processes.join()
     check_may_share(settings, group)
@@ -385,21 +385,21 @@ def train_run(
     with folder.locked(), memory_explained(settings, folder):
         weights = None if init is None or not group.leads else _init_weights(init, settings, stream)
         run, task = _train_locked(
-            stream, settings, folder, chosen, resume, weights, refit, as_text(columns or {}), watcher, group
+            stream, settings, folder, chosen, resume, weights, refit, as_text(columns or {}), callback, group
         )
         if report and group.leads and not folder.has(FILE):
-            _report_at_the_end(run, task, watcher or Silent())
+            _report_at_the_end(run, task, callback)
     return run
 
 
-def _report_at_the_end(run: Run, task: LinkTask | None, watcher: Watcher) -> None:
+def _report_at_the_end(run: Run, task: LinkTask | None, callbacks: Callback) -> None:
     """Write the report of a finished run. ``task`` is that of the training, if it is in memory."""
     try:
         if task is None:
-            run.report(watcher)
+            run.report(callbacks)
         else:
             model = run._network("model.safetensors")
-            write_report(run.folder, _report_data(run, model, task, watcher, AT_MOST))
+            write_report(run.folder, _report_data(run, model, task, callbacks, AT_MOST))
     except RunError as error:
         raise RunError(f"The run is finished, but not its report: {error} `cordgt report` writes it.") from None
 
@@ -421,7 +421,7 @@ def _train_locked(
     init: InitWeights | None,
     refit: bool,
     columns: dict[str, str],
-    watcher: Watcher | None,
+    callbacks: Callback,
     group: Group,
 ) -> tuple[Run, LinkTask | None]:
     """`train_run` in a locked folder. The task is None if the run was finished before.
@@ -452,8 +452,9 @@ def _train_locked(
             check_weights(weights, settings, stream)
             config = folder.create(settings, stream, columns=columns, init=init, refit=refit)
         about = None if init is None else init.about
-        with curves(watcher or Silent(), folder.path) if group.leads else nullcontext(Silent()) as watching:
-            metrics = train_in(folder, settings, task, start=weights, init=about, refit=refit, watcher=watching)
+        with tensorboard_callback(folder.path) if group.leads else nullcontext(NO_CALLBACK) as curves:
+            both = CallbackList([callbacks, curves]) if group.leads else NO_CALLBACK
+            metrics = train_in(folder, settings, task, start=weights, init=about, refit=refit, callbacks=both)
     config = config or RunConfig.new(settings, own, columns=columns, init=init, refit=refit)
     return Run(RunFolder(folder.path), config, stream, own, metrics, device), task
 

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from cordgt.api import Run
+from cordgt.callbacks import Callbacks, as_callback
 from cordgt.errors import DataError, RunError, SettingError, nearest
 from cordgt.events.stream import EventStream
 from cordgt.models import MODELS
 from cordgt.run import RunFolder, is_same_data
 from cordgt.settings import convert, toml_lines
 from cordgt.tasks.node import ALL_SPLITS, ClassifierSettings, Fitted, NodeTask, classifier_metrics, embeddings, fit
-from cordgt.training.watching import Silent, Watcher
 
 
 def classifier_settings(given: Mapping[str, Any]) -> ClassifierSettings:
@@ -51,7 +51,7 @@ def classify(
     *,
     data: str | None = None,
     seed: int | None = None,
-    watcher: Watcher | None = None,
+    callbacks: Callbacks = None,
 ) -> tuple[Fitted, dict[str, Any]]:
     """Train a classifier on a run's frozen encoder; returns it with the metrics of each split.
 
@@ -59,15 +59,15 @@ def classify(
     are from, for errors; the stream's name by default. ``seed``: the run's by default.
     """
     check_encoder(run)
-    settings, watcher = settings or ClassifierSettings(), watcher or Silent()
+    settings, callback = settings or ClassifierSettings(), as_callback(callbacks)
     seed = run.settings.seed if seed is None else seed
     model, link = run.evaluation_task()
     task = NodeTask.prepare(link, link.stream.label if label is None else label, data)
     began = time.perf_counter()
     x = {}
     for split in ALL_SPLITS:
-        watcher.evaluating(f"embedding, {split}", len(task.positions(split)))
-        x[split] = embeddings(model, task, split, progress=lambda n: watcher.step(n, None))
+        callback.on_stage_start(f"evaluating: embedding, {split}", len(task.positions(split)))
+        x[split] = embeddings(model, task, split, callbacks=callback)
     embedded = time.perf_counter() - began
     y = {split: task.labels(split) for split in ALL_SPLITS}
     fitted = fit(x, y, settings, seed)
@@ -111,7 +111,7 @@ def classify_in(
     *,
     data: str | None = None,
     seed: int | None = None,
-    watcher: Watcher | None = None,
+    callbacks: Callbacks = None,
 ) -> dict[str, Any]:
     """`classify`, with everything kept in a folder. RunError where it holds something already."""
     folder = RunFolder(out)
@@ -119,7 +119,7 @@ def classify_in(
         left = [p.name for p in out.iterdir() if not p.name.endswith(".part")]
         if left:
             raise RunError(f"{out} is not empty (it holds {left[0]}). Choose another folder with --out.")
-        fitted, metrics = classify(run, label, settings, data=data, seed=seed, watcher=watcher)
+        fitted, metrics = classify(run, label, settings, data=data, seed=seed, callbacks=callbacks)
         folder.write_text("config.toml", _config(run, settings, metrics["seed"]))
         folder.write_tensors("classifier.safetensors", fitted.model.state_dict(), {"best_epoch": fitted.best_epoch})
         folder.write_metrics(metrics)

@@ -7,7 +7,7 @@ cancels. The interval does not cover variation between seeds; use `cordgt train 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 
 from cordgt.api import Run
+from cordgt.callbacks import Callbacks, as_callback
 from cordgt.errors import DataError, RunError
 from cordgt.report.remarks import difference_remark
 from cordgt.run import fingerprint, ids_fingerprint
@@ -34,7 +35,7 @@ def compare_runs(
     bootstrap: int = 2000,
     seed: int = 0,
     changes: Mapping[str, Any] | None = None,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Callbacks = None,
 ) -> dict[str, Any]:
     """Metrics of both runs, the difference B minus A, and its 95 % interval.
 
@@ -46,13 +47,13 @@ def compare_runs(
     silent = [str(run.path) for run, (model, _) in zip((a, b), found, strict=True) if model.is_transductive]
     if setting == "inductive" and silent:
         raise DataError(f"There is nothing to compare: {silent[0]} has no answer for nodes that training has not seen.")
-    scores = [split_scores(model, task, split, setting, progress)[:2] for model, task in found]
+    scores = [split_scores(model, task, split, setting, as_callback(callbacks))[:2] for model, task in found]
     n = len(scores[0][0])
     if n == 0:
         raise DataError(f"There is nothing to compare: no event of {split}, {setting}.")
     ranks = None
     if protocol.ranking != "none":
-        ranks = [rank(model, task, split, setting, progress=progress) for model, task in found]
+        ranks = [rank(model, task, split, setting, callbacks=as_callback(callbacks)) for model, task in found]
     metrics = paired_bootstrap(scores, ranks, resamples=bootstrap, seed=seed)
     return {
         "a": {"run": str(a.path), "model": a.settings.model, "seed": a.settings.seed},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cordgt.arrays import distinct
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.ids import Side
 from cordgt.events.stream import EventStream
@@ -117,14 +118,14 @@ class Predictor:
         return np.where(self.model.is_unknown(to_device(ids, self.model.device)).cpu().numpy(), UNKNOWN, found)
 
     def score(
-        self, src: Any, dst: Any, at: np.ndarray | None = None, progress: Callable[[int], None] | None = None
+        self, src: Any, dst: Any, at: np.ndarray | None = None, callbacks: Callback = NO_CALLBACK
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores (n,) between 0 and 1 of pairs of the user's ids, and (n,) notes on their nodes, see `notes`."""
         u, v = self._internal_ids([(src, "src"), (dst, "dst")])
         t, cut = self.moments(at, len(u))
         on_device = [torch.from_numpy(x).to(self.device) for x in (u, v)]
         queries = Queries(on_device[0], on_device[1][:, None], t, cut, cut)
-        logits = score_queries(self.model, self.history, queries, progress=progress)[:, 0]
+        logits = score_queries(self.model, self.history, queries, callbacks=callbacks)[:, 0]
         cuts = cut.cpu().numpy()
         return sigmoid(logits), _pair_notes(self.notes(u, cuts), self.notes(v, cuts))
 

@@ -7,13 +7,14 @@ training it again: ``cordgt train … --out FOLDER --resume``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cordgt.callbacks import Callback, Callbacks, as_callback
 from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.machine.stopping import listening
@@ -27,7 +28,6 @@ from cordgt.training.devices import choose_device, use_precision
 from cordgt.training.loop import Fit
 from cordgt.training.out_folder import check_same
 from cordgt.training.out_of_memory import memory_explained
-from cordgt.training.watching import Silent, Watcher
 
 Grid = Mapping[str, Sequence[Any]]
 
@@ -75,7 +75,7 @@ def search(
     device: str = "auto",
     resume: bool = False,
     columns: Mapping[str, str] | None = None,
-    watch: Callable[[str], Watcher] | None = None,
+    callbacks: Callbacks = None,
 ) -> list[Trial]:
     """Train every combination of ``tried`` on top of ``settings``, each into a folder below ``out``; best first.
 
@@ -91,10 +91,11 @@ def search(
     if taken and not resume:
         raise RunError(f"{taken[0]} holds a run already. Go on with --resume, or choose another folder with --out.")
     task = LinkTask.prepare(stream, settings.protocol, seed=settings.seed, device=chosen)
-    found = []
+    found, callback = [], as_callback(callbacks)
     for (name, own), changes in zip(each.items(), tried, strict=True):
-        watcher = Silent() if watch is None else watch(name)
-        found.append(_try(RunFolder(out / name), own, dict(changes), task, dict(columns or {}), watcher))
+        callback.on_run_start(name)
+        found.append(_try(RunFolder(out / name), own, dict(changes), task, dict(columns or {}), callback))
+        callback.on_run_end(name, dict(vars(found[-1])))
     return sorted(found, key=lambda trial: -trial.figure)
 
 
@@ -104,7 +105,7 @@ def _try(
     changes: dict[str, Any],
     task: LinkTask,
     columns: dict[str, str],
-    watcher: Watcher,
+    callbacks: Callback,
 ) -> Trial:
     """One training, from wherever it was; only its validation is looked at."""
     device = task.network_device
@@ -117,7 +118,7 @@ def _try(
             folder.create(settings, task.stream, columns=columns)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), listening() as stop:
             epochs = settings.training.epochs
-            fit = Fit(folder, settings, task, phase="fit", epochs=epochs, start=None, watcher=watcher, stop=stop)
+            fit = Fit(folder, settings, task, phase="fit", epochs=epochs, start=None, callbacks=callbacks, stop=stop)
             best = fit.run()
         progress = fit.progress
         folder.write_tensors("model.safetensors", best, vars(progress))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cordgt.api import train_run
+from cordgt.callbacks import Callbacks, as_callback
 from cordgt.events.stream import EventStream
 from cordgt.machine import processes
 from cordgt.run import RunFolder
 from cordgt.settings import Settings
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.out_folder import check_free_for
-from cordgt.training.watching import Watcher
 
 
 def train_seeds(
@@ -25,21 +24,22 @@ def train_seeds(
     *,
     mask_draws: int | None = None,
     resume: bool = False,
-    watch: Callable[[str], Watcher] | None = None,
+    callbacks: Callbacks = None,
     **options: Any,
 ) -> RunMetrics:
     """Train several runs one after the other into the folders of `settings_by_folder`.
 
     Returns the metrics over all runs, as in `RunMetrics.over_runs`, and writes them to ``metrics.json`` in ``out``.
-    ``watch`` gives the watcher of the training in a folder; ``options`` are those of `train_run`.
+    ``options`` are those of `train_run`.
     """
     settings_of = settings_by_folder(settings, seeds, mask_draws)
     if processes.join().leads:
         check_free_for(out, list(settings_of), resume)
-    runs = []
+    runs, callback = [], as_callback(callbacks)
     for name, own in settings_of.items():
-        watcher = None if watch is None else watch(name)
-        runs.append(train_run(stream, own, out / name, resume=resume, watcher=watcher, **options).metrics)
+        callback.on_run_start(name)
+        runs.append(train_run(stream, own, out / name, resume=resume, callbacks=callback, **options).metrics)
+        callback.on_run_end(name, runs[-1])
     summary = RunMetrics.over_runs(runs)
     if processes.current().leads:
         RunFolder(out).write_metrics(summary)

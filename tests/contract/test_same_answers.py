@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cordgt.callbacks import Callback
 from cordgt.models.base import list_tensors
 from cordgt.past.history import History, Queries
 from cordgt.past.index import TemporalIndex
@@ -106,7 +107,9 @@ def test_batch_size_changes_nothing_under_the_event_rule(case: Case, features: b
     """Trees, negatives and distances exactly; scores within 1e-5, AP within 1e-4."""
     world = random_world(12, 200, features=features)
     network = case.network(world)
-    tasks = [LinkTask.prepare(world.stream, Protocol(eval_batch_size=size), seed=5, device=CPU) for size in (30, 7, 1, 200)]
+    tasks = [
+        LinkTask.prepare(world.stream, Protocol(eval_batch_size=size), seed=5, device=CPU) for size in (30, 7, 1, 200)
+    ]
     for part in SPLITS:
         for setting in SETTINGS:
             asked = [task.evaluation_queries(part, setting) for task in tasks]
@@ -186,10 +189,15 @@ def test_no_candidate_or_no_query_asks_nothing_of_the_model(case: Case) -> None:
     world = random_world(19, 30, features=True)
     network, history = case.network(world), world.history
     asked = ask(world, [20, 24], "event").on(world.stream)
-    told: list[int] = []
+    steps: list[int] = []
+
+    class Steps(Callback):
+        def on_step(self, n: int, loss: float | None = None) -> None:
+            steps.append(n)
+
     for queries, shape in ((replace(asked, dst=asked.dst[:, :0]), (2, 0)), (rows(asked, slice(0, 0)), (0, 3))):
-        assert score_queries(network, history, queries, progress=told.append).shape == shape
-    assert told == [2, 0]
+        assert score_queries(network, history, queries, callbacks=Steps()).shape == shape
+    assert steps == [2, 0]
 
 
 # --- nodes without a past ---

@@ -261,9 +261,9 @@ def test_every_pair_scored_alike(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     epoch: dict[str, Any] = {"phase": "fit", "epoch": 1, "loss": 0.69, "train_seconds": 1.0, "best_epoch": 1}
     for figures, said in ({"ap": 0.5, "auc": 0.5}, True), ({"ap": 0.5, "auc": 0.6}, False):
-        console.Bar().epoch_ends(epoch | {"validation": figures})
+        console.ProgressBar().on_epoch_end(epoch | {"validation": figures})
         assert ("every pair scored alike" in capsys.readouterr().err) is said
-    console.Bar().epoch_ends(epoch | {"phase": "refit"})  # which validates nothing
+    console.ProgressBar().on_epoch_end(epoch | {"phase": "refit"})  # which validates nothing
 
 
 def test_lines_of_events_taken_for_comments_are_said(tmp_path: Path, trained: Trained) -> None:

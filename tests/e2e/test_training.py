@@ -210,11 +210,12 @@ def test_resume_before_the_first_checkpoint_starts_over(
 ) -> None:
     data = write_events(tmp_path / "data.csv")
 
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
+    def stop(_: Any, name: str, total: int | None) -> None:
+        if name == "validating":
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(console.Bar, "validating", stop)
+        patch.setattr(console.ProgressBar, "on_stage_start", stop)
         said = call("train", data, *TINY, "--out", "run")
     assert said.code == 130
     assert "--resume" in said.err

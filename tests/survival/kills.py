@@ -33,7 +33,7 @@ from typing import Any
 
 SOURCE = Path(__file__).parents[2] / "src"
 SOON = 10.0  # seconds for the processes of a training to notice that one was killed
-AIMS = ("anything", "training", "validation", "writing state")  # in turn
+AIMS = ("anything", "epoch", "validating", "writing state")  # in turn
 SETTINGS = {
     "fanout": "3,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 8, "sd_dim": 8, "dropout": 0.2,
     "epochs": 4, "patience": 4, "min_delta": 0, "batch_size": 25, "lr": 0.01,
@@ -79,9 +79,7 @@ def child(board: Path, argv: list[str]) -> None:
             write(path, content)
 
     run.write_bytes = write_and_tell
-    tells(console.Bar, "epoch_begins", lambda _, phase, epoch, *rest: f"training, {phase} {epoch}")
-    tells(console.Bar, "validating", lambda *_: "validation")
-    tells(console.Bar, "evaluating", lambda _, what, n: f"evaluation: {what}")
+    tells(console.ProgressBar, "on_stage_start", lambda _, name, total: name)
     show("starting")
     sys.argv = ["cordgt", *argv]
     cli.main()

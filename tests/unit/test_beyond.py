@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from cordgt import api
+from cordgt.callbacks import Callback
 from cordgt.events.stream import EventStream
 from cordgt.experiments import measures, others
 from cordgt.experiments.ablation import OF_PLUS, ablation_cells, ablation_report
@@ -24,7 +25,6 @@ from cordgt.experiments.work import work
 from cordgt.tasks.floors import BASELINES
 from cordgt.tasks.link import EVALUATION_SETTINGS
 from cordgt.tasks.protocol import Protocol
-from cordgt.training.watching import Silent
 
 
 def few() -> EventStream:
@@ -138,16 +138,16 @@ def test_nothing_that_is_laid_out_can_be_asked_otherwise() -> None:
     assert set(EVALUATION_SETTINGS) < set(vars(Protocol())) - {"pool", "split", "mask_seed", "mask_nodes"}
 
 
-class Interrupts(Silent):
+class Interrupts(Callback):
     """Asks to stop in an evaluation, as Ctrl-C would."""
 
     def __init__(self, when: str) -> None:
         self.when, self.heard = when, [""]
 
-    def evaluating(self, what: str, events: int) -> None:
-        self.heard.append(what)
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        self.heard.append(name)
 
-    def step(self, events: int, loss: float | None) -> None:
+    def on_step(self, n: int, loss: float | None = None) -> None:
         if self.when in self.heard[-1]:
             signal.raise_signal(signal.SIGINT)
 
@@ -158,7 +158,7 @@ def test_an_interrupted_measurement_goes_on_from_the_trained_run(
 ) -> None:
     store, cell = Store(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind=kind)
     api.train_run(on_few, cell.settings, store.run_folder(cell), report=False)  # so that only measuring is interrupted
-    outcome = work([cell], store, watch=lambda _: Interrupts(when))
+    outcome = work([cell], store, callbacks=Interrupts(when))
     assert outcome.stopped is not None
     assert outcome.stopped.exit_code == 130
     assert store.read(cell) is None

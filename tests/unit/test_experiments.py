@@ -22,6 +22,7 @@ import pytest
 from matplotlib.cm import ScalarMappable
 
 from cordgt import api
+from cordgt.callbacks import Callback
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.experiments import catalogue, measures, paper, plots
@@ -242,24 +243,32 @@ def test_the_claim_of_the_next_one_is_left_alone(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.claim")) == []
 
 
+class Messages(Callback):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on_message(self, text: str) -> None:
+        self.texts.append(text)
+
+
 def test_only_what_is_known_to_be_another_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     stream = EventStream.from_columns(*draw.integers(0, 9, (2, 100)), np.arange(100), name="few")
     monkeypatch.setattr(measures, "load_stream", lambda *_: stream)
     store, cell = Store(tmp_path), make_cell("few", "edgebank", 0)
-    folder, told = RunFolder(store.run_folder(cell)), []
+    folder, said = RunFolder(store.run_folder(cell)), Messages()
     folder.create(make_cell("few", "edgebank", 1).settings, stream)
     found = folder.path / "config.toml"
     newer = found.read_text().replace("format = 2", "format = 3")
     found.write_text(newer)
     with pytest.raises(RunError, match=r"has format 3.*remove"):
-        measures.run_cell(cell, store, tell=told.append)
+        measures.run_cell(cell, store, callbacks=said)
     assert found.read_text() == newer
-    assert told == []
+    assert said.texts == []
     found.write_text(newer.replace("format = 3", "format = 2"))
-    measures.run_cell(cell, store, tell=told.append, keep=True)
-    assert [word["what"] for word in told] == ["discards"]
-    assert "seed=1, now 0" in told[0]["why"]
+    measures.run_cell(cell, store, callbacks=said, keep=True)
+    (text,) = said.texts
+    assert "seed=1, now 0" in text
     assert (folder.path / "report.html").exists()
 
 

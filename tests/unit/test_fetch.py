@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cordgt.callbacks import Callback
 from cordgt.datasets import archives, by_name, download, sources
 from cordgt.datasets import fetch as fetching
 from cordgt.datasets.archives import Archive
@@ -116,6 +117,18 @@ CONTENT = bytes(range(256)) * 5000
 
 
 # --- downloads ---
+
+
+class Bytes(Callback):
+    def __init__(self) -> None:
+        self.stages: list[tuple[str, int | None]] = []
+        self.steps: list[int] = []
+
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        self.stages.append((name, total))
+
+    def on_step(self, n: int, loss: float | None = None) -> None:
+        self.steps.append(n)
 
 
 def test_a_download(server: Server, tmp_path: Path) -> None:

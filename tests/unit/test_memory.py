@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from cordgt import models
 from cordgt.api import Run, train
+from cordgt.callbacks import Callback
 from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.machine.stopping import Stopped
@@ -33,7 +34,6 @@ from cordgt.tasks.link import LinkTask, history_of, score_queries
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.network import make_network
 from cordgt.training.step import Step
-from cordgt.training.watching import Silent
 
 CPU = torch.device("cpu")
 KINDS = ("tgn", "dyrep", "jodie")
@@ -453,15 +453,15 @@ def test_another_epoch_begins_with_nothing(kind: str) -> None:
 TINY: dict[str, Any] = SMALL | {"epochs": 2, "batch_size": 20, "lr": 0.01, "min_delta": 0}
 
 
-class StopAfter(Silent):
+class StopAfter(Callback):
     """Asks for an end after so many batches."""
 
     def __init__(self, batches: int) -> None:
         self.left = batches
 
-    def step(self, events: int, loss: float | None) -> None:
+    def on_step(self, n: int, loss: float | None = None) -> None:
         self.left -= loss is not None
-        if self.left == 0:
+        if self.left == 0 and loss is not None:
             os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -476,7 +476,7 @@ def test_stopped_after_every_batch(kind: str, tmp_path: Path) -> None:
     whole = fit(kind, tmp_path / "whole", refit=True)
     for turn in range(40):
         try:
-            found = fit(kind, tmp_path / "run", refit=True, resume=turn > 0, watcher=StopAfter(2))
+            found = fit(kind, tmp_path / "run", refit=True, resume=turn > 0, callbacks=StopAfter(2))
             break
         except Stopped:
             continue
@@ -491,7 +491,7 @@ def test_stopped_after_every_batch(kind: str, tmp_path: Path) -> None:
 
 def test_checkpoint_without_its_memory(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        fit("tgn", tmp_path / "run", watcher=StopAfter(2))
+        fit("tgn", tmp_path / "run", callbacks=StopAfter(2))
     folder = RunFolder(tmp_path / "run")
     tensors, about = folder.read_tensors("state.safetensors")
     assert {k for k in tensors if k.startswith("extra_state.")} == {

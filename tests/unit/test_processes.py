@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from cordgt.bench import shared as shared_bench
 from cordgt.bench.machine import Limits
 from cordgt.bench.place import Place
+from cordgt.callbacks import Callback
 from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.machine import launch, processes
@@ -142,21 +143,24 @@ def trained() -> LinkModel:
     return make_network(settings(), edge_dim=0, node_dim=0)
 
 
+class Counter(Callback):
+    n = 0
+
+    def on_step(self, n: int, loss: float | None = None) -> None:
+        self.n += n
+
+
 @pytest.mark.parametrize("size", [2, 3, 11])
 def test_scores_of_parts_are_those_of_one(size: int) -> None:
     model, task = trained(), task_of()
     _, queries = task.evaluation_queries("test", "transductive")
     expected = score_queries(model, task.whole, queries, max_pairs_per_batch=8)
     groups = [Listed(rank, size) for rank in range(size)]
-    told = [0] * size
-    for number, group in enumerate(groups):
-
-        def count(k: int, number: int = number) -> None:
-            told[number] += k
-
-        score_queries(model, task.whole, queries, max_pairs_per_batch=8, group=group, progress=count)
+    counters = [Counter() for _ in groups]
+    for counter, group in zip(counters, groups, strict=True):
+        score_queries(model, task.whole, queries, max_pairs_per_batch=8, group=group, callbacks=counter)
     assert np.array_equal(sum(group.given[0].numpy() for group in groups), expected)
-    assert max(told) <= len(expected)
+    assert max(counter.n for counter in counters) <= len(expected)
 
 
 def test_ranks_of_parts_are_those_of_one() -> None:

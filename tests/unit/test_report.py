@@ -408,7 +408,7 @@ def test_a_baseline_above_every_run_is_said_first(run: Run) -> None:
     def looks(ap: float) -> dict[str, ReportData]:
         metrics = RunMetrics.from_json(run.metrics.to_json())
         metrics["baselines"]["seen before"]["test"]["transductive"]["ap"] = ap
-        return dict.fromkeys(("a", "b"), replace(run.look(), metrics=metrics))
+        return dict.fromkeys(("a", "b"), replace(run.report_data(), metrics=metrics))
 
     own = f"{100 * run.metrics['test']['transductive']['ap']:.2f}"
     words = check(comparison(looks(0.9999))).words
@@ -416,7 +416,7 @@ def test_a_baseline_above_every_run_is_said_first(run: Run) -> None:
     assert f"a has the highest test AP: {own} %" in words
     assert "99.99 ▲" in words and "▲: a trivial baseline is above every run" in words
     metrics = RunMetrics(run.metrics, baselines={})
-    assert "trivial" not in check(comparison(dict.fromkeys("ab", replace(run.look(), metrics=metrics)))).words
+    assert "trivial" not in check(comparison(dict.fromkeys("ab", replace(run.report_data(), metrics=metrics)))).words
 
 
 def test_no_line_of_a_dot_plot_runs_through_its_words() -> None:
@@ -449,7 +449,7 @@ def test_seeds_have_a_mean(run: Run, tmp_path: Path) -> None:
 def test_other_data_and_other_protocols_are_warned_of(run: Run, tmp_path: Path) -> None:
     data = train(stream_of(seed=5, name="else"), "edgebank", out=tmp_path / "b", device="cpu", report=False)
     rule = train(stream_of(), "edgebank", out=tmp_path / "c", device="cpu", report=False, visibility="batch")
-    words = check(comparison({"a": run.look(), "b": data.look(), "c": rule.look()})).words
+    words = check(comparison({"a": run.report_data(), "b": data.report_data(), "c": rule.report_data()})).words
     assert "other data: a on some (150 events), b on else (150 events)" in words
     assert "protocols that differ in visibility (event and batch)" in words
     assert "95 % interval" not in words and "Over time" not in words

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from cordgt.api import Run, train
 from cordgt.audit.checks import FAIL
 from cordgt.audit.model import audit_model
+from cordgt.callbacks import Callback
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.models import MODELS
@@ -31,7 +32,6 @@ from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.network import make_network
-from cordgt.training.watching import Silent
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {
@@ -349,12 +349,12 @@ def test_trained_asked_and_audited(kind: str, tmp_path: Path) -> None:
     assert failed == []
 
 
-class Stops(Silent):
+class Stops(Callback):
     """Somebody presses Ctrl-C after the second batch."""
 
     batches = 0
 
-    def step(self, events: int, loss: float | None) -> None:
+    def on_step(self, n: int, loss: float | None = None) -> None:
         self.batches += 1
         if self.batches == 3:
             raise KeyboardInterrupt
@@ -365,7 +365,7 @@ def test_interrupted_and_resumed_to_the_same_weights(kind: str, tmp_path: Path) 
     options: dict[str, Any] = {"device": "cpu", "epochs": 2, "batch_size": 40, "checkpoint_minutes": 0, **SMALL}
     whole = train(habits(), kind, out=tmp_path / "whole", **options)
     with pytest.raises(KeyboardInterrupt):
-        train(habits(), kind, out=tmp_path / "parts", watcher=Stops(), **options)
+        train(habits(), kind, out=tmp_path / "parts", callbacks=Stops(), **options)
     again = train(habits(), kind, out=tmp_path / "parts", resume=True, **options)
     weights = [run.folder.read_tensors("model.safetensors")[0] for run in (whole, again)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

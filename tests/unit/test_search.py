@@ -10,12 +10,12 @@ import pytest
 
 from cordgt import models, search
 from cordgt.api import train_run
+from cordgt.callbacks import Callback
 from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.run import RunFolder
 from cordgt.settings import make
 from cordgt.tasks import link
-from cordgt.training.watching import Silent
 
 SMALL: dict[str, Any] = {"hidden": 4, "time_dim": 4, "layers": 1, "epochs": 1, "batch_size": 50}
 TRIED = search.combinations({"num_neighbors": (1, 2), "lr": (0.01, 0.001)})
@@ -55,13 +55,13 @@ def test_a_search_goes_on_and_its_best_is_measured_without_training(tmp_path: Pa
     with pytest.raises(RunError, match="holds a run already"):
         search.search(stream(), settings, TRIED, out, device="cpu")
 
-    class Counts(Silent):
+    class Counts(Callback):
         epochs = 0
 
-        def epoch_ends(self, record: dict[str, Any]) -> None:
+        def on_epoch_end(self, record: dict[str, Any]) -> None:
             Counts.epochs += 1
 
-    again = search.search(stream(), settings, TRIED, out, device="cpu", resume=True, watch=lambda name: Counts())
+    again = search.search(stream(), settings, TRIED, out, device="cpu", resume=True, callbacks=Counts())
     assert Counts.epochs == 2  # of the two that were new
     assert {t.folder: t.figure for t in first}.items() <= {t.folder: t.figure for t in again}.items()
     best = again[0]
@@ -71,7 +71,7 @@ def test_a_search_goes_on_and_its_best_is_measured_without_training(tmp_path: Pa
         Path(best.folder),
         device="cpu",
         resume=True,
-        watcher=Counts(),
+        callbacks=Counts(),
     )
     assert Counts.epochs == 2 and run.metrics["best_epoch"] == best.best_epoch
 

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 from cordgt.api import Run, train
+from cordgt.callbacks import Callback
 from cordgt.errors import RunError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.machine.stopping import Stop, Stopped, listening
 from cordgt.models.cordgt import Cordgt
 from cordgt.run import RunFolder
 from cordgt.training import loop, out_of_memory
-from cordgt.training.watching import Silent
 
 TINY: dict[str, Any] = {
     "hidden": 8, "heads": 2, "fanout": (3,), "td_dim": 8, "sd_dim": 8, "dropout": 0.3,
@@ -62,22 +62,23 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return ending(fit(tmp_path_factory.mktemp("runs") / "whole").path)
 
 
-class Does(Silent):
+class Does(Callback):
     """Does something the ``nth`` time that something happens."""
 
     def __init__(self, what: str, nth: int, action: Any) -> None:
-        self.what, self.left, self.action = what, nth, action
+        self.what, self.left, self.action, self.stage = what, nth, action, ""
 
     def _now(self, what: str) -> None:
         self.left -= what == self.what
         if what == self.what and self.left == 0:
             self.action()
 
-    def step(self, events: int, loss: float | None) -> None:
-        self._now("step" if loss is not None else "evaluation step")
+    def on_step(self, n: int, loss: float | None = None) -> None:
+        self._now("step" if loss is not None else f"{self.stage} step")
 
-    def validating(self, events: int) -> None:
-        self._now("validating")
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        self.stage = name.partition(":")[0]
+        self._now(self.stage)
 
 
 def sends(number: signal.Signals) -> Any:
@@ -145,7 +146,7 @@ def test_a_thread_listens_to_nothing() -> None:
     [
         ("step", 2, "40 of 85 events of epoch 1"),
         ("validating", 2, "85 of 85 events of epoch 2"),
-        ("evaluation step", 1, ""),
+        ("evaluating step", 1, ""),
         ("step", 14, "40 of 120 events of refit, epoch 1"),
     ],
 )
@@ -153,7 +154,7 @@ def test_a_signal_ends_it_after_the_batch(
     tmp_path: Path, number: signal.Signals, what: str, nth: int, saved: str
 ) -> None:
     with pytest.raises(Stopped) as raised:
-        fit(tmp_path / "run", mask_nodes=0, watcher=Does(what, nth, sends(number)))
+        fit(tmp_path / "run", mask_nodes=0, callbacks=Does(what, nth, sends(number)))
     assert raised.value.asked == number and raised.value.saved == saved
     assert not list((tmp_path / "run").glob(".*"))
 
@@ -162,7 +163,7 @@ def test_stopped_after_every_batch(tmp_path: Path, whole: dict[str, Any]) -> Non
     """A batch or two at a time, each in its turn resumed, is the same as all in one go: dropout draws the same too."""
     for turn in range(99):
         try:
-            fit(tmp_path / "run", resume=turn > 0, watcher=Does("step", 2, sends(signal.SIGINT)))
+            fit(tmp_path / "run", resume=turn > 0, callbacks=Does("step", 2, sends(signal.SIGINT)))
             break
         except Stopped as stopped:
             assert "of epoch" in stopped.saved or "refit" in stopped.saved
@@ -223,7 +224,7 @@ def test_checkpoints_within_an_epoch(tmp_path: Path, whole: dict[str, Any], nth:
     """With checkpoint_minutes=0 after every batch; killed after any of them the end is the same."""
     now = {"checkpoint_minutes": 0}
     with pytest.raises(PulledPlug):
-        fit(tmp_path / "run", **now, watcher=Does("step", nth, dies))
+        fit(tmp_path / "run", **now, callbacks=Does("step", nth, dies))
     assert (RunFolder(tmp_path / "run").latest_state() is None) == (nth == 1)
     fit(tmp_path / "run", resume=True, **now)
     assert ending(tmp_path / "run") == whole
@@ -233,14 +234,14 @@ def test_lines_within_an_epoch_are_kept_once(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_LINES", -1.0)
     expected = history(fit(tmp_path / "whole").path)
     with pytest.raises(PulledPlug):
-        fit(tmp_path / "run", checkpoint_minutes=0, watcher=Does("step", 3, dies))
+        fit(tmp_path / "run", checkpoint_minutes=0, callbacks=Does("step", 3, dies))
     fit(tmp_path / "run", resume=True, checkpoint_minutes=0)
     assert history(tmp_path / "run") == expected
 
 
 def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path, whole: dict[str, Any]) -> None:
     with pytest.raises(PulledPlug):
-        fit(tmp_path / "run", watcher=Does("validating", 2, dies))
+        fit(tmp_path / "run", callbacks=Does("validating", 2, dies))
     (tmp_path / "run" / ".state.safetensors.abc.part").write_bytes(b"half")
     fit(tmp_path / "run", resume=True)
     assert ending(tmp_path / "run") == whole
@@ -253,7 +254,7 @@ def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path, whole:
 def halted(tmp_path: Path) -> RunFolder:
     """A run that was cut off with two checkpoints."""
     with pytest.raises(PulledPlug):
-        fit(tmp_path / "run", checkpoint_minutes=0, watcher=Does("step", 4, dies))
+        fit(tmp_path / "run", checkpoint_minutes=0, callbacks=Does("step", 4, dies))
     return RunFolder(tmp_path / "run")
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from cordgt.api import Run, train, train_run
+from cordgt.callbacks import Callback
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.models import cordgt as models_cordgt
@@ -29,7 +30,6 @@ from cordgt.tasks.protocol import Protocol
 from cordgt.training.devices import choose_device
 from cordgt.training.network import make_network
 from cordgt.training.step import Ema
-from cordgt.training.watching import Silent
 
 TINY: dict[str, Any] = {
     "hidden": 8,
@@ -94,7 +94,7 @@ class Interrupted(Exception):
     """Somebody pressed Ctrl-C."""
 
 
-class Interrupts(Silent):
+class Interrupts(Callback):
     """Raises at a moment: (what happens, phase, epoch), at the ``nth`` time that it happens there."""
 
     def __init__(self, what: str, phase: str = "fit", epoch: int = 0, nth: int = 1) -> None:
@@ -107,21 +107,18 @@ class Interrupts(Silent):
             if self.left == 0:
                 raise Interrupted
 
-    def epoch_begins(self, phase: str, epoch: int, epochs: int, events: int) -> None:
+    def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
         self.phase, self.epoch = phase, epoch
         self._now("begin")
 
-    def step(self, events: int, loss: float | None) -> None:
+    def on_step(self, n: int, loss: float | None = None) -> None:
         self._now("step")
 
-    def validating(self, events: int) -> None:
-        self._now("validating")
-
-    def epoch_ends(self, record: dict[str, Any]) -> None:
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
         self._now("end")
 
-    def evaluating(self, what: str, events: int) -> None:
-        self._now("evaluating")
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        self._now(name.partition(":")[0])
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +139,7 @@ def test_averaged_weights_are_judged_kept_and_resumed(tmp_path: Path) -> None:
         != fit(tmp_path / "plain", **(options | {"ema_decay": 0.0})).metrics["validation"]
     )
     with pytest.raises(Interrupted):
-        fit(tmp_path / "run", watcher=Interrupts("step", "fit", 2, 2), **options)
+        fit(tmp_path / "run", callbacks=Interrupts("step", "fit", 2, 2), **options)
     fit(tmp_path / "run", resume=True, **options)
     assert_same_run(tmp_path / "run", averaged.path)
 
@@ -336,7 +333,7 @@ def test_resumed_run_is_the_uninterrupted_one(tmp_path: Path, whole: Run, moment
     assert whole.metrics["best_epoch"] >= 2, "the refit is too short to be interrupted"
     options = {"refit": True, "min_delta": 0}
     with pytest.raises(Interrupted):
-        fit(tmp_path / "run", watcher=Interrupts(*moment), **options)
+        fit(tmp_path / "run", callbacks=Interrupts(*moment), **options)
     assert not RunFolder(tmp_path / "run").finished
     with pytest.raises(RunError, match="--resume"):
         Run.load(tmp_path / "run", "cpu")
@@ -380,16 +377,16 @@ def test_interrupted_again_and_again(tmp_path: Path, whole: Run) -> None:
     moments += [("evaluating", "fit", 3), ("step", "refit", 1), ("end", "refit", 2)]
     for i, moment in enumerate(moments):
         # After the fit is done, the figures are taken again: the epoch is then that of nothing.
-        watcher = Interrupts(moment[0], "", 0) if moment[0] == "evaluating" else Interrupts(*moment)
+        callback = Interrupts(moment[0], "", 0) if moment[0] == "evaluating" else Interrupts(*moment)
         with pytest.raises(Interrupted):
-            fit(tmp_path / "run", resume=i > 0, refit=True, min_delta=0, watcher=watcher)
+            fit(tmp_path / "run", resume=i > 0, refit=True, min_delta=0, callbacks=callback)
     fit(tmp_path / "run", resume=True, refit=True, min_delta=0)
     assert_same_run(tmp_path / "run", whole.path)
 
 
 def test_torn_history_is_mended(tmp_path: Path, whole: Run) -> None:
     with pytest.raises(Interrupted):
-        fit(tmp_path / "run", refit=True, min_delta=0, watcher=Interrupts("step", "fit", 2))
+        fit(tmp_path / "run", refit=True, min_delta=0, callbacks=Interrupts("step", "fit", 2))
     with open(tmp_path / "run" / "history.jsonl", "a", encoding="utf-8") as file:
         file.write('{"phase": "fit", "epoch": 2, "eve')
     fit(tmp_path / "run", resume=True, refit=True, min_delta=0)
@@ -401,18 +398,18 @@ KILLED = """
     sys.path[:0] = {paths!r}
     import torch
     torch.set_num_threads(1)
-    from test_train import Silent, fit
+    from test_train import Callback, fit
     from pathlib import Path
 
-    class Kills(Silent):
+    class Kills(Callback):
         epoch = 0
-        def epoch_begins(self, phase, epoch, epochs, events):
+        def on_epoch_start(self, phase, epoch, n_epochs, n_events):
             self.epoch = epoch
-        def step(self, events, loss):
+        def on_step(self, n, loss=None):
             if self.epoch == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    fit(Path({out!r}), refit=True, min_delta=0, watcher=Kills())
+    fit(Path({out!r}), refit=True, min_delta=0, callbacks=Kills())
 """
 
 
@@ -447,7 +444,7 @@ def test_resume_after_being_cut_off_before_the_beginning(tmp_path: Path, left: l
 
 def test_finished_run_is_returned_untouched(whole: Run) -> None:
     before = {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()}
-    again = fit(whole.path, resume=True, refit=True, min_delta=0, watcher=Interrupts("begin", "fit", 1))
+    again = fit(whole.path, resume=True, refit=True, min_delta=0, callbacks=Interrupts("begin", "fit", 1))
     assert {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()} == before
     assert again.metrics == json.loads(json.dumps(whole.metrics))
 
@@ -455,7 +452,7 @@ def test_finished_run_is_returned_untouched(whole: Run) -> None:
 @pytest.mark.parametrize("broken", ["truncated", "other tensors", "other progress"])
 def test_damaged_checkpoint_is_said(tmp_path: Path, broken: str) -> None:
     with pytest.raises(Interrupted):
-        fit(tmp_path / "run", watcher=Interrupts("end", "fit", 1))
+        fit(tmp_path / "run", callbacks=Interrupts("end", "fit", 1))
     folder = RunFolder(tmp_path / "run")
     tensors, about = folder.read_tensors("state.safetensors")
     if broken == "truncated":
@@ -577,7 +574,7 @@ def test_init_of_a_run_that_knows_more_is_told(tmp_path: Path) -> None:
     later = fit(tmp_path / "later", habits(), epochs=1)
     options: dict[str, Any] = {"epochs": 2, "train_ratio": 0.4, "mask_seed": 5}
     with pytest.raises(Interrupted):
-        fit(tmp_path / "run", init=later.path, watcher=Interrupts("step", "fit", 1), **options)
+        fit(tmp_path / "run", init=later.path, callbacks=Interrupts("step", "fit", 1), **options)
     run = fit(tmp_path / "run", resume=True, **options)
     knows = run.metrics["init"]["knows"]
     assert "it was trained on events until" in knows and "past the training period here" in knows
@@ -591,7 +588,7 @@ def test_interrupted_run_remembers_where_it_started(tmp_path: Path, whole: Run) 
     """Resumed before its first checkpoint, without saying --init again, it still starts from the same weights."""
     expected = fit(tmp_path / "expected", epochs=2, seed=3, init=whole.path)
     with pytest.raises(Interrupted):
-        fit(tmp_path / "run", epochs=2, seed=3, init=whole.path, watcher=Interrupts("step", "fit", 1))
+        fit(tmp_path / "run", epochs=2, seed=3, init=whole.path, callbacks=Interrupts("step", "fit", 1))
     fit(tmp_path / "run", epochs=2, seed=3, resume=True)
     assert_same_run(tmp_path / "run", expected.path)
 

@@ -57,7 +57,7 @@ def test_scores_and_recommendations(run: cordgt.Run) -> None:
 
 def test_metrics(run: cordgt.Run) -> None:
     assert_close(run.metrics, {split: ANSWERS[split] for split in ("validation", "test")})
-    assert_close(run.evaluate(part="test")["test"], ANSWERS["evaluate"])
+    assert_close(run.evaluate(split="test")["test"], ANSWERS["evaluate"])
 
 
 def test_an_interrupted_run_resumes(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from cordgt.bench.place import Place
 from cordgt.bench.stages import evaluate, index, sample, whole_step
 from cordgt.bench.suite import about
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.datasets.twins import is_twin, twin_stream
 from cordgt.errors import DataError, SettingError
 from cordgt.events.stream import EventStream
@@ -22,7 +23,7 @@ CONTEXT = (1, 2, 4)  # times the first hop's fan-out
 LEAST = 16 * EVENTS[-1]  # events of the largest stream: the smallest has 16, enough to be split
 
 
-def grow(place: Place, scale: float | None = None, told: Callable[[str], None] | None = None) -> dict[str, Any]:
+def grow(place: Place, scale: float | None = None, callbacks: Callback = NO_CALLBACK) -> dict[str, Any]:
     """Index, sampling, step and evaluation at 1, 4 and 16 times the events, and at 1, 2 and 4 times the context.
 
     Of a twin the largest stream is ``scale`` times its published size, generated at each size; of other data it is the
@@ -38,15 +39,14 @@ def grow(place: Place, scale: float | None = None, told: Callable[[str], None] |
             f"{place.stream.name}: {place.stream.n_events:,} events are too few to see cost grow: a sixteenth of them "
             f"is trained on too, so at least {LEAST} are needed. --data food-twin has many."
         )
-    tell = told or (lambda _: None)
     events, context = [], []
     for times, stream in _streams(place.stream, scale or 1.0):
-        tell(f"{times} × events: {stream.n_events:,}")
+        callbacks.on_stage_start(f"{times} × events: {stream.n_events:,}", None)
         at = replace(place, stream=stream)
         events.append({"times": times, "events": stream.n_events, "nodes": stream.n_nodes} | _costs(at, all_=True))
     for times in CONTEXT:
         settings = _wider(place.settings, times)
-        tell(f"{times} × context: fan-out {settings.model_settings.fanout}")
+        callbacks.on_stage_start(f"{times} × context: fan-out {settings.model_settings.fanout}", None)
         at = replace(place, settings=settings)
         context.append({"times": times, "fanout": list(settings.model_settings.fanout)} | _costs(at, all_=False))
     return about(place) | {"events": events, "context": context}

@@ -15,6 +15,7 @@ import torch
 
 from cordgt.bench.place import Place
 from cordgt.bench.timing import Stopwatch, summary
+from cordgt.callbacks import Callback
 from cordgt.errors import RunError, SettingError
 from cordgt.machine import processes
 from cordgt.machine.launch import FIGURES, cores, launch
@@ -39,16 +40,15 @@ def crowded(counts: Sequence[int]) -> str:
     return f"{counts[-1]} processes share {cores()} core{'s' * (cores() > 1)}: they take turns, and gain nothing by it."
 
 
-def compare(counts: Sequence[int], argv: Sequence[str], told: Callable[[str], None]) -> list[dict[str, Any]]:
+def compare(counts: Sequence[int], argv: Sequence[str], callbacks: Callback) -> list[dict[str, Any]]:
     """Measure a step with each number of processes of one thread, and with one process of as many threads instead.
 
     There are no more threads than cores: torch takes none. ``cordgt ARGV`` is run for each, and calls `measure`.
-    ``told`` is called with the name of each before it begins.
     """
     rows = []
     threaded = sorted({min(n, cores()) for n in counts} - {1})
     for n, threads in [(n, 1) for n in counts] + [(1, n) for n in threaded]:
-        told(f"{n} process{'es' * (n > 1)} of {threads} thread{'s' * (threads > 1)}")
+        callbacks.on_stage_start(f"{n} process{'es' * (n > 1)} of {threads} thread{'s' * (threads > 1)}", None)
         with tempfile.TemporaryDirectory(prefix="cordgt-") as folder:
             file = Path(folder) / "figures.json"
             code = launch(n, argv, {FIGURES: str(file), "OMP_NUM_THREADS": str(threads)})

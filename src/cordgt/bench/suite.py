@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from cordgt.bench import machine
 from cordgt.bench.place import Place
 from cordgt.bench.rows import Row
 from cordgt.bench.stages import STAGES
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream
 from cordgt.files import write_atomically
@@ -34,8 +35,8 @@ def prepare(stream: EventStream, settings: Settings, device: torch.device, *, re
     return Place(stream, settings, device, limits, repeat, quick)
 
 
-def run(place: Place, stages: Sequence[str], told: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Measure the stages in order; ``told`` is called with the name of each before it begins.
+def run(place: Place, stages: Sequence[str], callbacks: Callback = NO_CALLBACK) -> dict[str, Any]:
+    """Measure the stages in order.
 
     A stage that a model does not have (a step where there is nothing to train) is left out when it is one of several,
     and a SettingError when it is the only one.
@@ -46,8 +47,7 @@ def run(place: Place, stages: Sequence[str], told: Callable[[str], None] | None 
     for name in stages:
         if name == "machine":
             continue
-        if told is not None:
-            told(name)
+        callbacks.on_stage_start(name, None)
         try:
             with place.memory_explained():
                 measured = STAGES[name](place)

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cordgt.arrays import is_text
+from cordgt.callbacks import Callback
 from cordgt.cli import console
 from cordgt.errors import DataError
 from cordgt.files import write_atomically, write_text
@@ -32,18 +33,16 @@ ENDINGS = (".csv", ".tsv", ".parquet", ".json")
 # -------------------- query a run
 
 
-def scores(run: Run, src: Any, dst: Any, times: np.ndarray | None, progress: Callable[[int], None]) -> pa.Table:
+def scores(run: Run, src: Any, dst: Any, times: np.ndarray | None, callbacks: Callback) -> pa.Table:
     """``src, dst, time, score, note``: one row per pair, in the order of the pairs."""
-    score, note = run.predictor.score(src, dst, times, progress)
+    score, note = run.predictor.score(src, dst, times, callbacks)
     t = np.full(len(score), run.stream.t[-1]) if times is None else times
     return pa.table(
         {"src": src, "dst": dst, "time": run.stream.time.format(t), "score": score, "note": pa.array(note.tolist())}
     )
 
 
-def recommendations(
-    run: Run, sources: list[Any], at: Any, top: int, new_only: bool, progress: Callable[[int], None]
-) -> pa.Table:
+def recommendations(run: Run, sources: list[Any], at: Any, top: int, new_only: bool, callbacks: Callback) -> pa.Table:
     """``src, rank, node, score, met, note, src_note``: the destinations of each source, best first."""
     rows: list[tuple[Any, ...]] = []
     messages = []
@@ -54,7 +53,7 @@ def recommendations(
         if not found:
             messages.append(f"{source}: no partner to recommend")
         rows += [(source, i + 1, r.node, r.score, r.met, r.note, src_note) for i, r in enumerate(found)]
-        progress(1)
+        callbacks.on_step(1)
     _print_notes(messages)
     id_type = run.stream.ids.names.type
     columns = {

@@ -79,8 +79,8 @@ def predict(
             times = np.full(len(sources), loaded.stream.time.parse(at))
     if loaded.predictor.model.learns_ranking:
         console.note("This model learns to rank: compare scores of one source's pairs, not of different sources.")
-    with answering(len(sources)) as progress:
-        table = answers.scores(loaded, sources, destinations, times, progress)
+    with answering(len(sources)) as callbacks:
+        table = answers.scores(loaded, sources, destinations, times, callbacks)
     answers.write(table, output, json_)
     _explain_untrained(loaded, table.column("note"))
 
@@ -122,8 +122,8 @@ def recommend(
         columns = query_columns(loaded, file, given_columns(src), has_events=events is not None)
         ids = read_ids(file, column=columns.get("src")).to_pylist()
     time_of_query = None if at is None else loaded.stream.time.parse(at)
-    with answering(len(ids)) as progress:
-        table = answers.recommendations(loaded, ids, time_of_query, top, new_only, progress)
+    with answering(len(ids)) as callbacks:
+        table = answers.recommendations(loaded, ids, time_of_query, top, new_only, callbacks)
     answers.write(table, output, json_, shown=["rank", "node", "score", "met", "note"] if source is not None else None)
     _explain_untrained(loaded, table.column("src_note"))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 from rich import box
 from rich.console import Console
@@ -14,6 +15,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -22,6 +24,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from cordgt.callbacks import Callback
 from cordgt.tasks.metrics import is_constant
 from cordgt.tasks.run_metrics import Metric, RunMetrics
 
@@ -29,72 +32,78 @@ out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-class Bar:
-    """A live progress bar on a terminal, a line an epoch elsewhere. A `cordgt.training.watching.Watcher`."""
+class StageBar(Callback):
+    """A bar of the current stage on a terminal, none elsewhere; messages on both. Use it in a ``with`` statement."""
 
-    def __init__(self) -> None:
-        self.title = ""
+    def __init__(self, *columns: ProgressColumn) -> None:
         self.live = err.is_terminal
-        self.bar = Progress(
+        self.bar = Progress(*columns, console=err, transient=True, disable=not self.live)
+        self.task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        self.bar.stop()
+
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        self._replace_task(name, total)
+
+    def on_step(self, n: int, loss: float | None = None) -> None:
+        if self.task is not None:
+            self.bar.update(self.task, advance=n)
+
+    def on_message(self, text: str) -> None:
+        note(text)
+
+    def _replace_task(self, description: str, total: int | None, **fields: Any) -> None:
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+        self.task = self.bar.add_task(description, total=total, **fields)
+
+
+class ProgressBar(StageBar):
+    """A bar with loss and speed on a terminal, and a line an epoch everywhere.
+
+    ``make_title``: from the name of one of several runs, the words before each line about it.
+    """
+
+    def __init__(self, make_title: Callable[[str], str] = "{}, ".format) -> None:
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=err,
-            transient=True,
-            disable=not self.live,
         )
-        self.task: TaskID | None = None
+        self.make_title, self.title = make_title, ""
         self.trained = False  # True: an epoch has begun
         self.best = ""
         self.began = time.perf_counter()
         self.seen = 0
 
-    def titled(self, title: str) -> Bar:
-        """The same bar, with other words before each line; what it showed of an earlier training is forgotten."""
-        self.title, self.best = title, ""
-        return self
+    def on_run_start(self, name: str) -> None:
+        self.title, self.best = self.make_title(name), ""
 
-    def __enter__(self) -> Bar:
-        self.bar.start()
-        return self
+    def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
+        self.trained = True
+        self.on_stage_start(f"{'refit on all events, ' if phase == 'refit' else ''}epoch {epoch}/{n_epochs}", n_events)
 
-    def __exit__(self, *_: Any) -> None:
-        self.bar.stop()
-
-    def _new(self, what: str, total: int) -> None:
-        if self.task is not None:
-            self.bar.remove_task(self.task)
-        self.task = self.bar.add_task(f"{self.title}{what}", total=total, note=self.best)
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        self._replace_task(f"{self.title}{name}", total, note=self.best)
         self.began, self.seen = time.perf_counter(), 0
 
-    def epoch_begins(self, phase: str, epoch: int, epochs: int, events: int) -> None:
-        self.trained = True
-        self._new(f"{'refit on all events, ' if phase == 'refit' else ''}epoch {epoch}/{epochs}", events)
-
-    def step(self, events: int, loss: float | None) -> None:
+    def on_step(self, n: int, loss: float | None = None) -> None:
         if self.task is None:
             return
-        self.seen += events
+        self.seen += n
         rate = self.seen / max(time.perf_counter() - self.began, 1e-9)
         note = self.best if loss is None else f"loss {loss:.4f}  {rate:,.0f} events/s  {self.best}"
-        self.bar.update(self.task, advance=events, note=note)
+        self.bar.update(self.task, advance=n, note=note)
 
-    def validating(self, events: int) -> None:
-        self._new("validating", events)
-
-    def evaluating(self, what: str, events: int) -> None:
-        self._new(f"evaluating: {what}", events)
-
-    def answering(self, questions: int) -> None:
-        self._new("answering", questions)
-
-    def working(self, cells: int) -> None:
-        self._new("trainings", cells)
-
-    def epoch_ends(self, record: dict[str, Any]) -> None:
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
         what = "refit, epoch" if record["phase"] == "refit" else "epoch"
         line = f"{self.title}{what} {record['epoch']:>3}  loss {record['loss']:.4f}"
         if "validation" in record:
@@ -107,40 +116,34 @@ class Bar:
         err.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)
 
 
-class Receiving:
-    """A bar for downloads on a terminal, a line a file elsewhere."""
+class DownloadBar(StageBar):
+    """A bar in bytes on a terminal, a line a file elsewhere."""
 
     def __init__(self) -> None:
-        self.live = err.is_terminal
-        self.bar = Progress(
+        super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
             TimeRemainingColumn(),
-            console=err,
-            transient=True,
-            disable=not self.live,
         )
-        self.task: TaskID | None = None
-        self.what = ""
+        self.stage = ""
+        self.line = ""  # shown with the first step, which says how much is here already
 
-    def __enter__(self) -> Receiving:
-        self.bar.start()
-        return self
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        if name == self.stage and self.task is not None:  # the same file, over a new connection
+            self.bar.update(self.task, completed=0, total=total)
+            return
+        self._replace_task(escape(name), total)
+        self.stage, self.line = name, "" if total is None else f"{name}: {total:,} bytes"
+        if total is None and not self.live:
+            note(name)
 
-    def __exit__(self, *_: Any) -> None:
-        self.bar.stop()
-
-    def tell(self, what: str, have: int, total: int | None) -> None:
-        """How much of what there is: bytes, and in all where that is known."""
-        if what != self.what or self.task is None:
-            if self.task is not None:
-                self.bar.remove_task(self.task)
-            self.what, self.task = what, self.bar.add_task(escape(what), total=total)
-            if not self.live:
-                note(what if total is None else f"{what}: {total:,} bytes" + (f", {have:,} are here" if have else ""))
-        self.bar.update(self.task, completed=have, total=total)
+    def on_step(self, n: int, loss: float | None = None) -> None:
+        super().on_step(n, loss)
+        if self.line and not self.live:
+            note(f"{self.line}, {n:,} are here" if n else self.line)
+        self.line = ""
 
 
 def note(text: str) -> None:

@@ -34,9 +34,9 @@ def run_demo(out: Path | None, seed: int, device: str, *, quiet: bool = False) -
     stream = world.stream
     console.note(f"{stream.n_events:,} events of {stream.n_nodes:,} nodes. Training CorDGT on the first 70 %.")
     began = time.perf_counter()
-    with console.Bar() as bar:
+    with console.ProgressBar() as bar:
         folder = out or first_free(Path("runs") / "demo")
-        run = train_run(stream, make("cordgt", SMALL, seed=seed), folder, device=device, watcher=bar)
+        run = train_run(stream, make("cordgt", SMALL, seed=seed), folder, device=device, callbacks=bar)
     found = {
         "run": str(run.path),
         "seconds": time.perf_counter() - began,

@@ -31,8 +31,8 @@ def data_fetch(
     from cordgt.datasets.fetch import fetch
 
     answers.check_json(json_)
-    with console.Receiving() as bar:
-        result = fetch(name, local=local, overwrite=overwrite, accept_different=accept_different, progress=bar.tell)
+    with console.DownloadBar() as bar:
+        result = fetch(name, local=local, overwrite=overwrite, accept_different=accept_different, callbacks=bar)
     console.note(f"{result.path}: {'was here already' if result.was_here else 'written'}")
     for note in result.notes:
         console.note(note)

@@ -72,8 +72,8 @@ def evaluate(
     asked = {"visibility": visibility, "negatives": negatives, "ranking": ranking}
     changes |= {key: value for key, value in asked.items() if value is not None}
     loaded = open_run(run, device)
-    with console.Bar() as bar:
-        metrics = loaded.evaluate(watcher=bar, split=split, **changes)
+    with console.ProgressBar() as bar:
+        metrics = loaded.evaluate(callbacks=bar, split=split, **changes)
     if not leads():
         return
     show_metrics(

@@ -73,8 +73,8 @@ def train_classifier(
     folder = out or default_folder(stream.name, f"{run.settings.model}-node", own_seed)
     console.note(f"classifier of nodes on {encoder} ({run.settings.model}), frozen; it goes to {folder}")
     BEGUN.set(True)
-    with console.Bar() as bar:
-        metrics = classify_in(run, label, settings, folder, data=data, seed=seed, watcher=bar)
+    with console.ProgressBar() as bar:
+        metrics = classify_in(run, label, settings, folder, data=data, seed=seed, callbacks=bar)
     if json_ is not None:
         answers.write_json(metrics, json_)
     if json_ != "-":

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cordgt import __version__
+from cordgt.callbacks import Callback
 from cordgt.cli import console
 from cordgt.cli.options import (
     Device,
@@ -124,14 +125,14 @@ def bench(
     if trace is not None:
         place.check_trains()
     if stage == "processes":
-        shared = bench_shared(place, processes or "1,2", _measuring)
+        shared = bench_shared(place, processes or "1,2", _BenchNotes())
         if shared is None:
             return
         found = shared
     elif stage == "growth":
-        found = growth.grow(place, scale, _measuring)
+        found = growth.grow(place, scale, _BenchNotes())
     else:
-        found = suite.run(place, suite.ALL if stage == "all" else (stage,), _measuring)
+        found = suite.run(place, suite.ALL if stage == "all" else (stage,), _BenchNotes())
     if plot is not None:
         growth.plot(found, plot)
         console.note(f"{plot}: written")
@@ -179,5 +180,8 @@ def _check_meant_for(stage: str, given: dict[str, object], only: str) -> None:
             raise SettingError(f"{option} is for `cordgt bench {only}`: leave it out for {stage}.")
 
 
-def _measuring(what: str) -> None:
-    console.note(f"measuring {what}")
+class _BenchNotes(Callback):
+    """Prints a line when a measurement starts."""
+
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        console.note(f"measuring {name}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from cordgt.callbacks import Callback
 from cordgt.cli import console
 from cordgt.cli.processes import (
     started_as_one_of_several,
@@ -164,11 +165,11 @@ def show_metrics(title: str, metrics: RunMetrics, json_: str | None) -> None:
 
 
 @contextmanager
-def answering(n_queries: int) -> Iterator[Any]:
-    """A progress bar over queries. It yields a function to call with the number of queries just answered."""
-    with console.Bar() as bar:
-        bar.answering(n_queries)
-        yield lambda n: bar.step(n, None)
+def answering(n_queries: int) -> Iterator[Callback]:
+    """A progress bar over ``n_queries``."""
+    with console.ProgressBar() as bar:
+        bar.on_stage_start("answering", n_queries)
+        yield bar
 
 
 def as_assignments(values: dict[str, Any]) -> str:

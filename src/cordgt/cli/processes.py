@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cordgt.callbacks import Callback
 from cordgt.cli import console
 from cordgt.errors import CordgtError, SettingError
 from cordgt.machine.launch import FIGURES, MEETING, launch
@@ -58,7 +59,7 @@ def is_measured() -> bool:
     return FIGURES in os.environ
 
 
-def bench_shared(place: Place, counts: str, told: Callable[[str], None]) -> dict[str, Any] | None:
+def bench_shared(place: Place, counts: str, callbacks: Callback) -> dict[str, Any] | None:
     """``cordgt bench processes``: start the measured ones and collect what they find; None in one of these."""
     from cordgt.bench import shared, suite
 
@@ -68,7 +69,7 @@ def bench_shared(place: Place, counts: str, told: Callable[[str], None]) -> dict
     asked = shared.counts_of(counts)
     if place.device.type == "cpu" and shared.crowded(asked):
         console.note(shared.crowded(asked))
-    return suite.about(place) | {"shared": shared.compare(asked, sys.argv[1:], told)}
+    return suite.about(place) | {"shared": shared.compare(asked, sys.argv[1:], callbacks)}
 
 
 def leads() -> bool:

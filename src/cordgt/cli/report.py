@@ -48,8 +48,11 @@ def report(
     answers.check_output(output, (".html", ".htm"))
     folders = _run_folders(runs)
     loaded = {name: Run.load(path, device) for name, path in _by_unique_name(folders).items()}
-    with console.Bar() as bar:
-        data = {name: run.report_data(bar.titled(f"{name}, "), at_most=at_most) for name, run in loaded.items()}
+    data = {}
+    with console.ProgressBar() as bar:
+        for name, run in loaded.items():
+            bar.on_run_start(name)
+            data[name] = run.report_data(bar, at_most=at_most)
         text = report_page(next(iter(data.values()))) if len(data) == 1 else comparison(data)
     target = output or (folders[0] / FILE if len(folders) == 1 else Path("comparison.html"))
     write_text(target, text)

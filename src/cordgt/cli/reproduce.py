@@ -158,38 +158,24 @@ def _work(cells: list[Cell], store: Store, device: str, workers: int, minutes: f
     todo = [cell for cell in cells if store.read(cell) is None]
     console.note(f"{len(cells) - len(todo)} of {len(cells)} cells are finished; cells and tables go to {store.folder}")
     limits = Limits.of_minutes(minutes)
-    with console.Bar() as bar:
-        told = _Told(bar, len(todo))
-        common: dict[str, Any] = {"device": device, "limits": limits, "keep": keep, "tell": told}
+    with _CellBar(len(todo)) as bar:
+        common: dict[str, Any] = {"device": device, "limits": limits, "keep": keep, "callbacks": bar}
         if workers == 1 or len(todo) < 2:
-            return work(todo, store, watch=lambda cell: bar.titled(f"{cell.label}: "), **common)
-        bar.working(len(todo))
+            return work(todo, store, **common)
         return work_in_processes(todo, store, min(workers, len(todo)), **common)
 
 
-class _Told:
-    """Says what becomes of the cells, a line each."""
+class _CellBar(console.ProgressBar):
+    """A progress bar that also counts the cells, and says how each ended."""
 
-    def __init__(self, bar: console.Bar, total: int) -> None:
-        self.bar, self.total, self.done = bar, total, 0
+    def __init__(self, total: int) -> None:
+        super().__init__("{}: ".format)
+        self.total, self.done = total, 0
 
-    def __call__(self, word: dict[str, Any]) -> None:
-        what, cell = word["what"], word["cell"]
-        if what == "epoch":
-            self.bar.titled(f"{cell}: ").epoch_ends(word["record"])
-        elif what == "ends":
-            self.done += 1
-            self.bar.step(1, None)
-            figures = ", ".join(f"{k} {100 * v:.2f}" for k, v in word["figures"].items() if v is not None)
-            console.note(f"[{self.done}/{self.total}] {cell}: {figures or 'done'} ({word['seconds']:.0f} s)")
-        elif what == "fails":
-            console.fail(f"{cell}: {word['why']}")
-        elif what == "stops":
-            console.note(f"{cell}: stopped{', saved after ' + word['saved'] if word['saved'] else ''}")
-        elif what == "discards":
-            console.note(f"{cell}: the run that was under way is removed, and trained anew. {word['why']}")
-        else:
-            console.note(f"{cell}: {'goes on' if word['again'] else 'begins'}")
+    def on_run_end(self, name: str, result: dict[str, Any]) -> None:
+        self.done += 1
+        figures = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["figures"].items() if v is not None)
+        console.note(f"[{self.done}/{self.total}] {name}: {figures or 'done'} ({result['seconds']:.0f} s)")
 
 
 def _write(experiment: Experiment, name: str, asked: Asked, store: Store, json_: str | None) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from cordgt.cli import console
 from cordgt.cli.options import Dst, Features, Ids, Label, NodeFeatures, Src, Time, flag
@@ -31,38 +30,26 @@ Memory = Annotated[
 ]
 
 
-class Progressing:
-    """A bar for each phase on a terminal, and a line when it is done."""
+class StoreBar(console.StageBar):
+    """A bar for each stage on a terminal, and a line when it is done."""
 
     def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.bar = Progress(*columns, console=console.err, transient=True, disable=not console.err.is_terminal)
-        self.task: TaskID | None = None
-        self.phase, self.began = "", 0.0
+        super().__init__(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self.stage, self.began = "", 0.0
 
-    def __enter__(self) -> Progressing:
-        self.bar.start()
-        return self
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        super().__exit__(kind, *rest)
+        if kind is None:
+            self._end_stage()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.bar.stop()
-        if error is None:
-            self._ends()
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        self._end_stage()
+        super().on_stage_start(name, total)
+        self.stage, self.began = name, time.perf_counter()
 
-    def begins(self, phase: str, total: int | None) -> None:
-        if self.task is not None:
-            self.bar.remove_task(self.task)
-        self._ends()
-        self.task = self.bar.add_task(phase, total=total)
-        self.phase, self.began = phase, time.perf_counter()
-
-    def _ends(self) -> None:
-        if self.phase:
-            console.note(f"{self.phase}: {time.perf_counter() - self.began:.1f} s")
-
-    def step(self, n: int) -> None:
-        if self.task is not None:
-            self.bar.update(self.task, advance=n)
+    def _end_stage(self) -> None:
+        if self.stage:
+            console.note(f"{self.stage}: {time.perf_counter() - self.began:.1f} s")
 
 
 def data_convert(
@@ -94,9 +81,9 @@ def data_convert(
     from cordgt.store.folder import part_folder
 
     size = parse_size(memory)
-    with Progressing() as watcher:
+    with StoreBar() as bar:
         try:
-            store = convert_to_store(data, out, memory=size, replace=replace, watcher=watcher, **columns)
+            store = convert_to_store(data, out, memory=size, replace=replace, callbacks=bar, **columns)
         except KeyboardInterrupt:
             console.note(f"Finished work is kept in {part_folder(out)}. Run the same command to resume.")
             raise
@@ -111,8 +98,8 @@ def _convert_to_file(data: str, out: Path, columns: dict[str, Any]) -> None:
     from cordgt.reading.readers import convert
 
     answers.check_output(out, (".csv", ".parquet"))
-    with Progressing() as watcher:
-        check_store(data, watcher)
+    with StoreBar() as bar:
+        check_store(data, bar)
     stream = load_data(data, columns)
     for path in convert(stream, out):
         console.note(f"{path}: written")
@@ -153,13 +140,13 @@ def data_append(
         options = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in inherited.items())
         console.note(f"{data} is read with the columns of {store}: {' '.join(options)}")
     n_repeated_before = _count_repeated(before) if late == "merge" else 0  # a merge replaces the store
-    with Progressing() as watcher:
+    with StoreBar() as bar:
         grown = append_to(
             store,
             data,
             late=late,  # type: ignore[arg-type]  # checked above
             memory=size,
-            watcher=watcher,
+            callbacks=bar,
             **columns,
         )
     if late == "merge":
@@ -205,11 +192,11 @@ def data_check(store: StoreDir) -> None:
     from cordgt.store.masked_index import check_indexes
 
     found = open_store(store)
-    with Progressing() as watcher:
-        watcher.begins("checking", found.n_bytes())
-        found.check(watcher.step)
-        watcher.begins("checking training indexes", None)
-        check_indexes(found.path, watcher.step)
+    with StoreBar() as bar:
+        bar.on_stage_start("checking", found.n_bytes())
+        found.check(bar)
+        bar.on_stage_start("checking training indexes", None)
+        check_indexes(found.path, bar)
     console.out.print(f"{store} is intact: {found.n_events:,} events, {found.n_nodes:,} nodes, {_size(found)}.")
 
 

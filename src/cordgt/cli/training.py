@@ -127,19 +127,12 @@ def train(
         begun = RunFolder(folder).read_config().data.get("events") if resume and RunFolder(folder).holds_run else None
         if begun not in (None, stream.n_events):
             console.note(f"The store has grown: this run goes on with the {begun:,} events that it began with.")
-    with resumable(), console.Bar() as bar:
+    with resumable(), console.ProgressBar(_seed_title) as bar:
+        options["callbacks"] = bar
         if not several:
-            metrics = train_run(stream, settings, folder, watcher=bar, **options).metrics
+            metrics = train_run(stream, settings, folder, **options).metrics
         else:
-            metrics = train_seeds(
-                stream,
-                settings,
-                folder,
-                seeds,
-                mask_draws=mask_draws,
-                watch=lambda name: bar.titled(f"{name.replace('-seed', ', seed').replace('-', ' ')}, "),
-                **options,
-            )
+            metrics = train_seeds(stream, settings, folder, seeds, mask_draws=mask_draws, **options)
     if not leads():
         return
     if resume and was_finished and not bar.trained:
@@ -149,6 +142,11 @@ def train(
     if (first / "report.html").exists():
         console.note(f"See {first / 'report.html'}" + (f", or compare: cordgt report {folder}" if several else ""))
     suggest(first, stream)
+
+
+def _seed_title(name: str) -> str:
+    """``mask-1-seed-2`` as "mask 1, seed 2, "."""
+    return f"{name.replace('-seed', ', seed').replace('-', ' ')}, "
 
 
 def search(
@@ -203,26 +201,19 @@ def search(
     tried = combinations(wanted, at_most, settings.seed)
     console.note(f"{settings.model} on {facts(stream)}: {len(tried)} combinations, into {folder}")
     remark_on_data(settings, stream)
-    with resumable(), console.Bar() as bar:
-        began, numbers = clock.monotonic(), itertools.count()
+    began, numbers = clock.monotonic(), itertools.count()
 
-        def titled(name: str) -> Any:
-            """Counts the combinations, and says how long the others will take if they go as those before."""
-            done = next(numbers)
-            if done in (1, 3, 10, 30, 100) and not resume:  # those that were finished then took no time
-                hours = (len(tried) - done) * (clock.monotonic() - began) / done / 3600
-                console.note(f"{done} of {len(tried)} tried; the others take about {console.lasting(hours)}")
-            return bar.titled(f"[{done + 1}/{len(tried)}] {name}, ")
+    def make_title(name: str) -> str:
+        """Counts the combinations, and says how long the others will take if they go as those before."""
+        done = next(numbers)
+        if done in (1, 3, 10, 30, 100) and not resume:  # those that were finished then took no time
+            hours = (len(tried) - done) * (clock.monotonic() - began) / done / 3600
+            console.note(f"{done} of {len(tried)} tried; the others take about {console.lasting(hours)}")
+        return f"[{done + 1}/{len(tried)}] {name}, "
 
+    with resumable(), console.ProgressBar(make_title) as bar:
         found = search_all(
-            stream,
-            settings,
-            tried,
-            folder,
-            device=device,
-            resume=resume,
-            columns=columns,
-            watch=titled,
+            stream, settings, tried, folder, device=device, resume=resume, columns=columns, callbacks=bar
         )
     rows = [{**trial.settings, **{k: v for k, v in vars(trial).items() if k != "settings"}} for trial in found]
     answers.show(rows if json_ is not None else [_short(row) for row in rows], json_)

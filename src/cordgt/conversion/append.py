@@ -23,13 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cordgt.arrays import is_text
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.conversion.build import (
     MEMORY,
     MEMORY_SHARE,
     NodeNumbering,
-    Silent,
     TimeColumns,
-    Watcher,
     append_rows,
     index_arrays,
     make_generation,
@@ -61,7 +60,7 @@ def append_to_store(
     *,
     late: LatePolicy = "refuse",
     memory: int = MEMORY,
-    watcher: Watcher | None = None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> Store:
     """Append the events of a source to a store.
 
@@ -71,7 +70,7 @@ def append_to_store(
     features), another process writes the store, an array to be rewritten is damaged, or the disk is full.
     """
     check_choice("--late", late, get_args(LatePolicy))
-    watcher = watcher or Silent()
+    callbacks = callbacks
     open_store(path)  # fail before locking or reading
     with disk_explained(path, "The store is unchanged."), locked(path):
         store = open_store(path)
@@ -81,16 +80,16 @@ def append_to_store(
         work.mkdir()
         stage = StagedEvents(work / "stage", source)
         try:
-            watcher.begins("reading", source.n_events())
-            stage.collect(watcher.step)
+            callbacks.on_stage_start("reading", source.n_events())
+            stage.collect(callbacks)
             _check_feature_width(store, stage)
             changes_events = _has_late_events(store, stage, late) or _changes_events(store, stage)
             rebuild = changes_events or _needs_wider_types(store, stage)
             names = None if rebuild else REWRITTEN
-            watcher.begins("checking", store.n_bytes(names))
-            store.check(watcher.step, names, so_far="Nothing was appended. ")
+            callbacks.on_stage_start("checking", store.n_bytes(names))
+            store.check(callbacks, names, so_far="Nothing was appended. ")
             if not rebuild:
-                _append(store, stage, work, memory, watcher).write()
+                _append(store, stage, work, memory, callbacks).write()
         except BaseException:
             stage.close()
             _undo(path)
@@ -100,7 +99,9 @@ def append_to_store(
             shutil.rmtree(work, ignore_errors=True)  # saves disk space: the source is read again
             both = ConcatSource(StreamSource(store.stream(), columns=store.columns), source)
             earlier = () if changes_events else store.generations
-            make_store(both, path, memory=memory, replace_old=True, watcher=watcher, is_locked=True, earlier=earlier)
+            make_store(
+                both, path, memory=memory, replace_old=True, callbacks=callbacks, is_locked=True, earlier=earlier
+            )
         store = open_store(path)
         store.sweep()
     return store
@@ -192,18 +193,18 @@ def _needs_wider_types(store: Store, stage: StagedEvents) -> bool:
 # -------------------- write
 
 
-def _append(store: Store, stage: StagedEvents, work: Path, memory: int, watcher: Watcher) -> Store:
+def _append(store: Store, stage: StagedEvents, work: Path, memory: int, callbacks: Callback) -> Store:
     """Write the staged events, none of them late. Returns the longer store; ``store.json`` is not yet written."""
     ids = store.ids()
     names = [pc.cast(k, ids.names.type) for k in stage.names()]
     sides = ("src",) if store.shared else ("src", "dst")
     known = [ids.find(k, side) for k, side in zip(names, sides, strict=True)]  # type: ignore[arg-type]
     numbering = NodeNumbering.create([len(k) for k in names], known, store.n_nodes)
-    arrays = store.arrays | _append_events(store, stage, numbering, memory // MEMORY_SHARE, watcher)
+    arrays = store.arrays | _append_events(store, stage, numbering, memory // MEMORY_SHARE, callbacks)
     new_ids = numbering.ids(names, shared=store.shared, base=store.n_nodes)
     arrays |= _append_nodes(store, new_ids)
     longer = replace(store, arrays=arrays, generations=(*store.generations, {"nodes": numbering.n_nodes}))
-    watcher.begins("indexing", 2 * stage.n_rows)
+    callbacks.on_stage_start("indexing", 2 * stage.n_rows)
     index = write_index(
         work,
         longer.array("src"),
@@ -212,11 +213,11 @@ def _append(store: Store, stage: StagedEvents, work: Path, memory: int, watcher:
         numbering.n_nodes,
         memory=memory // MEMORY_SHARE,
         prior=PriorIndex({name: store.array(name) for name in INDEX_ARRAYS}, store.n_events),
-        on_progress=watcher.step,
+        callbacks=callbacks,
     )
     all_ids = longer.bare_ids()
     longer.arrays.update(index_arrays(work, index) | write_lookup(all_ids, work))
-    watcher.begins("fingerprints", None)
+    callbacks.on_stage_start("fingerprints", None)
     note = f"{stage.n_rows} later events appended, with {len(new_ids)} new nodes"
     return replace(
         longer,
@@ -227,19 +228,19 @@ def _append(store: Store, stage: StagedEvents, work: Path, memory: int, watcher:
 
 
 def _append_events(
-    store: Store, stage: StagedEvents, numbering: NodeNumbering, memory: int, watcher: Watcher
+    store: Store, stage: StagedEvents, numbering: NodeNumbering, memory: int, callbacks: Callback
 ) -> dict[str, Array]:
     t, ties = store.array("t"), store.array("tie_start")
     times = TimeColumns(stage.source.axis, t[0], t[-1], store.n_events, int(ties[-1]))
     out = {name: _writer_at_end(store, name) for name in EVENTS if name in store.arrays}
     with abandoned_on_error(out):
-        for rows in sorted_chunks(stage, stage.folder / "ranges", memory, watcher):
+        for rows in sorted_chunks(stage, stage.folder / "ranges", memory, callbacks):
             src, dst = numbering.number(rows["src"], rows["dst"], store.n_nodes)
             times_of_rows = rows["t"].astype(t.dtype)
             no_label = {} if "label" in rows else {"label": np.full(len(src), np.nan)}
             derived = times.derive(times_of_rows)
             append_rows(out, rows | no_label | {"src": src, "dst": dst, "t": times_of_rows} | derived)
-            watcher.step(len(src))
+            callbacks.on_step(len(src))
         return {name: store.arrays[name].longer(writer.close()) for name, writer in out.items()}
 
 

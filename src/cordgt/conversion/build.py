@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ import pyarrow as pa
 from numba import njit
 
 from cordgt.arrays import Ints
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.conversion.ordering import external_sort
 from cordgt.conversion.staging import StagedEvents
 from cordgt.errors import DataError
@@ -51,23 +52,6 @@ MEMORY_SHARE = 4  # one step may use 1 / MEMORY_SHARE of the limit; ids, counter
 Generation = dict[str, Any]  # number of events and nodes, fingerprints
 
 
-class Watcher(Protocol):
-    """Who is told how it goes: a phase ``begins``, of so many units (None: unknown); then ``step`` by some of them."""
-
-    def begins(self, phase: str, total: int | None) -> None: ...
-    def step(self, n: int) -> None: ...
-
-
-class Silent:
-    """Tells nobody."""
-
-    def begins(self, phase: str, total: int | None) -> None:
-        """Nothing to show."""
-
-    def step(self, n: int) -> None:
-        """Nothing to show."""
-
-
 def make_store(
     source: EventSource,
     target: Path,
@@ -77,7 +61,7 @@ def make_store(
     replace_old: bool = False,
     is_locked: bool = False,
     earlier: tuple[Generation, ...] = (),
-    watcher: Watcher | None = None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> Store:
     """Write the events of a source as a store at ``target``, completely or not at all.
 
@@ -87,7 +71,7 @@ def make_store(
     disk is full.
     """
     _check_target(target, replace_old)
-    part, watcher = part_folder(target), watcher or Silent()
+    part, callbacks = part_folder(target), callbacks
     with disk_explained(part, f"Finished work is kept in {part}. Fix the cause and run the same command to resume."):
         part.mkdir(parents=True, exist_ok=True)
         with locked(part):
@@ -99,7 +83,7 @@ def make_store(
                 if is_finished:
                     _clear(part)
                 try:
-                    _build(stage, part, node_features, memory, earlier, watcher)
+                    _build(stage, part, node_features, memory, earlier, callbacks)
                 finally:
                     stage.close()
                 shutil.rmtree(part / "stage", ignore_errors=True)
@@ -135,33 +119,33 @@ def _build(
     node_features: NodeFeatureTable | None,
     memory: int,
     earlier: tuple[Generation, ...],
-    watcher: Watcher,
+    callbacks: Callback,
 ) -> None:
     source, can_resume = stage.source, stage.can_resume()
     _clear(part, keep=("stage", "state.json") if can_resume else ())
     (part / "stage").mkdir(exist_ok=True)
     if can_resume:
         stage.restore()
-    watcher.begins("reading", source.n_events())
-    watcher.step(stage.n_rows)
-    stage.collect(watcher.step)
+    callbacks.on_stage_start("reading", source.n_events())
+    callbacks.on_step(stage.n_rows)
+    stage.collect(callbacks)
     data = part / f"data-{secrets.token_hex(4)}"
     data.mkdir()
-    written, numbering = write_events(stage, data, memory // MEMORY_SHARE, watcher)
+    written, numbering = write_events(stage, data, memory // MEMORY_SHARE, callbacks)
     ids = numbering.ids(stage.names(), shared=source.shared)
     notes = source.notes() if stage.is_sorted else (*source.notes(), SORTED_NOTE)
     stage.close()
     arrays = {name: _array(data, name, k) for name, k in written.items()} | write_ids(ids, data)
-    watcher.begins("indexing", 2 * stage.n_rows)
+    callbacks.on_stage_start("indexing", 2 * stage.n_rows)
     src, dst, tie_start = (
         mapped(data / name, written[name].dtype, stage.n_rows) for name in ("src", "dst", "tie_start")
     )
-    index = write_index(data, src, dst, tie_start, len(ids), memory=memory // MEMORY_SHARE, on_progress=watcher.step)
+    index = write_index(data, src, dst, tie_start, len(ids), memory=memory // MEMORY_SHARE, callbacks=callbacks)
     arrays |= index_arrays(data, index)
     node_x, node_notes = _join_node_features(ids, node_features, source)
     if node_x is not None:
         arrays |= write_arrays(data, {"node_x": node_x})
-    watcher.begins("fingerprints", None)
+    callbacks.on_stage_start("fingerprints", None)
     store = Store(part, source.name, (*notes, *node_notes), source.axis.kind, source.shared, arrays, index.longest, ())
     replace(store, generations=(*earlier, make_generation(store, ids)), columns=source.columns).write()
 
@@ -268,7 +252,7 @@ def _number(src, dst, rank_src, rank_dst, codes, side, n, base, out):  # type: i
 
 
 def write_events(
-    stage: StagedEvents, data: Path, memory: int, watcher: Watcher
+    stage: StagedEvents, data: Path, memory: int, callbacks: Callback
 ) -> tuple[dict[str, Written], NodeNumbering]:
     """Write the staged events in time order, with numbered nodes, one file per array."""
     columns, sizes = stage.arrays(), [len(vocabulary) for vocabulary in stage.vocabularies]
@@ -279,23 +263,23 @@ def write_events(
     out = {name: Writer(data / name, dtype, _width(columns.get(name))) for name, dtype in types.items()}
     times = TimeColumns(stage.source.axis)
     with abandoned_on_error(out):
-        for rows in sorted_chunks(stage, data / "ranges", memory, watcher):
+        for rows in sorted_chunks(stage, data / "ranges", memory, callbacks):
             src, dst = numbering.number(rows["src"], rows["dst"])
             append_rows(out, rows | {"src": src, "dst": dst} | times.derive(rows["t"]))
-            watcher.step(len(src))
+            callbacks.on_step(len(src))
         check_span(times.first, times.last)
         return {name: writer.close() for name, writer in out.items()}, numbering
 
 
 def sorted_chunks(
-    stage: StagedEvents, scratch: Path, memory: int, watcher: Watcher
+    stage: StagedEvents, scratch: Path, memory: int, callbacks: Callback
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
     """The staged events in time order, in chunks that can be sorted within ``memory`` bytes."""
     columns = stage.arrays()
     row_bytes = sum(x.dtype.itemsize * max(_width(x), 1) for x in columns.values())
     chunk_rows = max(memory // (3 * row_bytes + 64), 1)  # three copies, the order and derived columns
-    watcher.begins("sorting", stage.n_rows * (1 if stage.is_sorted else 2))
-    return external_sort(columns, scratch, chunk_rows, is_sorted=stage.is_sorted, told=watcher.step)
+    callbacks.on_stage_start("sorting", stage.n_rows * (1 if stage.is_sorted else 2))
+    return external_sort(columns, scratch, chunk_rows, is_sorted=stage.is_sorted, callbacks=callbacks)
 
 
 def append_rows(out: dict[str, Writer], rows: dict[str, npt.NDArray[Any]]) -> None:

@@ -10,8 +10,9 @@ from typing import Any, get_args
 
 import pyarrow.parquet as pq
 
+from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
 from cordgt.conversion.append import LatePolicy, append_to_store
-from cordgt.conversion.build import MEMORY, Silent, Watcher, make_store
+from cordgt.conversion.build import MEMORY, make_store
 from cordgt.datasets import by_name
 from cordgt.errors import DataError, MissingColumn, check_choice, nearest
 from cordgt.events.stream import EventStream
@@ -38,7 +39,7 @@ def convert_to_store(
     *,
     memory: int = MEMORY,
     replace: bool = False,
-    watcher: Watcher | None = None,
+    callbacks: Callbacks = None,
     **columns: Any,
 ) -> Store:
     """Write DATA as a store; files and folders in bounded memory. Column options as in ``read_events``.
@@ -47,10 +48,15 @@ def convert_to_store(
     """
     _check_memory(memory)
     node_features = _node_feature_table(columns.pop("node_features", None))
-    check_store(data, watcher)
+    check_store(data, as_callback(callbacks))
     source = open_event_source(data, memory, **columns)
     return make_store(
-        source, Path(target), node_features=node_features, memory=memory, replace_old=replace, watcher=watcher
+        source,
+        Path(target),
+        node_features=node_features,
+        memory=memory,
+        replace_old=replace,
+        callbacks=as_callback(callbacks),
     )
 
 
@@ -60,7 +66,7 @@ def append_to(
     *,
     late: LatePolicy = "refuse",
     memory: int = MEMORY,
-    watcher: Watcher | None = None,
+    callbacks: Callbacks = None,
     **columns: Any,
 ) -> Store:
     """Append the events of DATA to a store; see ``append_to_store``.
@@ -73,9 +79,9 @@ def append_to(
     if columns.pop("node_features", None) is not None:
         raise DataError("Give node features to `convert_to_store`; nodes that are appended later get zeros.")
     found = open_store(store)
-    check_store(data, watcher)
+    check_store(data, as_callback(callbacks))
     source = _open_like(found, data, memory, columns) if _is_files(data) else open_event_source(data, memory, **columns)
-    return append_to_store(found.path, source, late=late, memory=memory, watcher=watcher)
+    return append_to_store(found.path, source, late=late, memory=memory, callbacks=as_callback(callbacks))
 
 
 def _node_feature_table(given: Any) -> NodeFeatureTable | None:
@@ -190,16 +196,16 @@ def _row_bytes(path: Path) -> int:
     return max(64, 2 * n_bytes // max(metadata.num_rows, 1))
 
 
-def check_store(data: Data, watcher: Watcher | None = None) -> None:
+def check_store(data: Data, callbacks: Callback = NO_CALLBACK) -> None:
     """If DATA is a store, verify its events and ids: DataError if damaged, since a copy gets new checksums."""
     if isinstance(data, EventStream):
         path = None if data.backing is None else data.backing.path
     else:
         path = None if os.fspath(data) in by_name.GENERATED else by_name.resolve(data)
     if path is not None and is_store(path):
-        store, watcher, names = open_store(path), watcher or Silent(), (*EVENTS, *NAMES, "node_x")
-        watcher.begins("checking", store.n_bytes(names))
-        store.check(watcher.step, names)
+        store, names = open_store(path), (*EVENTS, *NAMES, "node_x")
+        callbacks.on_stage_start("checking", store.n_bytes(names))
+        store.check(callbacks, names)
 
 
 def _is_files(data: Data) -> bool:

@@ -7,13 +7,14 @@ still too large is split again; a range with a single time needs no sort.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.store.growing import Column, pieces
 
 SAMPLE_SIZE = 1 << 16
@@ -28,11 +29,11 @@ def external_sort(
     chunk_rows: int,
     *,
     is_sorted: bool = False,
-    told: Callable[[int], None] = lambda _: None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> Iterator[dict[str, npt.NDArray[Any]]]:
     """Yield chunks of about ``chunk_rows`` rows in stable order of the column ``t``; columns have equal length.
 
-    Creates the folder ``scratch`` if there are more rows than that, and removes it at the end. Calls ``told`` with the
+    Creates the folder ``scratch`` if there are more rows than that, and removes it at the end. Calls ``callbacks`` with the
     number of rows after each batch is distributed. ``is_sorted``: the input is sorted already.
     """
     t = columns["t"]
@@ -47,7 +48,7 @@ def external_sort(
         scratch.mkdir(parents=True)
         ranges: list[dict[str, Column]] = []
         try:
-            ranges = _distribute(columns, scratch, chunk_rows, told)
+            ranges = _distribute(columns, scratch, chunk_rows, callbacks)
             for number, files in enumerate(ranges):
                 if files["t"].rows:
                     arrays = {name: column.array() for name, column in files.items()}
@@ -66,9 +67,7 @@ def _all_equal(t: npt.NDArray[Any]) -> bool:
     return all(bool((t[part] == t[0]).all()) for part in pieces(len(t)))
 
 
-def _distribute(
-    columns: Arrays, scratch: Path, chunk_rows: int, told: Callable[[int], None]
-) -> list[dict[str, Column]]:
+def _distribute(columns: Arrays, scratch: Path, chunk_rows: int, callbacks: Callback) -> list[dict[str, Column]]:
     """Write the rows into one set of files per time range, ranges ascending; input order is kept within a range."""
     t = columns["t"]
     bounds = _range_bounds(t, min(2 * -(-len(t) // chunk_rows), MAX_RANGES))
@@ -88,7 +87,7 @@ def _distribute(
             for k, files in enumerate(ranges):
                 if ends[k] < ends[k + 1]:
                     files[name].append(rows[ends[k] : ends[k + 1]])
-        told(len(range_of))
+        callbacks.on_step(len(range_of))
     return ranges
 
 

@@ -7,7 +7,6 @@ text, one fraction makes all times fractions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cordgt.callbacks import Callback
 from cordgt.errors import DataError
 from cordgt.events.vocabulary import Vocabulary, text_array, text_buffers
 from cordgt.files import write_text
@@ -59,7 +59,7 @@ class StagedEvents:
 
     # -------------------- copy
 
-    def collect(self, told: Callable[[int], None]) -> None:
+    def collect(self, callbacks: Callback) -> None:
         """Copy the rest of the source. DataError if it has no events."""
         if self.is_complete:
             return
@@ -68,7 +68,7 @@ class StagedEvents:
             if after is not None:
                 self.position = after
                 self.save()
-            told(len(chunk.t))
+            callbacks.on_step(len(chunk.t))
         if self.n_rows == 0:
             raise DataError(f"{self.source.name} holds no events.")
         for name, is_valid in (("label", self.source.has_labels()), ("edge_x", self.source.has_features())):

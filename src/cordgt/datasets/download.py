@@ -20,6 +20,7 @@ import pooch
 import requests
 from urllib3.exceptions import HTTPError as ReadError
 
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.files import write_text
 
@@ -33,7 +34,6 @@ MAX_JSON_BYTES = 16 << 20
 TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 T = TypeVar("T")
-Progress = Callable[[int, int | None], None]  # bytes so far, and in total if known
 
 
 class DownloadError(DataError):
@@ -46,7 +46,7 @@ def download(
     *,
     checksum: str | None = None,
     size: int | None = None,
-    progress: Progress | None = None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> None:
     """Download ``url`` to ``target``. Do nothing if the file is there and matches ``checksum``.
 
@@ -61,7 +61,7 @@ def download(
 
     def downloader(url: str, output: str, _: Any) -> None:
         deadline = time.monotonic() + DEADLINE
-        _with_retries(url, lambda: _receive(part, size, progress or _ignore, deadline))
+        _with_retries(url, lambda: _receive(part, size, callbacks, deadline))
         part.path.replace(output)
         part.discard()
 
@@ -158,7 +158,7 @@ class _PartialFile:
         self.info_path.unlink(missing_ok=True)
 
 
-def _receive(part: _PartialFile, expected_size: int | None, progress: Progress, deadline: float) -> None:
+def _receive(part: _PartialFile, expected_size: int | None, callbacks: Callback, deadline: float) -> None:
     """Request the missing bytes and append them. requests.ConnectionError if the connection ends early."""
     info, have, headers = part.read_info(), part.size, {}
     if have and info.get("validator"):
@@ -184,12 +184,13 @@ def _receive(part: _PartialFile, expected_size: int | None, progress: Progress, 
         if total is not None and total - have > free:
             raise DataError(f"{part.path.parent} has {free:,} bytes free; the download needs {total - have:,} more.")
         with open(part.path, "ab") as file:
-            progress(have, total)
+            callbacks.on_stage_start(part.path.name, total)
+            callbacks.on_step(have)
             while chunk := response.raw.read(CHUNK_BYTES):
                 file.write(chunk)
                 file.flush()  # reports a full disk now, before the bytes count as received
                 have += len(chunk)
-                progress(have, total)
+                callbacks.on_step(len(chunk))
                 if time.monotonic() > deadline:
                     raise DownloadError(f"{part.url} took longer than {DEADLINE / 3600:g} hours.")
     if total is not None and have < total:
@@ -205,7 +206,3 @@ def _get(url: str, headers: dict[str, str] | None = None) -> requests.Response:
     # identity: sizes and ranges count the bytes of the file itself
     own = {"User-Agent": f"cordgt/{__version__}", "Accept-Encoding": "identity"}
     return requests.get(url, headers=own | (headers or {}), stream=True, timeout=TIMEOUT)
-
-
-def _ignore(have: int, total: int | None) -> None:
-    """Report no progress."""

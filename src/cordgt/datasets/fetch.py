@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 from pooch import file_hash
 
+from cordgt.callbacks import Callback, Callbacks, as_callback
 from cordgt.datasets import gowalla
 from cordgt.datasets.archives import Archive, is_archive
 from cordgt.datasets.by_name import KNOWN, data_folders, describe_missing_labels, find
@@ -36,8 +36,6 @@ SOURCE_FILE = "source.json"
 DOWNLOADS = ".downloads"  # in the data folder: downloads in progress
 JODIE_LABEL = "3"  # position of the labels in JODIE's files, whatever the column's name
 FEATURE_SUFFIXES = (".npy", "_node.npy")
-
-Progress = Callable[[str, int, int | None], None]  # what, how much of it so far, and in total if known
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def fetch(
     local: Path | None = None,
     overwrite: bool = False,
     accept_different: bool = False,
-    progress: Progress | None = None,
+    callbacks: Callbacks = None,
 ) -> FetchResult:
     """Put a known dataset where it is found by name. Do nothing if it is there already.
 
@@ -74,15 +72,15 @@ def fetch(
         stream = read_events(path, name=name)
         return FetchResult(path, True, _facts(name, stream), (*_label_notes(stream), *_label_warnings(name, stream)))
     base = data_folders()[0]
-    progress = progress or _ignore
+    callback = as_callback(callbacks)
     with _lock_downloads(base, name) as downloads:
         _clean_up(base, name)
         if local is None:
-            files = _download_files(name, downloads, progress)
+            files = _download_files(name, downloads, callback)
         else:
             files = {path: str(path) for path in _find_local_files(name, local)}
         try:
-            result = _build(name, base, files, local, progress, accept_different)
+            result = _build(name, base, files, local, callback, accept_different)
         except DataError:
             if SOURCES[name].kind == "jodie":  # published without a checksum: the file itself may be wrong
                 shutil.rmtree(downloads, ignore_errors=True)
@@ -102,14 +100,13 @@ def _clean_up(base: Path, name: str) -> None:
 # -------------------- original files
 
 
-def _download_files(name: str, downloads: Path, progress: Progress) -> dict[Path, str]:
+def _download_files(name: str, downloads: Path, callbacks: Callback) -> dict[Path, str]:
     """Download the published files; each path with its URL."""
     files = {}
     try:
         for remote in list_remote_files(name):
             path = downloads / remote.name
-            report = partial(progress, remote.name)
-            download(remote.url, path, checksum=remote.checksum, size=remote.size, progress=report)
+            download(remote.url, path, checksum=remote.checksum, size=remote.size, callbacks=callbacks)
             files[path] = remote.url
     except DownloadError as error:
         raise DownloadError(
@@ -172,7 +169,7 @@ def _lock_downloads(base: Path, name: str) -> Iterator[Path]:
 
 
 def _build(
-    name: str, base: Path, files: dict[Path, str], local: Path | None, progress: Progress, accept_different: bool
+    name: str, base: Path, files: dict[Path, str], local: Path | None, callbacks: Callback, accept_different: bool
 ) -> FetchResult:
     """Convert and check in a temporary folder, then move it into place. ``files``: each path with its display name."""
     folder = base / f".{name}.part"
@@ -183,7 +180,7 @@ def _build(
             checksums = {path.name: file_hash(str(path)) for path in files}
             if not accept_different:
                 _check_unchanged(name, base, checksums)
-            conversion = _Conversion(name, folder, display, progress, accept_different)
+            conversion = _Conversion(name, folder, display, callbacks, accept_different)
             path, notes = conversion.run(list(files))
             stream = read_events(path, name=name, label=conversion.required_label("label"))
             facts = _facts(name, stream)
@@ -239,12 +236,12 @@ class _Conversion:
     name: str
     folder: Path
     display: _DisplayNames
-    progress: Progress
+    callbacks: Callback
     accept_different: bool
 
     def run(self, files: Sequence[Path]) -> tuple[Path, list[str]]:
         """The path of ``ml_NAME.csv``, and notes on what was left out."""
-        self.progress("converting", 0, None)
+        self.callbacks.on_stage_start("converting", None)
         first = files[0]
         if SOURCES[self.name].kind == "gowalla":
             return self._filter_checkins(files), []
@@ -269,7 +266,7 @@ class _Conversion:
                 raise DataError(f"{files[0]} is incomplete: it has no {', '.join(missing)}.")
             for file in gowalla.FILES:
                 self._extract(archive, file, file)
-        stream = gowalla.filter_checkins(source, self.name, lambda n: self.progress("reading check-ins", n, None))
+        stream = gowalla.filter_checkins(source, self.name, self.callbacks)
         for file in gowalla.FILES:
             (self.folder / file).unlink(missing_ok=True)
         return write_published(stream, self.folder, self.name)
@@ -396,7 +393,3 @@ def _check_unchanged(name: str, base: Path, checksums: dict[str, str]) -> None:
             f"{file} has changed since {name} was fetched before: its SHA-256 is {checksums[file]}, and was "
             f"{before[file]}. The dataset in place stays. --accept-different takes the new file."
         )
-
-
-def _ignore(what: str, have: int, total: int | None) -> None:
-    """Report no progress."""

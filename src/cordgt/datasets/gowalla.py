@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.files import short
@@ -41,16 +41,16 @@ SELECTIONS = {
 }
 
 
-def filter_checkins(folder: Path, name: str, progress: Callable[[int], None] | None = None) -> EventStream:
+def filter_checkins(folder: Path, name: str, callbacks: Callback = NO_CALLBACK) -> EventStream:
     """Read a dataset from the three files in ``folder``: users and spots, times in seconds since the first event.
 
     A spot belongs to a main category if one of its categories lies below it. Categories that the tree does not list
-    belong to none. ``progress`` gets the bytes of check-ins read so far. DataError if a file is not as published.
+    belong to none. DataError if a file is not as published.
     """
     selection = SELECTIONS[name]
     categories = category_ids(folder / STRUCTURE, selection.category)
     spot_ids = spots_in(folder / SPOTS, categories)
-    users, spots, times = _select(folder / CHECKINS, spot_ids, selection, progress)
+    users, spots, times = _select(folder / CHECKINS, spot_ids, selection, callbacks)
     description = f"at spots of {selection.category} from {selection.start} to before {selection.end}, UTC"
     if not len(users):
         raise DataError(f"{folder / CHECKINS} has no check-ins {description}.")
@@ -99,12 +99,13 @@ def spots_in(path: Path, categories: set[int]) -> np.ndarray:
 
 
 def _select(
-    path: Path, spot_ids: np.ndarray, selection: Selection, progress: Callable[[int], None] | None
+    path: Path, spot_ids: np.ndarray, selection: Selection, callbacks: Callback
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Users, spots and times in microseconds of the check-ins at these spots in the period."""
     start, end = (TimeAxis("date").parse(day) for day in (selection.start, selection.end))
     types = {"userid": pa.int64(), "placeid": pa.int64(), "datetime": pa.string()}
-    users, spots, times, n_bytes = [], [], [], 0
+    users, spots, times = [], [], []
+    callbacks.on_stage_start("reading check-ins", None)
     for batch in _read_batches(path, types):
         place = np.asarray(batch.column("placeid"))
         nearest = np.minimum(np.searchsorted(spot_ids, place), len(spot_ids) - 1)
@@ -114,9 +115,7 @@ def _select(
         users.append(np.asarray(rows.column("userid"))[mask])
         spots.append(np.asarray(rows.column("placeid"))[mask])
         times.append(time[mask])
-        n_bytes += batch.nbytes
-        if progress is not None:
-            progress(n_bytes)
+        callbacks.on_step(batch.nbytes)
     return np.concatenate(users), np.concatenate(spots), np.concatenate(times)
 
 

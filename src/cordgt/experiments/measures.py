@@ -13,6 +13,7 @@ import torch
 
 from cordgt.api import Run, train_run
 from cordgt.bench.growth import first_events
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.classify import classify
 from cordgt.datasets import by_name
 from cordgt.errors import DataError, RunError
@@ -27,24 +28,20 @@ from cordgt.tasks.link import split_of
 from cordgt.tasks.node import positive_labels
 from cordgt.training.devices import choose_device
 from cordgt.training.out_folder import OtherRun, check_same
-from cordgt.training.watching import Silent, Watcher
-
-# Is told of cells: {"what": "begins" | "ends" | "fails" | "stops" | "epoch" | "discards", "cell": its label, …}
-Tell = Callable[[dict[str, Any]], None]
 
 
-def node_figures(run: Run, watcher: Watcher) -> dict[str, Any]:
+def node_figures(run: Run, callbacks: Callback) -> dict[str, Any]:
     """Of a classifier on the run's frozen encoder, with the labels of the run's own events."""
-    return classify(run, watcher=watcher)[1]
+    return classify(run, callbacks=callbacks)[1]
 
 
-def heat_figures(run: Run, _: Watcher) -> dict[str, Any]:
+def heat_figures(run: Run, _: Callback) -> dict[str, Any]:
     """Of heat maps, which take no time worth telling."""
     return heat(run)
 
 
 # What comes back are a cell's figures: of a trained run by kind of cell, besides "link"; and of what needs no training.
-MEASURES: dict[str, Callable[[Run, Watcher], dict[str, Any]]] = {
+MEASURES: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
     "node": node_figures,
     "heatmap": heat_figures,
     "hard": hard,
@@ -89,9 +86,8 @@ def run_cell(
     store: Store,
     *,
     device: str = "auto",
-    watcher: Watcher | None = None,
+    callbacks: Callback = NO_CALLBACK,
     keep: bool = False,
-    tell: Tell = lambda _: None,
 ) -> dict[str, Any]:
     """Train a cell from wherever it was, measure it, keep what was found, and remove the run folder.
 
@@ -110,9 +106,9 @@ def run_cell(
     if cell.kind == "node":  # before hours of training
         _check_labels(cell, stream)
     try:
-        _discard_other(cell, store, stream, tell)
+        _discard_other(cell, store, stream, callbacks)
         path = store.run_folder(cell)
-        run = train_run(stream, cell.settings, path, device=device, resume=True, report=keep, watcher=watcher)
+        run = train_run(stream, cell.settings, path, device=device, resume=True, report=keep, callbacks=callbacks)
         link = cell.of_kind("link")
         figures = {"validation": run.metrics["validation"], "test": run.metrics["test"]}
         figures["baselines"] = {name: of["test"] for name, of in run.metrics.baselines.items()}
@@ -121,7 +117,7 @@ def run_cell(
             found = _record(link, run, stream, figures, seconds)
             store.write(link, found)
         if cell.kind != "link":
-            measured = MEASURES[cell.kind](run, watcher or Silent())
+            measured = MEASURES[cell.kind](run, callbacks)
             found = _record(cell, run, stream, measured, before + time.monotonic() - began)
             store.write(cell, found)
     except BaseException:
@@ -131,7 +127,7 @@ def run_cell(
     return found
 
 
-def _discard_other(cell: Cell, store: Store, stream: EventStream, tell: Tell) -> None:
+def _discard_other(cell: Cell, store: Store, stream: EventStream, callbacks: Callback) -> None:
     """Remove a run that was begun with other defaults, or on other data: nothing of it can be used.
 
     RunError where it cannot be read: it may be sound, and hours of training.
@@ -142,7 +138,7 @@ def _discard_other(cell: Cell, store: Store, stream: EventStream, tell: Tell) ->
     try:
         check_same(folder, folder.read_config(), cell.settings, stream)
     except OtherRun as other:
-        tell({"what": "discards", "cell": cell.label, "why": str(other)})
+        callbacks.on_message(f"{cell.label}: the run that was under way is removed, and trained anew. {other}")
         shutil.rmtree(folder.path)
     except RunError as error:
         raise RunError(

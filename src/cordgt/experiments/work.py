@@ -16,18 +16,18 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, Store
-from cordgt.experiments.measures import Tell, run_cell
+from cordgt.experiments.measures import run_cell
 from cordgt.machine.stopping import Interrupted, Stopped, interruptible, listening, time_limit
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.devices import choose_device
-from cordgt.training.watching import Silent, Watcher
 
 
 @dataclass
@@ -84,8 +84,7 @@ def work(
     device: str = "auto",
     limits: Limits | None = None,
     keep: bool = False,
-    tell: Tell | None = None,
-    watch: Callable[[Cell], Watcher] | None = None,
+    callbacks: Callback = NO_CALLBACK,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Outcome:
     """Work off cells in this process. A cell that fails for a reason a person can mend does not stop the others.
@@ -95,7 +94,7 @@ def work(
     outcome = Outcome()
     try:
         with interruptible():
-            _work_off(cells, store, outcome, device, limits or Limits(), keep, tell or (lambda _: None), watch, go_on)
+            _work_off(cells, store, outcome, device, limits or Limits(), keep, callbacks, go_on)
     except Interrupted as interrupted:  # between two cells
         outcome.stopped = Stopped(interrupted.asked)
     store.sweep()
@@ -109,8 +108,7 @@ def _work_off(
     device: str,
     limits: Limits,
     keep: bool,
-    tell: Tell,
-    watch: Callable[[Cell], Watcher] | None,
+    callbacks: Callback,
     go_on: Callable[[], bool],
 ) -> None:
     on = choose_device(device).type
@@ -133,23 +131,24 @@ def _work_off(
             if not limits.fits(expected):
                 outcome.unfit += 1
                 continue
-            tell({"what": "begins", "cell": cell.label, "again": store.spent(cell) > 0})
+            callbacks.on_message(f"{cell.label}: {'goes on' if store.spent(cell) > 0 else 'begins'}")
+            callbacks.on_run_start(cell.label)
             try:
                 with time_limit(limits.ends):
-                    watcher = Silent() if watch is None else watch(cell)
-                    found = run_cell(cell, store, device=device, watcher=watcher, keep=keep, tell=tell)
+                    found = run_cell(cell, store, device=device, callbacks=callbacks, keep=keep)
             except (Stopped, Interrupted) as ended:
                 stopped = ended if isinstance(ended, Stopped) else Stopped(ended.asked)
                 outcome.out_of_time = stopped.by_clock
                 outcome.stopped = None if stopped.by_clock else stopped
-                tell({"what": "stops", "cell": cell.label, "saved": stopped.saved})
+                saved = f", saved after {stopped.saved}" if stopped.saved else ""
+                callbacks.on_message(f"{cell.label}: stopped{saved}")
                 break
             except CordgtError as error:
                 outcome.failed[cell.label] = str(error)
-                tell({"what": "fails", "cell": cell.label, "why": str(error)})
+                callbacks.on_message(f"Error: {cell.label}: {error}")
                 continue
             outcome.done += 1
-            tell({"what": "ends", "cell": cell.label, "seconds": found["seconds"], "figures": _short(found)})
+            callbacks.on_run_end(cell.label, {"seconds": found["seconds"], "figures": _short(found)})
 
 
 def _short(found: dict[str, Any]) -> dict[str, Any]:
@@ -173,14 +172,14 @@ def work_in_processes(
     device: str = "auto",
     limits: Limits | None = None,
     keep: bool = False,
-    tell: Tell | None = None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> Outcome:
     """`work` in several processes at once; on a machine with several GPUs they are spread over them.
 
     A signal to this process is passed on once: each training saves after its batch.
     """
     limits, total = limits or Limits(), Outcome()
-    tell = tell or (lambda _: None)
+    callbacks.on_stage_start("trainings", len(cells))
     context = multiprocessing.get_context("spawn")
     said: Any = context.Queue()
     share = max(1, torch.get_num_threads() // workers)
@@ -197,8 +196,8 @@ def work_in_processes(
                 passed_on, total.stopped = True, Stopped(stop.asked)
                 for process in started:
                     process.terminate()
-            _hear(said, total, tell, wait=0.2)
-        while _hear(said, total, tell, wait=0.0):
+            _hear(said, total, callbacks, wait=0.2)
+        while _hear(said, total, callbacks, wait=0.0):
             pass
     for process in started:
         process.join()
@@ -213,31 +212,46 @@ def _devices(device: str, workers: int) -> list[str]:
     return [f"cuda:{k % several}" if several > 1 else device for k in range(workers)]
 
 
-def _hear(said: Any, total: Outcome, tell: Tell, wait: float) -> bool:
-    """Take one word of the workers', if there is one within the time; whether there was."""
+def _hear(said: Any, total: Outcome, callbacks: Callback, wait: float) -> bool:
+    """Take one message of the workers, if there is one within ``wait`` seconds. True: there was one."""
     try:
-        word = said.get(timeout=wait) if wait else said.get_nowait()
+        message = said.get(timeout=wait) if wait else said.get_nowait()
     except queue.Empty:
         return False
-    if word["what"] != "outcome":
-        if word["what"] == "ends":
-            total.done += 1
-        tell(word)
+    if isinstance(message, Outcome):
+        total.failed |= message.failed
+        total.unfit = max(total.unfit, message.unfit)
+        total.out_of_time |= message.out_of_time
         return True
-    total.failed |= word["failed"]
-    total.unfit = max(total.unfit, word["unfit"])
-    total.out_of_time |= word["out_of_time"]
+    for method, *arguments in message:
+        getattr(callbacks, method)(*arguments)
+        if method == "on_run_end":
+            total.done += 1
+            callbacks.on_step(1)
     return True
 
 
-class Relay(Silent):
-    """Watches a training in a worker, and passes each epoch on."""
+class RelayCallback(Callback):
+    """Sends runs, epochs and messages of a worker to the first process.
 
-    def __init__(self, cell: Cell, said: Any) -> None:
-        self.cell, self.said = cell.label, said
+    A message is a list of calls, each the name of a method and its arguments. The epochs of several workers mix, so
+    each comes with the name of its run.
+    """
 
-    def epoch_ends(self, record: dict[str, Any]) -> None:
-        self.said.put({"what": "epoch", "cell": self.cell, "record": record})
+    def __init__(self, queue: Any) -> None:
+        self.queue, self.run = queue, ""
+
+    def on_run_start(self, name: str) -> None:
+        self.run = name
+
+    def on_run_end(self, name: str, result: dict[str, Any]) -> None:
+        self.queue.put([("on_run_end", name, result)])
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        self.queue.put([("on_run_start", self.run), ("on_epoch_end", record)])
+
+    def on_message(self, text: str) -> None:
+        self.queue.put([("on_message", text)])
 
 
 def _end_with(parent: int) -> None:
@@ -259,7 +273,6 @@ def _worker(number: int, cells: list[Cell], store: Store, options: dict[str, Any
     parent = os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     limits = Limits(time.monotonic() + options["left"], options["whole"])
-    failed: dict[str, str] = {}
     outcome = Outcome()
     time.sleep(0.05 * number)  # so that the first cells are claimed in their order
     try:
@@ -269,23 +282,15 @@ def _worker(number: int, cells: list[Cell], store: Store, options: dict[str, Any
             device=options["device"],
             limits=limits,
             keep=options["keep"],
-            tell=said.put,
-            watch=lambda cell: Relay(cell, said),
+            callbacks=RelayCallback(said),
             go_on=lambda: os.getppid() == parent,
         )
     except KeyboardInterrupt:
         pass  # between two trainings, or while data was read: nothing to save
     except Exception as error:  # a mistake of ours: told by the first process, and the others go on
         traceback.print_exc()
-        failed = {f"worker {number}": f"{type(error).__name__}: {error}"}
-    said.put(
-        {
-            "what": "outcome",
-            "failed": outcome.failed | failed,
-            "unfit": outcome.unfit,
-            "out_of_time": outcome.out_of_time,
-        }
-    )
+        outcome.failed[f"worker {number}"] = f"{type(error).__name__}: {error}"
+    said.put(replace(outcome, stopped=None))  # an exception with arguments of its own does not survive the queue
     with suppress(OSError, ValueError):
         said.close()
         said.join_thread()

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from cordgt.callbacks import Callback
+
 
 class Stopped(KeyboardInterrupt):
     """A training ended early because a signal, or a limit of time (SIGALRM), asked for it.
@@ -90,6 +92,16 @@ class Stop:
             self.asked = signal.SIGALRM
         if self.asked is not None:
             raise Stopped(self.asked)
+
+
+class StopCallback(Callback):
+    """Ends an evaluation after the current step where a signal or the time limit asks for that."""
+
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+
+    def on_step(self, n: int, loss: float | None = None) -> None:
+        self.stop.check()
 
 
 _limits = [math.inf]  # of time, the one in force last

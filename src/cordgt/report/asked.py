@@ -6,7 +6,6 @@ The figures of the run stay those of the whole split.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from cordgt.arrays import evenly
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.models.base import LinkModel
 from cordgt.past.history import Queries
 from cordgt.tasks.link import LinkTask, score_queries, whole_pairs
@@ -57,7 +57,7 @@ def ask(
     task: LinkTask,
     *,
     at_most: int | None = AT_MOST,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> Asked:
     """Test events with their scores: all of them, or ``at_most`` so many, evenly spread; always the same ones."""
     positions, queries = task.evaluation_queries("test", "transductive")
@@ -67,7 +67,7 @@ def ask(
     n = len(positions)
     kept = evenly(n, n if at_most is None else at_most)
     true, drawn = replace(queries, dst=queries.dst[:, :1]).take(kept), drawn.take(kept)
-    positive, negative = _scores(model, task, true, drawn, progress)
+    positive, negative = _scores(model, task, true, drawn, callbacks)
     index, new = task.whole.index, task.split.new_node
     src, dst = (x[positions[kept]] for x in (task.stream.src, task.stream.dst))
     return Asked(
@@ -87,14 +87,14 @@ def ask(
 
 
 def _scores(
-    model: LinkModel, task: LinkTask, true: Queries, drawn: Queries, progress: Callable[[int], None] | None
+    model: LinkModel, task: LinkTask, true: Queries, drawn: Queries, callbacks: Callback
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logits of both; where they have their source in common, it is read once, as in the evaluation."""
     if task.protocol.negatives.endswith("-pairs"):
-        positive, negative = (score_queries(model, task.whole, q, progress=progress)[:, 0] for q in (true, drawn))
+        positive, negative = (score_queries(model, task.whole, q, callbacks=callbacks)[:, 0] for q in (true, drawn))
         return positive, negative
     both = replace(true, dst=torch.cat([true.dst, drawn.dst], dim=1))
-    found = score_queries(model, task.whole, both, progress=progress)
+    found = score_queries(model, task.whole, both, callbacks=callbacks)
     return found[:, 0], found[:, 1]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.report.asked import AT_MOST, Asked, Group, ask
@@ -39,10 +40,10 @@ def collect_report_data(
     task: LinkTask,
     *,
     at_most: int | None = AT_MOST,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> ReportData:
     """Score at most ``at_most`` test events (all if None), and collect what a report shows."""
-    asked = ask(model, task, at_most=at_most, progress=progress)
+    asked = ask(model, task, at_most=at_most, callbacks=callbacks)
     return ReportData(settings, metrics, folder.read_history(), task, model, asked)
 
 

@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.backing import INDEX_ARRAYS, IndexData
 from cordgt.events.ids import NodeIds
@@ -179,13 +180,11 @@ class Store:
         """Of all arrays, or of those of the ``names`` that there are."""
         return sum(array.n_bytes for name, array in self.arrays.items() if names is None or name in names)
 
-    def check(
-        self, told: Callable[[int], None] = lambda _: None, names: Collection[str] | None = None, so_far: str = ""
-    ) -> None:
+    def check(self, callbacks: Callback = NO_CALLBACK, names: Collection[str] | None = None, so_far: str = "") -> None:
         """Reads every byte, or those of the arrays ``names``. DataError where a file is not what its checksum says.
 
-        ``told`` is called with numbers of bytes as they are read. ``so_far``: a sentence for that error, on what became
-        of the work that asked for the check.
+        ``on_step`` counts bytes. ``so_far``: a sentence for that error, on what became of the work that asked
+        for the check.
         """
         for name, array in self.arrays.items():
             if names is not None and name not in names:
@@ -199,7 +198,7 @@ class Store:
                     raise DataError(f"{path} cannot be read: {error.strerror or error}. {so_far}{_AGAIN}") from None
                 if not sound:
                     raise DataError(f"{path} is damaged: the array '{name}' is not what was written. {so_far}{_AGAIN}")
-                told(stop - start)
+                callbacks.on_step(stop - start)
                 start = stop
 
     def sweep(self) -> None:

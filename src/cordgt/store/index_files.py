@@ -9,7 +9,7 @@ An index on disk can be continued (`PriorIndex`): its rows are read range by ran
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.events.backing import INDEX_ARRAYS
 from cordgt.past.index_builder import ALL, build_range, count_degrees, entries_of, index_dtype
 from cordgt.store.growing import Writer, Written, abandoned_on_error, mapped, pieces
@@ -88,7 +89,7 @@ def write_index(
     memory: int,
     masked: npt.NDArray[np.bool_] | None = None,
     prior: PriorIndex | None = None,
-    on_progress: Callable[[int], None] = lambda _: None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> WrittenIndex:
     """Writes the arrays of the index of all events, or of those that touch no ``masked`` node, into ``folder``.
 
@@ -109,8 +110,8 @@ def write_index(
     scratch.mkdir(parents=True)
     ranges = [_Entries(scratch / str(k), dtype) for k in range(len(bounds) - 1)]
     entries = entries_of(src, dst, tie_start, before, keep, dtype, EVENTS_AT_ONCE, start)
-    _distribute(entries, bounds, ranges, on_progress)
-    written = _write_ranges(folder, ranges, bounds, degree, prior, dtype, on_progress, len(src) - start)
+    _distribute(entries, bounds, ranges, callbacks)
+    written = _write_ranges(folder, ranges, bounds, degree, prior, dtype, callbacks, len(src) - start)
     shutil.rmtree(scratch, ignore_errors=True)
     return written
 
@@ -129,7 +130,7 @@ def _distribute(
     entries: Iterator[tuple[int, npt.NDArray[Any]]],
     bounds: npt.NDArray[np.int64],
     ranges: list[_Entries],
-    on_progress: Callable[[int], None],
+    callbacks: Callback,
 ) -> None:
     """Appends each entry to the file of its node's range, in the given order. ``entries``: what `entries_of` yields."""
     range_of = np.repeat(np.arange(len(ranges), dtype=np.int32), np.diff(bounds))
@@ -140,7 +141,7 @@ def _distribute(
             if starts[k] < starts[k + 1]:
                 file.append(ordered[starts[k] : starts[k + 1]])
         del ordered  # before the next one is allocated
-        on_progress(n_events)
+        callbacks.on_step(n_events)
 
 
 def _write_ranges(
@@ -150,7 +151,7 @@ def _write_ranges(
     degree: npt.NDArray[np.int64],
     prior: PriorIndex | None,
     dtype: Any,
-    on_progress: Callable[[int], None],
+    callbacks: Callback,
     n_events: int,
 ) -> WrittenIndex:
     """Builds one range after the other and writes each behind the one before."""
@@ -168,7 +169,7 @@ def _write_ranges(
                 out[name].append(values[1:] + offsets[name] if name in offsets else values)
             offsets = {name: offset + int(index.arrays[name][-1]) for name, offset in offsets.items()}
             longest = {name: max(n, longest.get(name, 0)) for name, n in index.longest.items()}
-            on_progress(n_events * (k + 1) // len(ranges) - n_events * k // len(ranges))
+            callbacks.on_step(n_events * (k + 1) // len(ranges) - n_events * k // len(ranges))
         return WrittenIndex({name: writer.close() for name, writer in out.items()}, longest)
 
 

@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.backing import IndexData
 from cordgt.files import exclusive
@@ -77,10 +77,10 @@ def remove_indexes(store: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def check_indexes(store: Path, on_progress: Callable[[int], None] = lambda _: None) -> int:
+def check_indexes(store: Path, callbacks: Callback = NO_CALLBACK) -> int:
     """Reads every byte of the indexes for training in a store's folder. Returns how many indexes there are.
 
-    DataError if one is not what was written. ``on_progress`` is called with the number of bytes of each array read.
+    DataError if one is not what was written. ``callbacks.on_step`` gets the number of bytes of each array read.
     """
     folders = [p for p in sorted(store.glob("masked-*")) if ".part-" not in p.name]
     for folder in folders:
@@ -91,7 +91,7 @@ def check_indexes(store: Path, on_progress: Callable[[int], None] = lambda _: No
                 size = k["rows"] * max(k["width"], 1) * np.dtype(k["dtype"]).itemsize
                 if checksum(folder / name, 0, size) != k["sha256"]:
                     raise DataError(wrong)
-                on_progress(size)
+                callbacks.on_step(size)
         except (OSError, ValueError, KeyError, TypeError):
             raise DataError(wrong) from None
     return len(folders)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cordgt.arrays import distinct
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import RunError, check_choice
 from cordgt.events.backing import IndexData, StreamBacking
 from cordgt.events.stream import EventStream
@@ -291,7 +291,7 @@ def score_queries(
     queries: Queries,
     *,
     max_pairs_per_batch: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Callback = NO_CALLBACK,
     group: Group = ALONE,
 ) -> np.ndarray:
     """Logits (B, M) of any number of queries, float64 on the host; computed in chunks of about ``max_pairs_per_batch`` pairs.
@@ -302,8 +302,7 @@ def score_queries(
     """
     n, width = queries.dst.shape
     if not n * width:
-        if progress is not None:
-            progress(n)
+        callbacks.on_step(n)
         return np.empty((n, width))
     on_cpu = (model.device or history.index.device).type == "cpu"
     usual = 2 * model.micro_batch_size if on_cpu and model.micro_batch_size else model.max_pairs_per_batch
@@ -312,7 +311,7 @@ def score_queries(
     columns = -(
         -width // at_once
     )  # above 1: one query alone has too many pairs, so its candidates are scored in several calls
-    out, row, mine, told = [], [], group.part(n, step), 0
+    out, row, mine, n_done = [], [], group.part(n, step), 0
     model.eval()
     chunks = (queries.take(slice(k, k + step)) for k in range(mine.start, mine.stop, step))
     pieces = (replace(chunk, dst=dst) for chunk in chunks for dst in chunk.dst.split(at_once, dim=1))
@@ -325,10 +324,9 @@ def score_queries(
                 continue
             out.append(torch.cat(row, dim=1))
             row.clear()
-            if progress is not None:
-                done = min(n - told, len(out[-1]) * group.size)  # assume that the other processes are equally far
-                progress(done)
-                told += done
+            done = min(n - n_done, len(out[-1]) * group.size)  # assume that the other processes are equally far
+            callbacks.on_step(done)
+            n_done += done
     scores = torch.cat(out).double().cpu().numpy() if out else np.empty((0, width))
     if group.size > 1:
         scores = _from_all(group, scores, mine, n)
@@ -353,7 +351,7 @@ def evaluate(
     split: str,
     setting: str,
     *,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> LinkMetrics:
     """Metrics of a split under the task's protocol; all None where it has no events, or the model has no answer.
 
@@ -361,12 +359,12 @@ def evaluate(
     """
     if model.is_transductive and setting == "inductive":
         return _undefined(len(task.asked(split, setting)[0]), task.protocol)
-    positive, negative, at_random = split_scores(model, task, split, setting, progress)
+    positive, negative, at_random = split_scores(model, task, split, setting, callbacks)
     found = link_metrics(positive, negative, task.protocol.eval_batch_size)
     if task.protocol.negatives != "random":
         found["random_negatives"] = at_random
     if task.protocol.ranking != "none":
-        found |= ranking_metrics(rank(model, task, split, setting, progress=progress))
+        found |= ranking_metrics(rank(model, task, split, setting, callbacks=callbacks))
     return found
 
 
@@ -380,12 +378,12 @@ def _undefined(events: int, protocol: Protocol) -> LinkMetrics:
 
 
 def split_scores(
-    model: LinkModel, task: LinkTask, split: str, setting: str, progress: Callable[[int], None] | None = None
+    model: LinkModel, task: LinkTask, split: str, setting: str, callbacks: Callback = NO_CALLBACK
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Logits of the true events and of their negatives, (B,) each, and how many negatives are random replacements."""
     positions, queries = task.evaluation_queries(split, setting)
     if not task.protocol.negatives.endswith("-pairs"):
-        scores = score_queries(model, task.whole, queries, progress=progress, group=task.group)
+        scores = score_queries(model, task.whole, queries, callbacks=callbacks, group=task.group)
         at_random = 0
         if task.protocol.negatives != "random":
             at_random = int((task.partners(positions, queries, task.asked(split, setting)[1]) < 0).sum())
@@ -393,7 +391,7 @@ def split_scores(
     pairs, at_random = whole_pairs(task, positions, queries)
     true = replace(queries, dst=queries.dst[:, :1])
     positive, negative = (
-        score_queries(model, task.whole, q, progress=progress, group=task.group)[:, 0] for q in (true, pairs)
+        score_queries(model, task.whole, q, callbacks=callbacks, group=task.group)[:, 0] for q in (true, pairs)
     )
     return positive, negative, at_random
 
@@ -420,7 +418,7 @@ def rank(
     setting: str,
     *,
     max_pairs_per_batch: int = 200_000,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> np.ndarray:
     """Rank of each true destination among the protocol's candidates, (B,) float64; 1 is best, ties get their mean rank.
 
@@ -441,7 +439,7 @@ def rank(
         counted = (others >= 0) & ~_also_true(task, here, others)
         candidates = np.concatenate([true[:, None], np.where(others >= 0, others, true[:, None])], axis=1)
         asked = replace(chunk, dst=torch.from_numpy(candidates).to(task.device))
-        scores = score_queries(model, task.whole, asked, progress=progress)
+        scores = score_queries(model, task.whole, asked, callbacks=callbacks)
         found.append(mean_ranks(scores[:, 0], scores[:, 1:], counted))
     return _from_all(task.group, np.concatenate(found), mine, len(positions))
 

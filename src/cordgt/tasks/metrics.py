@@ -49,7 +49,7 @@ class SplitScores:
 class LinkMetric(NamedTuple):
     """One metric of link prediction."""
 
-    title: str  # the column of a table; {eval_batch} is replaced by the protocol's
+    title: str  # the column of a table; {batch} is replaced by the protocol's
     description: str  # what it is, after "TITLE: "
     compute: Callable[[SplitScores], float]  # called with at least one event
     needs_ranks: bool = False  # True: computed only where the protocol ranks candidates
@@ -66,13 +66,13 @@ LINK_METRICS: dict[str, LinkMetric] = {
         "AUC", "area under the ROC curve over the whole split", lambda scores: scores.ap_auc[1], checks_baselines=True
     ),
     "ap_batch": LinkMetric(
-        "AP/{eval_batch}",
-        "mean of AP over batches of {eval_batch} events, as papers report it",
+        "AP/{batch}",
+        "mean of AP over batches of {batch} events, as papers report it",
         lambda scores: scores.batch_ap_auc[0],
     ),
     "auc_batch": LinkMetric(
-        "AUC/{eval_batch}",
-        "mean of AUC over batches of {eval_batch} events, as papers report it",
+        "AUC/{batch}",
+        "mean of AUC over batches of {batch} events, as papers report it",
         lambda scores: scores.batch_ap_auc[1],
     ),
     "mrr": LinkMetric(

@@ -6,7 +6,6 @@ events only: neither the event itself nor others with the same time. It uses the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, SettingError, check_choice
 from cordgt.models.base import LinkModel
 from cordgt.models.parts import check_dropout, check_sizes
@@ -112,7 +112,7 @@ def embeddings(
     task: NodeTask,
     split: str,
     *,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Callback = NO_CALLBACK,
     at_once: int = 1000,
 ) -> Tensor:
     """Embeddings (n, D) float32, on the model's device: the sources of a split's labelled events before their times."""
@@ -129,8 +129,7 @@ def embeddings(
                 task.link.whole, task.link.src[here], index.elapsed[here], index.tie_start[here].long()
             )
             found.append(model.embed(read).float())
-            if progress is not None:
-                progress(len(here))
+            callbacks.on_step(len(here))
     return torch.cat(found).clone()  # a clone, because training cannot use tensors of inference mode
 
 

@@ -116,7 +116,7 @@ class RunMetrics(dict[str, Any]):
 
     def worded(self, text: str) -> str:
         """A title or description of `LINK_METRICS` for this run's protocol."""
-        return text.format(eval_batch=self["protocol"]["eval_batch"])
+        return text.format(batch=self["protocol"]["eval_batch_size"])
 
     def rows(self) -> list[MetricRow]:
         """A row per split and setting; below those of the last split, a row per baseline."""

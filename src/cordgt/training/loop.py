@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from cordgt import models
+from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList
 from cordgt.errors import RunError, SettingError
 from cordgt.machine.processes import Group, Lost
-from cordgt.machine.stopping import Stop, Stopped, listening
+from cordgt.machine.stopping import Stop, StopCallback, Stopped, listening
 from cordgt.models.base import LinkModel
 from cordgt.past import draws
 from cordgt.run import STATES, RunFolder
@@ -34,7 +35,6 @@ from cordgt.training.figures import evaluate_splits
 from cordgt.training.network import load_weights, network_for
 from cordgt.training.out_of_memory import fits_told, what_fits
 from cordgt.training.step import CapturedStep, Ema, FedStep, Step, dropout_generator, make_optimizer
-from cordgt.training.watching import Heeding, Silent, Watcher
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl within an epoch
 
@@ -67,11 +67,11 @@ class Fit:
         phase: str,
         epochs: int,
         start: dict[str, Tensor] | None,
-        watcher: Watcher,
+        callbacks: Callback,
         stop: Stop,
     ) -> None:
-        self.folder, self.settings, self.task, self.watcher, self.epochs = folder, settings, task, watcher, epochs
-        self.stop = stop
+        self.folder, self.settings, self.task, self.epochs = folder, settings, task, epochs
+        self.stop, self.callbacks = stop, callbacks
         self.validates = phase == "fit"
         self.progress = Progress(phase=phase)
         device = task.network_device
@@ -185,7 +185,7 @@ class Fit:
         record["best_epoch"] = p.best_epoch
         self.folder.append_history(record)
         self._save()
-        self.watcher.epoch_ends(record)
+        self.callbacks.on_epoch_end(record)
 
     def _train_once(self, step: Callable[[Tensor, Tensor], Tensor], epoch: int) -> float:
         """The rest of a pass over the training events in stream order; the mean loss over all of it."""
@@ -197,7 +197,7 @@ class Fit:
         if isinstance(step, FedStep):
             step.expect(batches)
         key = draws.child_int(draws.mix_int(self.settings.seed), epoch)
-        self.watcher.epoch_begins(p.phase, epoch, self.epochs, len(positions))
+        self.callbacks.on_epoch_start(p.phase, epoch, self.epochs, len(positions))
         self.model.train()
         shown, last = 0, time.perf_counter()
         began = last - p.seconds
@@ -209,7 +209,7 @@ class Fit:
             p.seconds = now - began
             if now - last > SECONDS_BETWEEN_LINES or self.device.type == "cpu":
                 loss = self._mean_loss(epoch)
-                self.watcher.step(p.events - shown, loss)
+                self.callbacks.on_step(p.events - shown, loss)
                 shown = p.events
                 if now - last > SECONDS_BETWEEN_LINES:
                     self.folder.append_history({"phase": p.phase, "epoch": epoch, "events": p.events, "loss": loss})
@@ -220,7 +220,7 @@ class Fit:
         loss = self._mean_loss(epoch)
         p.seconds = time.perf_counter() - began
         self._check_weights(epoch)
-        self.watcher.step(p.events - shown, loss)
+        self.callbacks.on_step(p.events - shown, loss)
         return loss
 
     def _heed(self) -> None:
@@ -253,10 +253,10 @@ class Fit:
     def _validate(self, epoch: int) -> dict[str, Any]:
         p = self.progress
         began = time.perf_counter()
-        self.watcher.validating(len(self.task.split.validation))
+        self.callbacks.on_stage_start("validating", len(self.task.split.validation))
         with self.state.eval_weights():
-            heed = self.stop.check
-            figures = evaluate(self.model, self.task, "validation", "transductive", progress=lambda _: heed())
+            stoppable = CallbackList([self.callbacks, StopCallback(self.stop)])
+            figures = evaluate(self.model, self.task, "validation", "transductive", callbacks=stoppable)
             monitor = self.settings.training.monitor
             figure = figures["mrr"] if monitor == "mrr" else figures["ap"]
             assert figure is not None
@@ -292,13 +292,12 @@ def train_in(
     start: dict[str, Tensor] | None = None,
     init: Mapping[str, str] | None = None,
     refit: bool = False,
-    watcher: Watcher | None = None,
+    callbacks: Callback = NO_CALLBACK,
 ) -> RunMetrics:
     """Train, evaluate and write everything into ``folder``; the contents of ``metrics.json`` come back.
 
     ``init``: what is to be said there of ``start``.
     """
-    watcher = watcher or Silent()
     device = task.network_device
     use_precision(settings, device)
     if device.type == "cuda":
@@ -306,7 +305,7 @@ def train_in(
     folder.sweep()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), listening() as stop:
         try:
-            metrics = _fit_and_measure(folder, settings, task, start, refit, watcher, stop)
+            metrics = _fit_and_measure(folder, settings, task, start, refit, callbacks, stop)
         except Lost:
             stop.check()  # the others were asked to end as well, and this one waited for them
             raise
@@ -325,18 +324,18 @@ def _fit_and_measure(
     task: LinkTask,
     start: dict[str, Tensor] | None,
     refit: bool,
-    watcher: Watcher,
+    callbacks: Callback,
     stop: Stop,
 ) -> RunMetrics:
     """Train, keep the weights that validation chose, measure them; then, if asked for, train on everything."""
     epochs = settings.training.epochs
-    fit = Fit(folder, settings, task, phase="fit", epochs=epochs, start=start, watcher=watcher, stop=stop)
+    fit = Fit(folder, settings, task, phase="fit", epochs=epochs, start=start, callbacks=callbacks, stop=stop)
     best = fit.run()
     load_weights(fit.model, {k: v.to(task.network_device) for k, v in best.items()}, str(folder.path))
     folder.write_tensors("model.safetensors", fit.model.state_dict(), vars(fit.progress))
-    metrics = _metrics(fit.model, task, settings, fit.progress, Heeding(watcher, stop))
+    metrics = _metrics(fit.model, task, settings, fit.progress, CallbackList([callbacks, StopCallback(stop)]))
     if refit and fit.model.is_trainable:
-        metrics["refit"] = _refit(folder, settings, task, fit.progress.best_epoch, start, watcher, stop)
+        metrics["refit"] = _refit(folder, settings, task, fit.progress.best_epoch, start, callbacks, stop)
     return metrics
 
 
@@ -357,19 +356,28 @@ def _refit(
     task: LinkTask,
     epochs: int,
     start: dict[str, Tensor] | None,
-    watcher: Watcher,
+    callbacks: Callback,
     stop: Stop,
 ) -> dict[str, Any]:
     """Train anew on every event for as many epochs as validation chose. The figures stay those of the honest split."""
     fit = Fit(
-        folder, settings, task.on_everything(), phase="refit", epochs=epochs, start=start, watcher=watcher, stop=stop
+        folder,
+        settings,
+        task.on_everything(),
+        phase="refit",
+        epochs=epochs,
+        start=start,
+        callbacks=callbacks,
+        stop=stop,
     )
     weights = fit.run()
     folder.write_tensors("refit.safetensors", weights, vars(fit.progress))
     return {"epochs": epochs, "events": task.stream.n_events}
 
 
-def _metrics(model: LinkModel, task: LinkTask, settings: Settings, progress: Progress, watcher: Watcher) -> RunMetrics:
+def _metrics(
+    model: LinkModel, task: LinkTask, settings: Settings, progress: Progress, callbacks: Callback
+) -> RunMetrics:
     found: dict[str, Any] = {
         "model": settings.model,
         "data": task.stream.name,
@@ -383,4 +391,4 @@ def _metrics(model: LinkModel, task: LinkTask, settings: Settings, progress: Pro
         "past_on": str(task.device),
     }
     found |= {"processes": task.group.size} if task.group.size > 1 else {}
-    return RunMetrics(found | evaluate_splits(model, task, watcher))
+    return RunMetrics(found | evaluate_splits(model, task, callbacks))

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard beside whatever else watches a training; nothing at all where it is not installed."""
+"""Curves for TensorBoard; nothing at all where it is not installed."""
 
 from __future__ import annotations
 
@@ -7,31 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cordgt.training.watching import Watcher
+from cordgt.callbacks import NO_CALLBACK, Callback
 
 FOLDER = "tensorboard"  # within the run folder
 
 
-class Curves:
-    """Passes on what it is told, and writes loss and validation figures as scalars, a point an epoch."""
+class TensorBoardCallback(Callback):
+    """Writes loss and validation figures as scalars, a point an epoch."""
 
-    def __init__(self, inner: Watcher, writer: Any) -> None:
-        self.inner, self.writer = inner, writer
+    def __init__(self, writer: Any) -> None:
+        self.writer = writer
 
-    def epoch_begins(self, phase: str, epoch: int, epochs: int, events: int) -> None:
-        self.inner.epoch_begins(phase, epoch, epochs, events)
-
-    def step(self, events: int, loss: float | None) -> None:
-        self.inner.step(events, loss)
-
-    def validating(self, events: int) -> None:
-        self.inner.validating(events)
-
-    def evaluating(self, what: str, events: int) -> None:
-        self.inner.evaluating(what, events)
-
-    def epoch_ends(self, record: dict[str, Any]) -> None:
-        self.inner.epoch_ends(record)
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
         epoch = record["epoch"]
         self.writer.add_scalar(f"{record['phase']}/loss", record["loss"], epoch)
         for name, value in record.get("validation", {}).items():
@@ -40,14 +27,14 @@ class Curves:
 
 
 @contextmanager
-def curves(inner: Watcher, run: Path) -> Iterator[Watcher]:
-    """A watcher that also writes curves under ``run``; ``inner`` itself where TensorBoard is not installed."""
+def tensorboard_callback(run: Path) -> Iterator[Callback]:
+    """A callback that writes curves under ``run``; one that does nothing where TensorBoard is not installed."""
     writer = _writer(run / FOLDER)
     if writer is None:
-        yield inner
+        yield NO_CALLBACK
         return
     try:
-        yield Curves(inner, writer)
+        yield TensorBoardCallback(writer)
     finally:
         writer.close()
 

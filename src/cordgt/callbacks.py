@@ -1,0 +1,94 @@
+"""Callbacks: progress and logging hooks of everything that takes a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cordgt.errors import SettingError
+
+
+class Callback:
+    """Follows trainings, evaluations, conversions and downloads. Override what you need; every method does nothing.
+
+    An exception that a method raises ends the work, and the caller gets it.
+    """
+
+    def on_run_start(self, name: str) -> None:
+        """The calls that follow belong to the run ``name``, one of several: a seed, a combination, a table cell.
+
+        Runs in worker processes take turns, so it may be called several times for one run.
+        """
+
+    def on_run_end(self, name: str, result: dict[str, Any]) -> None:
+        """The run ``name``, one of several, is finished. ``result``: its metrics or its figures."""
+
+    def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
+        """Epoch ``epoch`` (from 1) of at most ``n_epochs`` trains on ``n_events`` events. ``phase``: fit or refit."""
+
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        """Something else than an epoch starts, such as "validating", "evaluating: test, inductive" or "indexing".
+
+        ``total`` is in the unit of `on_step`: events, rows or bytes. None: unknown.
+        """
+
+    def on_step(self, n: int, loss: float | None = None) -> None:
+        """``n`` more items of the current epoch or stage are done. ``loss``: the epoch's mean so far, in training."""
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        """An epoch is trained, validated and saved. ``record``: its line in ``history.jsonl``."""
+
+    def on_message(self, text: str) -> None:
+        """A remark for the user."""
+
+
+class CallbackList(Callback):
+    """Forwards every call to several callbacks, in their order."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self.callbacks = list(callbacks)
+
+    def on_run_start(self, name: str) -> None:
+        for callback in self.callbacks:
+            callback.on_run_start(name)
+
+    def on_run_end(self, name: str, result: dict[str, Any]) -> None:
+        for callback in self.callbacks:
+            callback.on_run_end(name, result)
+
+    def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
+        for callback in self.callbacks:
+            callback.on_epoch_start(phase, epoch, n_epochs, n_events)
+
+    def on_stage_start(self, name: str, total: int | None) -> None:
+        for callback in self.callbacks:
+            callback.on_stage_start(name, total)
+
+    def on_step(self, n: int, loss: float | None = None) -> None:
+        for callback in self.callbacks:
+            callback.on_step(n, loss)
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        for callback in self.callbacks:
+            callback.on_epoch_end(record)
+
+    def on_message(self, text: str) -> None:
+        for callback in self.callbacks:
+            callback.on_message(text)
+
+
+NO_CALLBACK = Callback()
+Callbacks = Callback | Iterable[Callback] | None  # what public functions take
+
+
+def as_callback(callbacks: Callbacks) -> Callback:
+    """One callback for what a user passes: none, one or several. SettingError for anything else."""
+    if callbacks is None:
+        return NO_CALLBACK
+    if isinstance(callbacks, Callback):
+        return callbacks
+    several = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    for callback in several:
+        if not isinstance(callback, Callback):
+            raise SettingError(f"callbacks: {callback!r} is not a callback. Subclass cordgt.Callback.")
+    return CallbackList(several)
