@@ -11,7 +11,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=2
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 --dist=loadfile --durations=10
 
 # Benchmarks: on what is generated and on real data that is found by name; at toy size to see that they run.
-FOUND = $(shell $(BIN)/python -c 'from cordgt.datasets.by_name import find; print(*filter(find, ["uci", "wikipedia"]))')
+FOUND = $(shell $(BIN)/python -c 'from cordgt.io.datasets.registry import find; print(*filter(find, ["uci", "wikipedia"]))')
 BENCH_DATA ?= synthetic $(FOUND) food-twin
 TOY := --quick --repeat 1 --device cpu --set fanout=2,1 --set hidden=8 --set heads=2 --set batch_size=20
 

@@ -16,27 +16,30 @@ except PackageNotFoundError:  # run from source
     __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cordgt.api import Run, train
+    from cordgt.analysis.report.run_report import write_report
     from cordgt.callbacks import Callback
-    from cordgt.conversion.convert import append_to, convert_to_store
-    from cordgt.datasets.synthetic import synthetic_stream
     from cordgt.errors import CordgtError, DataError, RunError, SettingError
     from cordgt.events.stream import EventStream
-    from cordgt.reading.readers import read_events
+    from cordgt.inference.run import Run
+    from cordgt.io.convert import append_to, convert_to_store
+    from cordgt.io.datasets.synthetic import synthetic_stream
+    from cordgt.io.readers import read_events
+    from cordgt.workflows.train import train
 
 _HOME = {
     "Callback": "callbacks",
     "CordgtError": "errors",
     "DataError": "errors",
     "EventStream": "events.stream",
-    "Run": "api",
+    "Run": "inference.run",
     "RunError": "errors",
     "SettingError": "errors",
-    "append_to": "conversion.convert",
-    "convert_to_store": "conversion.convert",
-    "read_events": "reading.readers",
-    "synthetic_stream": "datasets.synthetic",
-    "train": "api",
+    "append_to": "io.convert",
+    "convert_to_store": "io.convert",
+    "read_events": "io.readers",
+    "synthetic_stream": "io.datasets.synthetic",
+    "train": "workflows.train",
+    "write_report": "analysis.report.run_report",
 }
 
 __all__ = [
@@ -53,6 +56,7 @@ __all__ = [
     "read_events",
     "synthetic_stream",
     "train",
+    "write_report",
 ]
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cordgt.history.queries import History
 from cordgt.models.base import LinkModel
-from cordgt.past.history import History
 
 from .worlds import Case, World, ask, every_model, random_world
 

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.callbacks import Callback
+from cordgt.history.index import TemporalIndex
+from cordgt.history.queries import History, Queries
 from cordgt.models.base import list_tensors
-from cordgt.past.history import History, Queries
-from cordgt.past.index import TemporalIndex
 from cordgt.tasks.link import LinkTask, evaluate, score_queries
 from cordgt.tasks.metrics import link_metrics
 from cordgt.tasks.protocol import VISIBILITIES, Protocol
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
 from cordgt.training.step import Step
 
 from .worlds import (

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.history.queries import History, Queries
 from cordgt.models import MODELS
 from cordgt.models.base import LinkModel
-from cordgt.past.history import History, Queries
-from cordgt.settings import Settings, known_keys, make
 from cordgt.tasks.link import history_of
 from cordgt.tasks.protocol import cuts
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.settings import Settings, known_keys, make
 
 CPU = torch.device("cpu")
 EDGE_DIM, NODE_DIM = 3, 2

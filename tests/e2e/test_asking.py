@@ -18,7 +18,7 @@ import torch
 
 from cordgt import Run, files
 from cordgt.cli import console
-from cordgt.reading import opening
+from cordgt.io import open_table
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import link_metrics
 
@@ -168,7 +168,7 @@ def test_files_are_read_once_and_may_be_pipes(
         reads[path.name] += 1
         return files.read_bytes(path)
 
-    monkeypatch.setattr(opening, "read_bytes", read_bytes)
+    monkeypatch.setattr(open_table, "read_bytes", read_bytes)
 
     def answer(queries: Path, later: Path) -> Any:
         said = works(command, shop.run, option, queries, "--events", later, "--output", "answer.json")
@@ -467,7 +467,7 @@ def test_python_remembers_columns_too(tmp_path: Path, shop: Trained) -> None:
 def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """At toy size; the real one is `make demo`."""
     from cordgt.cli import demo
-    from cordgt.datasets import synthetic
+    from cordgt.io.datasets import synthetic
 
     small: dict[str, Any] = {"fanout": (2, 1), "hidden": 4, "heads": 1, "layers": 1, "epochs": 1}
     make: Callable[..., Any] = synthetic.synthetic_stream

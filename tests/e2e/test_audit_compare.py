@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cordgt.audit import model as audit
+from cordgt.analysis.audit import model as audit
 
 from .conftest import Trained
 from .helpers import TINY, call, events, fails, settings, unchanged, works, write_events, write_rows

@@ -416,7 +416,7 @@ def test_a_model_without_embeddings(tmp_path: Path) -> None:
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: Trained, output: str, saying: list[str]
 ) -> None:
-    from cordgt.api import Run
+    from cordgt.inference.run import Run
 
     monkeypatch.setattr(Run, "load", lambda *_: pytest.fail("the work was begun"))
     (tmp_path / "folder.csv").mkdir()

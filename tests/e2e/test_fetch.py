@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cordgt.datasets import by_name, download, sources
+from cordgt.io.datasets import download, registry, sources
 
 from .helpers import fails, works
 
@@ -17,7 +17,7 @@ ML = ",u,i,ts,label,idx\n" + "".join(f"{k},{1 + k % 3},{1 + (k + 1) % 3},{k}.0,0
 @pytest.fixture
 def by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a small dataset under a known name."""
-    monkeypatch.setitem(by_name.KNOWN, "uci", replace(by_name.KNOWN["uci"], nodes=3, links=60))
+    monkeypatch.setitem(registry.KNOWN, "uci", replace(registry.KNOWN["uci"], nodes=3, links=60))
     (tmp_path / "hand").mkdir()
     (tmp_path / "hand" / "ml_uci.csv").write_text(ML)
     return tmp_path / "hand"

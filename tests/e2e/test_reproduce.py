@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cordgt.experiments import measures
+from cordgt.experiments import measurements
 
 from .helpers import Said, call, contents, events, fails, settings, unchanged, works, write_rows
 
@@ -137,7 +137,7 @@ def test_what_has_nothing_to_save_says_how_it_goes_on(
         sizes = ("batch", "context", "events")
         return dict.fromkeys(sizes, points) | dict.fromkeys((f"{k}_order" for k in sizes), 1.0)
 
-    monkeypatch.setitem(measures.UNTRAINED, "growth", grow)
+    monkeypatch.setitem(measurements.UNTRAINED, "growth", grow)
     common = ("reproduce", "complexity", "--datasets", "uci")
     said = call(*common)
     assert said.code == 128 + number

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cordgt.conversion import build
-from cordgt.conversion.convert import convert_to_store, parse_size
-from cordgt.store import growing
-from cordgt.store.folder import VERSION, locked, open_store
+from cordgt.io.convert import convert_to_store, parse_size
+from cordgt.store import arrays, build
+from cordgt.store.store import VERSION, locked, open_store
 
 from .helpers import TINY, events, fails, process, settings, works, write_events, write_rows
 
@@ -160,16 +159,16 @@ def test_a_full_disk(store: Path, home: Path, tmp_path: Path, monkeypatch: pytes
     """The store that was there stays, and a new one goes on once there is room."""
     last = events()[-1][2]
     later = write_rows(tmp_path / "later.csv", [(1, 5, last + 1)], header=HEADER)
-    written, room = growing.Writer.append, [10]
+    written, room = arrays.Writer.append, [10]
 
-    def append(self: growing.Writer, values: Any) -> None:
+    def append(self: arrays.Writer, values: Any) -> None:
         room[0] -= 1
         if room[0] < 0:
             raise OSError(28, "No space left on device")
         written(self, values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(growing.Writer, "append", append)
+        patch.setattr(arrays.Writer, "append", append)
         fails("data", "append", store, later, saying=("No space left on device", "unchanged"))
         room[0] = 10
         fails("data", "convert", home / "log.csv", tmp_path / "new", saying=("No space left", "to resume"))
@@ -209,12 +208,12 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypat
         return call
 
     for owner, name in (
-        (growing.Column, "append"), (growing.Writer, "append"), (growing.Writer, "close"), (os, "replace"),
+        (arrays.Column, "append"), (arrays.Writer, "append"), (arrays.Writer, "close"), (os, "replace"),
         (os, "rename"), (build.shutil, "rmtree"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
-    monkeypatch.setattr("cordgt.conversion.convert.CHUNK_ROWS", 1)
-    monkeypatch.setattr("cordgt.conversion.convert.MIN_MEMORY", 0)
+    monkeypatch.setattr("cordgt.io.convert.CHUNK_ROWS", 1)
+    monkeypatch.setattr("cordgt.io.convert.MIN_MEMORY", 0)
     rng, cuts = random.Random(0), 0
     for k in range(8):
         target, done, reach = tmp_path / f"try-{k}", False, 60

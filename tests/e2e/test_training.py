@@ -229,7 +229,7 @@ def test_interrupted_while_the_folder_is_made(
     tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a configuration there is no run: it can be begun again, with or without --resume."""
-    from cordgt.run import RunFolder
+    from cordgt.training.run_folder import RunFolder
 
     data = write_events(tmp_path / "data.csv")
     write_text = RunFolder.write_text
@@ -255,7 +255,7 @@ def test_interrupted_before_anything_was_begun(tmp_path: Path, monkeypatch: pyte
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cordgt.datasets.by_name.load", stop)
+        patch.setattr("cordgt.io.datasets.registry.load", stop)
         for command in ("train", "search"):
             said = call(command, data, *TINY, "--out", "run", *(["--grid", "seed=1"] if command == "search" else []))
             told = "Error: interrupted before the training began: nothing was written. Start it again.\n"
@@ -324,7 +324,7 @@ def test_interrupting_a_question(trained: Trained, monkeypatch: pytest.MonkeyPat
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cordgt.cli.answers.recommendations", stop)
+    monkeypatch.setattr("cordgt.cli.writers.recommendations", stop)
     said = call("recommend", trained.run, "--source", "3")
     assert (said.code, said.out, said.err) == (130, "", "Error: interrupted.\n")
 

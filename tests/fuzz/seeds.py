@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordgt.events.stream import EventStream
-from cordgt.run import RunFolder
-from cordgt.settings import make
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.run_folder import RunFolder
+from cordgt.training.settings import make
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from cordgt.events.stream import EventStream
-from cordgt.reading.roles import Roles
-from cordgt.reading.tables import TextTable
+from cordgt.io.column_roles import Roles
+from cordgt.io.tables import TextTable
 
 
 def rows_of(data: bytes, delimiter: str, *, comments: bool = True) -> list[list[str]]:

@@ -19,17 +19,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cordgt.api import Run
 from cordgt.errors import CordgtError, DataError, RunError, SettingError
+from cordgt.events.export import convert
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
-from cordgt.events.writing import convert
-from cordgt.reading.opening import Expected, open_source
-from cordgt.reading.readers import join_node_features, read_events, read_ids, read_pairs
-from cordgt.reading.roles import ColumnOptions, choose, open_table
-from cordgt.reading.tables import TextTable
-from cordgt.run import RunFolder
-from cordgt.settings import from_toml, make, parse_toml
+from cordgt.inference.run import Run
+from cordgt.io.column_roles import ColumnOptions, choose, open_table
+from cordgt.io.open_table import Expected, open_source
+from cordgt.io.readers import join_node_features, read_events, read_ids, read_pairs
+from cordgt.io.tables import TextTable
+from cordgt.training.run_folder import RunFolder
+from cordgt.training.settings import from_toml, make, parse_toml
 
 from . import seeds
 from .mutations import EXTREMES, NAMES, mutate_binary, mutate_text, typed_table
@@ -256,7 +256,7 @@ def _try_ids(rng: Random, source: Any, data: bytes | None, own: Readers) -> str:
     if not isinstance(table, TextTable) or table.width != 1:
         return "read"
     first = open_source(source, Expected(is_header=lambda _: True, **ids_alone)).header
-    from cordgt.reading.usual_names import NODE, SRC, named_in
+    from cordgt.io.column_names import NODE, SRC, named_in
 
     wrong = "" if named_in(first or (), NODE | SRC) else ids_differ(data, table, {0: ids})
     if wrong:
@@ -387,7 +387,7 @@ class SettingsFiles:
         return "read and compared"
 
     def _keys(self, rng: Random) -> str:
-        from cordgt.settings import known_keys
+        from cordgt.training.settings import known_keys
 
         values = [*(k.decode("utf-8", "replace") for k in EXTREMES), 10**400, -1, 1.5, [1, 2], {"1": 2}, [], None, True]
         made = make("cordgt", {rng.choice(known_keys()): rng.choice(values) for _ in range(2)}, seed=rng.choice([0, 5]))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cordgt.errors import DataError
-from cordgt.reading.readers import read_events
-from cordgt.reading.roles import ColumnOptions, choose, open_table
-from cordgt.reading.tables import TextTable
+from cordgt.io.column_roles import ColumnOptions, choose, open_table
+from cordgt.io.readers import read_events
+from cordgt.io.tables import TextTable
 
 from .seeds import EVENTS
 from .slow_reader import events_differ

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cordgt.past.index import TemporalIndex
+from cordgt.history.index import TemporalIndex
 
 from . import slow
 from .strategies import Stream

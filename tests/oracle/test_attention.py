@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cordgt.datasets.synthetic import synthetic_stream
-from cordgt.machine.threads import keep_threads
-from cordgt.models import attention as on_cpu
+from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.cordgt import Cordgt
-from cordgt.settings import make
+from cordgt.nn import attention as on_cpu
+from cordgt.runtime.threads import keep_threads
 from cordgt.tasks.link import LinkTask, score_queries
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.settings import make
 from cordgt.training.step import Step, make_optimizer
 
 SHAPE = (4, 7, 3, 2, 8)  # S, C, 3, H, D

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.past.context import Context, TreeShape, sample_trees
-from cordgt.past.index import TemporalIndex
+from cordgt.history.context import Context, TreeShape, sample_trees
+from cordgt.history.index import TemporalIndex
 
 from . import slow
 from . import strategies as some

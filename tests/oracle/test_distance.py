@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.past.context import TreeShape, sample_trees
-from cordgt.past.distance import Scale, spatial_distance, temporal_distance, tree_distances
-from cordgt.past.index import TemporalIndex
+from cordgt.history.context import TreeShape, sample_trees
+from cordgt.history.distance import Scale, spatial_distance, temporal_distance, tree_distances
+from cordgt.history.index import TemporalIndex
 
 from . import slow
 from . import strategies as some

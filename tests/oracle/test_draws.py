@@ -8,7 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cordgt.past import draws
+from cordgt.history import rng
 
 from . import slow
 
@@ -20,7 +20,7 @@ batches = st.lists(signed_words, min_size=1, max_size=7)
 def test_children_of_zero_are_the_published_splitmix64_sequence(device: torch.device) -> None:
     expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC, 0x1B39896A51A8749B]
     key = torch.zeros(5, dtype=torch.int64, device=device)
-    got = draws.child(key, torch.arange(5, device=device))
+    got = rng.child(key, torch.arange(5, device=device))
     assert got.dtype == torch.int64
     assert got.tolist() == [slow.signed(value) for value in expected]
     assert [slow.child(0, v) for v in range(5)] == expected
@@ -28,7 +28,7 @@ def test_children_of_zero_are_the_published_splitmix64_sequence(device: torch.de
 
 @given(keys=batches)
 def test_mix(device: torch.device, keys: list[int]) -> None:
-    got = draws.mix(torch.tensor(keys, device=device))
+    got = rng.mix(torch.tensor(keys, device=device))
     assert got.tolist() == [slow.signed(slow.mix(key)) for key in keys]
 
 
@@ -37,19 +37,19 @@ def test_mix(device: torch.device, keys: list[int]) -> None:
 @example(key=2**63, value=0)
 def test_on_the_host(key: int, value: int) -> None:
     """Of plain integers, given as unsigned or as signed words; epochs are the only draws that may be either kind."""
-    assert draws.mix_int(key) == draws.mix_int(slow.signed(key)) == slow.signed(slow.mix(key))
+    assert rng.mix_int(key) == rng.mix_int(slow.signed(key)) == slow.signed(slow.mix(key))
     expected = slow.signed(slow.child(key, value))
-    assert draws.child_int(key, value) == draws.child_int(slow.signed(key), slow.signed(value)) == expected
-    assert draws.epoch_key(slow.signed(key), value) == expected
-    assert draws.epoch_key(slow.signed(key), torch.tensor(slow.signed(value))).item() == expected  # type: ignore[union-attr]
+    assert rng.child_int(key, value) == rng.child_int(slow.signed(key), slow.signed(value)) == expected
+    assert rng.epoch_key(slow.signed(key), value) == expected
+    assert rng.epoch_key(slow.signed(key), torch.tensor(slow.signed(value))).item() == expected  # type: ignore[union-attr]
 
 
 @given(keys=batches, values=batches)
 def test_child_broadcasts(device: torch.device, keys: list[int], values: list[int]) -> None:
-    got = draws.child(torch.tensor(keys, device=device)[:, None], torch.tensor(values, device=device))
+    got = rng.child(torch.tensor(keys, device=device)[:, None], torch.tensor(values, device=device))
     assert got.tolist() == [[slow.signed(slow.child(key, v)) for v in values] for key in keys]
     for key, row in zip(keys, got, strict=True):  # a plain key means the same as a tensor that holds it
-        assert draws.child(key, torch.tensor(values, device=device)).equal(row)
+        assert rng.child(key, torch.tensor(values, device=device)).equal(row)
 
 
 @given(
@@ -60,20 +60,20 @@ def test_child_broadcasts(device: torch.device, keys: list[int], values: list[in
 def test_root_key(device: torch.device, seed: int, epoch: int, pairs: list[tuple[int, int]]) -> None:
     root, cut = torch.tensor(pairs, device=device).unbind(1)
     expected = [slow.signed(slow.root_key(seed, epoch, r, c)) for r, c in pairs]
-    assert draws.root_key(seed, epoch, root, cut).tolist() == expected
-    assert draws.root_key(seed, torch.tensor(epoch, device=device), root, cut).tolist() == expected
+    assert rng.root_key(seed, epoch, root, cut).tolist() == expected
+    assert rng.root_key(seed, torch.tensor(epoch, device=device), root, cut).tolist() == expected
 
 
 @given(keys=batches, counts=st.lists(st.one_of(st.integers(1, 99), st.integers(1, 2**31 - 1)), min_size=1, max_size=5))
 @example(keys=[-1], counts=[2**31 - 1, 1])
 def test_below(device: torch.device, keys: list[int], counts: list[int]) -> None:
-    got = draws.below(torch.tensor(keys, device=device)[:, None], torch.tensor(counts, device=device))
+    got = rng.below(torch.tensor(keys, device=device)[:, None], torch.tensor(counts, device=device))
     assert got.tolist() == [[slow.below(key & slow.BITS, n) for n in counts] for key in keys]
     assert all(0 <= draw < n for row in got.tolist() for draw, n in zip(row, counts, strict=True))
 
 
 def test_below_nothing_is_zero(device: torch.device) -> None:
-    assert draws.below(torch.tensor([-1, 0, 5], device=device), 0).tolist() == [0, 0, 0]
+    assert rng.below(torch.tensor([-1, 0, 5], device=device), 0).tolist() == [0, 0, 0]
 
 
 @settings(max_examples=20)
@@ -81,7 +81,7 @@ def test_below_nothing_is_zero(device: torch.device) -> None:
 def test_draws_are_even(seed: int, n: int) -> None:
     """Chi-square over the children of one key; the bound is passed by chance once in some 10^7 draws."""
     n_draws = 6000
-    drawn = draws.below(draws.child(draws.mix_int(seed), torch.arange(n_draws)), n)
+    drawn = rng.below(rng.child(rng.mix_int(seed), torch.arange(n_draws)), n)
     seen = torch.bincount(drawn, minlength=n).double()
     assert len(seen) == n
     chi2 = float(((seen - n_draws / n) ** 2 / (n_draws / n)).sum())

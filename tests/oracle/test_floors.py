@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.tasks.floors import BASELINES, baseline_metrics
+from cordgt.tasks.baselines import BASELINES, baseline_metrics
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import NEGATIVES, Protocol
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS

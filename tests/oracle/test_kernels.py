@@ -15,15 +15,17 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are t
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-from cordgt import kernels
-from cordgt.kernels import attention, norm, past, waves
+from cordgt.history import pair_features, rng
+from cordgt.history.context import TreeShape, latest, sample_trees
+from cordgt.history.distance import Scale, tree_distances
+from cordgt.history.index import TemporalIndex
+from cordgt.history.kernels import trees
+from cordgt.history.queries import History, Queries
 from cordgt.models.cordgt import Cordgt, CordgtSettings
-from cordgt.models.encoding import AMPLIFY, frequencies, sinusoids
-from cordgt.past import draws, proximity
-from cordgt.past.context import TreeShape, latest, sample_trees
-from cordgt.past.distance import Scale, tree_distances
-from cordgt.past.history import History, Queries
-from cordgt.past.index import TemporalIndex
+from cordgt.nn.kernels import attention, norm
+from cordgt.nn.kernels import sinusoids as sinusoid_kernels
+from cordgt.nn.positional_encoding import AMPLIFY, frequencies, sinusoids
+from cordgt.runtime import kernel_loader as kernels
 from cordgt.tasks.negatives import draw_negatives, negatives_key
 from cordgt.tasks.protocol import cuts
 
@@ -44,13 +46,13 @@ def test_trees(data: st.DataObject, stream: Stream, fanout: tuple[int, ...], see
     index, shape = build(stream).to(DEVICE).plain(), TreeShape(fanout)
     asked = data.draw(st.lists(st.tuples(some.nodes(stream), some.cuts(stream)), min_size=1, max_size=9))
     root, cut = ints([u for u, _ in asked]), ints([c for _, c in asked])
-    got = past.sample_trees(
+    got = trees.sample_trees(
         index,
         fanout,
         shape.starts,
         root,
         cut,
-        seed_key=draws.mix_int(seed),
+        seed_key=rng.mix_int(seed),
         epoch=torch.tensor(epoch, device=DEVICE),
         latest=latest(how),
     )
@@ -64,9 +66,9 @@ def test_meetings_and_degrees(data: st.DataObject, stream: Stream) -> None:
     index = build(stream).to(DEVICE).plain()
     asked = st.tuples(some.nodes(stream), some.nodes(stream), some.cuts(stream))
     node, other, cut = (ints(list(x)) for x in zip(*data.draw(st.lists(asked, min_size=1, max_size=9)), strict=True))
-    for got, expected in zip(past.meetings(index, node, other, cut), index.meetings(node, other, cut), strict=True):
+    for got, expected in zip(trees.meetings(index, node, other, cut), index.meetings(node, other, cut), strict=True):
         assert torch.equal(got, expected)
-    assert torch.equal(past.degree(index, node, cut), index.degree(node, cut))
+    assert torch.equal(trees.degree(index, node, cut), index.degree(node, cut))
 
 
 @few
@@ -86,7 +88,7 @@ def test_distances(
     t = t + stream.elapsed[-1]
     trees = sample_trees(index, shape, roots, cut[:, None], seed=1)
     scale = Scale(alpha=0.1, beta=3.0, never_met=30.0, absent=7)
-    td, sd = past.distances(
+    td, sd = trees.distances(
         index, trees.node, shape.hop_on(DEVICE), shape.hops, t, cut, correlated=correlated, **vars(scale)
     )
     expected_td, expected_sd = tree_distances(index, shape, trees, t, cut, scale, correlated=correlated)
@@ -107,7 +109,7 @@ def test_proximity(n_others: int, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = Queries(roots[:, 0], roots[:, 1:], t, cut, pair_cut)
 
     def answers() -> tuple[Tensor, Tensor]:
-        return proximity.slots(index, trees, t, cut, pair_cut), proximity.pairs(index, queries)
+        return pair_features.slots(index, trees, t, cut, pair_cut), pair_features.pairs(index, queries)
 
     monkeypatch.setattr(kernels, "serve", lambda device: False)
     plain = answers()
@@ -121,7 +123,9 @@ def test_proximity(n_others: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sinusoids(n: int, dim: int) -> None:
     x = torch.rand(n, dtype=torch.float64, device=DEVICE) * 30
     frequency = frequencies(dim).to(DEVICE)
-    torch.testing.assert_close(waves.sinusoids(x, frequency, AMPLIFY).cpu(), sinusoids(x.cpu(), frequency.cpu()))
+    torch.testing.assert_close(
+        sinusoid_kernels.sinusoids(x, frequency, AMPLIFY).cpu(), sinusoids(x.cpu(), frequency.cpu())
+    )
 
 
 def plain_attention(qkv: Tensor, edge: Tensor | None, attn_mask: Tensor, parent: Tensor) -> Tensor:
@@ -235,7 +239,7 @@ def test_queries(visibility: str) -> None:
     pool, epoch = ints([0, 2, 3, 5, 8]), torch.tensor(4, device=DEVICE)
     src, dst, position = src.to(DEVICE), dst.to(DEVICE), torch.arange(100, 240, device=DEVICE)
     start = position // 30 * 30
-    got = past.ask(index, src, dst, pool, position, start, key=negatives_key(3), epoch=epoch, visibility=visibility)
+    got = trees.ask(index, src, dst, pool, position, start, key=negatives_key(3), epoch=epoch, visibility=visibility)
     negative = draw_negatives(pool, dst[position], position, seed=3, epoch=epoch)[:, 0]
     cut, pair_cut = cuts(visibility, index.tie_start[position].long(), start)
     expected = (src[position], torch.stack([dst[position], negative], 1), index.elapsed[position], cut, pair_cut)

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.past import proximity
-from cordgt.past.context import TreeShape, sample_trees
-from cordgt.past.history import Queries
+from cordgt.history import pair_features
+from cordgt.history.context import TreeShape, sample_trees
+from cordgt.history.queries import Queries
 
 from . import slow
 from . import strategies as some
@@ -25,7 +25,7 @@ def check(place: Any, stream: Stream, roots: list[int], cut: int, pair_cut: int,
     t = stream.elapsed[-1] + later
     ends, cuts = place.ints([roots]), place.ints([cut])
     trees = sample_trees(index, shape, ends, cuts[:, None], seed=1, sampling=how)
-    got = proximity.slots(index, trees, place.floats([t]), cuts, place.ints([pair_cut]))
+    got = pair_features.slots(index, trees, place.floats([t]), cuts, place.ints([pair_cut]))
     slots = [slow.tree(history, shape.fanout, u, cut, 1, 0, how) for u in roots]
     pairs: list[tuple[int, int | None]] = [(0, None)]
     if len(roots) > 1:
@@ -43,7 +43,7 @@ def check(place: Any, stream: Stream, roots: list[int], cut: int, pair_cut: int,
         asked = Queries(ends[:, 0], ends[:, 1:], place.floats([t]), cuts, place.ints([pair_cut]))
         known = [slow.pair_proximity(history, roots[0], v, t, cut, pair_cut) for v in roots[1:]]
         torch.testing.assert_close(
-            proximity.pairs(index, asked).cpu(), torch.tensor([known]), rtol=1e-6, atol=1e-6, check_dtype=True
+            pair_features.pairs(index, asked).cpu(), torch.tensor([known]), rtol=1e-6, atol=1e-6, check_dtype=True
         )
 
 

@@ -16,10 +16,10 @@ from scipy.stats import rankdata
 
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream
+from cordgt.io.readers import read_events
 from cordgt.models.base import LinkModel
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
-from cordgt.reading.readers import read_events
 from cordgt.tasks.link import LinkTask, evaluate, rank
 from cordgt.tasks.metrics import mean_ranks, ranking_metrics
 from cordgt.tasks.protocol import NEGATIVES, VISIBILITIES, Protocol

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cordgt.past.context import TreeShape, sample_trees
-from cordgt.past.distance import spatial_distance, temporal_distance
+from cordgt.history.context import TreeShape, sample_trees
+from cordgt.history.distance import spatial_distance, temporal_distance
 
 from . import slow
 from .helpers import build, nodes_of, positions_of

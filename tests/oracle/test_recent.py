@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.past.cooccurrence import appearances
-from cordgt.past.index import TemporalIndex
-from cordgt.past.recent import recent_events, recent_mean
+from cordgt.history.cooccurrence import appearances
+from cordgt.history.index import TemporalIndex
+from cordgt.history.recent import recent_events, recent_mean
 
 from . import slow
 from . import strategies as some

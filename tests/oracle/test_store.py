@@ -17,16 +17,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.conversion.append import append_to_store
-from cordgt.conversion.build import make_store
-from cordgt.conversion.convert import append_to, convert_to_store
 from cordgt.events.stream import EventStream
-from cordgt.past.index import TemporalIndex
-from cordgt.reading import chunks, pieces
-from cordgt.reading.chunks import EventFiles
-from cordgt.reading.readers import read_events
-from cordgt.run import fingerprint, ids_fingerprint
-from cordgt.store.folder import Store, open_store
+from cordgt.history.index import TemporalIndex
+from cordgt.io import event_chunks, file_chunks
+from cordgt.io.convert import append_to, convert_to_store
+from cordgt.io.event_chunks import EventFiles
+from cordgt.io.readers import read_events
+from cordgt.store.append import append_to_store
+from cordgt.store.build import make_store
+from cordgt.store.store import Store, open_store
+from cordgt.training.run_folder import fingerprint, ids_fingerprint
 
 LITTLE = 2_000  # bytes of memory: a few rows at a time, many ranges
 
@@ -80,7 +80,7 @@ def logs(draw: st.DrawFn, *, features: bool = True, least: int = 1) -> Log:
 def small_and_quick() -> Iterator[None]:
     """Text is read in small pieces from the start; nobody waits for the disk."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (chunks, pieces):
+        for module in (event_chunks, file_chunks):
             patch.setattr(module, "HEAD", 150)
         patch.setattr(os, "fsync", lambda _: None)
         yield

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.past.index import TemporalIndex
-from cordgt.past.walks import sample_walks
+from cordgt.history.index import TemporalIndex
+from cordgt.history.walks import sample_walks
 
 from . import slow
 from . import strategies as some

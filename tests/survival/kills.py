@@ -47,8 +47,9 @@ SETTINGS = {
 
 def child(board: Path, argv: list[str]) -> None:
     """Train as the command line does, and keep writing on ``board`` what is going on."""
-    from cordgt import cli, run
+    from cordgt import cli
     from cordgt.cli import console
+    from cordgt.training import run_folder
 
     with open(board, "r+b") as file:
         shown = mmap.mmap(file.fileno(), 0)  # what stands here outlives the process
@@ -72,13 +73,13 @@ def child(board: Path, argv: list[str]) -> None:
         yield
         show(before)
 
-    write = run.write_bytes
+    write = run_folder.write_bytes
 
     def write_and_tell(path: Path, content: Any) -> None:
         with writing(Path(path).name):
             write(path, content)
 
-    run.write_bytes = write_and_tell
+    run_folder.write_bytes = write_and_tell
     tells(console.ProgressBar, "on_stage_start", lambda _, name, total: name)
     show("starting")
     sys.argv = ["cordgt", *argv]
@@ -231,8 +232,8 @@ def main() -> None:
     import sklearn.metrics  # noqa: F401
     import torch._dynamo  # noqa: F401  # Adam imports it, and it takes longer than the training
 
-    from cordgt import api, cli  # noqa: F401
-    from cordgt.cli import answers  # noqa: F401
+    from cordgt.cli import writers  # noqa: F401
+    from cordgt.workflows import train  # noqa: F401
 
     aims = [AIMS[number % len(AIMS)] for number in range(1, chosen.kills + 1)]
     rounds = [aims] if chosen.in_a_row else [[aim] for aim in aims]

@@ -11,18 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from cordgt.audit.checks import DESIGN, FAIL, NOTE, OK, WARNING, Check, failed
-from cordgt.audit.data import audit_data
-from cordgt.audit.model import audit_model
+from cordgt.analysis.audit.checks import DESIGN, FAIL, NOTE, OK, WARNING, Check, failed
+from cordgt.analysis.audit.data import audit_data
+from cordgt.analysis.audit.model import audit_model
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.history.queries import History, Queries
 from cordgt.models import MODELS
 from cordgt.models.base import HistoryReader, LinkModel
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
-from cordgt.past.history import History, Queries
-from cordgt.settings import make
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import VISIBILITIES, Protocol
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.settings import make
 
 CPU = torch.device("cpu")
 SMALL = {

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError
-from cordgt.reading.readers import read_events, read_ids, read_pairs
+from cordgt.io.readers import read_events, read_ids, read_pairs
 
 GOOD = "src,dst,time,w\na,b,1,5\nb,c,2,6\n"
 

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import torch
 
-from cordgt.bench import growth, report, shared, stages, suite
-from cordgt.bench.machine import Limits
-from cordgt.bench.parts import queries_of
-from cordgt.bench.place import Place
-from cordgt.bench.rows import Row
-from cordgt.bench.timing import Timing, timed
-from cordgt.datasets.synthetic import synthetic_stream
 from cordgt.errors import DataError, RunError, SettingError
-from cordgt.machine.processes import Group
+from cordgt.experiments.bench import multiprocess, report, scaling, stages, suite
+from cordgt.experiments.bench.hardware import Limits
+from cordgt.experiments.bench.rows import Row
+from cordgt.experiments.bench.setup import Place
+from cordgt.experiments.bench.step_parts import queries_of
+from cordgt.experiments.bench.timing import Timing, timed
+from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.cordgt import Cordgt
-from cordgt.settings import make
-from cordgt.training import out_of_memory
+from cordgt.runtime.distributed import Group
+from cordgt.training import oom
+from cordgt.training.settings import make
 
 CPU = torch.device("cpu")
 SMALL = {"hidden": 8, "heads": 2, "layers": 1, "fanout": (2, 1), "td_dim": 8, "sd_dim": 8, "batch_size": 20}
@@ -113,12 +113,12 @@ def test_memory_that_runs_out_is_said_as_in_training(monkeypatch: pytest.MonkeyP
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setitem(stages.STAGES, "evaluate", fails)
-    monkeypatch.setattr(out_of_memory, "free_memory", lambda _: 2**17)
+    monkeypatch.setattr(oom, "free_memory", lambda _: 2**17)
     with pytest.raises(RunError, match=r"By a step of 8 events, batch_size=[1-9] would fit the 0.0 GB that are free"):
         suite.run(place(), ["evaluate"])
-    monkeypatch.setattr(growth, "whole_step", fails)
+    monkeypatch.setattr(scaling, "whole_step", fails)
     with pytest.raises(RunError, match=r"Memory ran out"):
-        growth.grow(place())
+        scaling.grow(place())
 
 
 def test_a_table_and_sentences(found: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ def test_what_is_measured_is_the_step_that_settings_ask_for() -> None:
     """Its candidates and its average, in the step, in its parts, and where processes share it."""
     asked = replace(place(), settings=make("cordgt", SMALL | {"num_negatives": 3, "ema_decay": 0.9}))
     assert queries_of(asked).dst.shape == (20, 4)
-    step = shared.shared_step(asked, Group(1, 2))
+    step = multiprocess.shared_step(asked, Group(1, 2))
     assert (step.num_negatives, step.task.group) == (3, Group(1, 2))
     assert step.ema is not None and step.ema.decay == 0.9
 
@@ -171,19 +171,19 @@ def test_a_rule_has_no_step() -> None:
 
 
 def test_growth_and_its_plot(tmp_path: Path) -> None:
-    found = growth.grow(place())
+    found = scaling.grow(place())
     assert [k["events"] for k in found["events"]] == [25, 100, 400]
     assert [k["fanout"] for k in found["context"]] == [[2, 1], [4, 1], [8, 1]]
     gflop = [k["step_gflop"] for k in found["context"]]
     assert gflop[0] < gflop[1] < gflop[2]
     assert report.growth_table(found).row_count == 6
-    growth.plot(found, tmp_path / "growth.png")
+    scaling.plot(found, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SettingError, match="popularity has none"):
-        growth.grow(place("popularity"))
-    few = growth.first_events(place().stream, 4)
+        scaling.grow(place("popularity"))
+    few = scaling.first_events(place().stream, 4)
     with pytest.raises(DataError, match="4 events are too few to see cost grow"):
-        growth.grow(replace(place(), stream=few))
+        scaling.grow(replace(place(), stream=few))
 
 
 def test_a_trace(tmp_path: Path) -> None:

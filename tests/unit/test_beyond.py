@@ -10,21 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt import api
 from cordgt.callbacks import Callback
 from cordgt.events.stream import EventStream
-from cordgt.experiments import measures, others
+from cordgt.experiments import measurements, published_results
 from cordgt.experiments.ablation import OF_PLUS, ablation_cells, ablation_report
 from cordgt.experiments.beyond import beyond_cells, beyond_report
 from cordgt.experiments.catalogue import EXPERIMENTS
 from cordgt.experiments.cells import Cell, Store, flat, make_cell
-from cordgt.experiments.hard import RANKED
+from cordgt.experiments.hard_negatives import RANKED
 from cordgt.experiments.ranking import TRAINED, ranking_cells, ranking_report
+from cordgt.experiments.scheduler import work
 from cordgt.experiments.tables import Asked
-from cordgt.experiments.work import work
-from cordgt.tasks.floors import BASELINES
+from cordgt.inference.run import Run
+from cordgt.tasks.baselines import BASELINES
 from cordgt.tasks.link import EVALUATION_SETTINGS
 from cordgt.tasks.protocol import Protocol
+from cordgt.workflows import train
 
 
 def few() -> EventStream:
@@ -35,13 +36,13 @@ def few() -> EventStream:
 @pytest.fixture
 def on_few(monkeypatch: pytest.MonkeyPatch) -> EventStream:
     stream = few()
-    monkeypatch.setattr(measures, "load_stream", lambda *_: stream)
+    monkeypatch.setattr(measurements, "load_stream", lambda *_: stream)
     return stream
 
 
 def record(cell: Cell, figures: dict[str, Any], *, nodes: int = 1899, events: int = 59835) -> dict[str, Any]:
     """What a finished cell says, of a stream of the size that is told."""
-    said = measures.about_cell(cell, few(), torch.device("cpu"))
+    said = measurements.about_cell(cell, few(), torch.device("cpu"))
     said["stream"] |= {"nodes": nodes, "events": events, "differs": ""}
     return said | {"seconds": 10.0, "figures": figures}
 
@@ -101,10 +102,10 @@ def test_a_rule_can_be_a_model_and_a_floor(tmp_path: Path) -> None:
 
 
 def test_what_is_published() -> None:
-    assert others.best_ap("transductive", "enron") == (93.22, "DyG-Mamba")
-    assert others.best_ap("inductive", "enron") == (91.65, "CorDGT's paper")
-    assert others.best_ap("inductive", "wikipedia") == (98.91, "TPNet")
-    assert others.best_ap("inductive", "mooc") is None
+    assert published_results.best_ap("transductive", "enron") == (93.22, "DyG-Mamba")
+    assert published_results.best_ap("inductive", "enron") == (91.65, "CorDGT's paper")
+    assert published_results.best_ap("inductive", "wikipedia") == (98.91, "TPNet")
+    assert published_results.best_ap("inductive", "mooc") is None
 
 
 def test_usual_seeds_and_models() -> None:
@@ -122,8 +123,8 @@ def test_a_part_of_a_dataset_is_trained_with_the_settings_of_the_whole() -> None
 
 def test_harder_questions_are_those_of_evaluate(tmp_path: Path, on_few: EventStream) -> None:
     store, cell = Store(tmp_path), make_cell("few", "popularity", 0, kind="hard")
-    measures.run_cell(cell, store, keep=True)
-    found, run = store.read(cell), api.Run.load(store.run_folder(cell))
+    measurements.run_cell(cell, store, keep=True)
+    found, run = store.read(cell), Run.load(store.run_folder(cell))
     assert found is not None
     assert store.read(cell.of_kind("link")) is not None
     plain = run.evaluate(split="test", eval_batch_size=200, ranking=RANKED)
@@ -157,21 +158,23 @@ def test_an_interrupted_measurement_goes_on_from_the_trained_run(
     kind: str, when: str, tmp_path: Path, on_few: EventStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, cell = Store(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind=kind)
-    api.train_run(on_few, cell.settings, store.run_folder(cell), report=False)  # so that only measuring is interrupted
+    train.train_run(
+        on_few, cell.settings, store.run_folder(cell), report=False
+    )  # so that only measuring is interrupted
     outcome = work([cell], store, callbacks=Interrupts(when))
     assert outcome.stopped is not None
     assert outcome.stopped.exit_code == 130
     assert store.read(cell) is None
     assert store.read(cell.of_kind("link")) is not None
-    monkeypatch.setattr(api, "train_in", lambda *_, **__: pytest.fail("it is trained"))
+    monkeypatch.setattr(train, "train_in", lambda *_, **__: pytest.fail("it is trained"))
     assert work([cell], store).done == 1
     assert not store.run_folder(cell).exists()
 
 
 def test_all_are_ranked_once_at_the_end(tmp_path: Path, on_few: EventStream) -> None:
     store, cell = Store(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind="ranking")
-    measures.run_cell(cell, store, keep=True)
-    found, run = store.read(cell), api.Run.load(store.run_folder(cell))
+    measurements.run_cell(cell, store, keep=True)
+    found, run = store.read(cell), Run.load(store.run_folder(cell))
     again = run.evaluate(ranking="all")
     assert found is not None
     assert found["figures"]["test"] == {"transductive": again["test"]["transductive"]}

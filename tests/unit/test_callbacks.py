@@ -12,9 +12,9 @@ import cordgt
 from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList, as_callback
 from cordgt.cli import console
 from cordgt.events.stream import EventStream
-from cordgt.machine.stopping import Stop, StopCallback, Stopped
-from cordgt.seeds import train_seeds
-from cordgt.settings import make
+from cordgt.runtime.signals import Stop, StopCallback, Stopped
+from cordgt.training.settings import make
+from cordgt.workflows.seeds import train_seeds
 
 
 class Recorder(cordgt.Callback):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from cordgt.compare import Curve, _resamples, paired_bootstrap
-from cordgt.report.remarks import difference_remark
+from cordgt.analysis.compare import Curve, _resamples, paired_bootstrap
+from cordgt.analysis.remarks import difference_remark
 
 Scores = tuple[np.ndarray, np.ndarray]
 
@@ -48,7 +48,7 @@ def test_resamples_are_draws_with_replacement() -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_interval_is_that_of_a_slow_bootstrap(tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cordgt.compare.AT_ONCE", 7 * 40)  # several pieces, the last one shorter
+    monkeypatch.setattr("cordgt.analysis.compare.AT_ONCE", 7 * 40)  # several pieces, the last one shorter
     n, resamples = 40, 60
     a, b = some_scores(1, n, tied=tied), some_scores(2, n, tied=tied, lead=1.2)
     ranks = [np.random.default_rng(k).integers(1, 9, n).astype(np.float64) for k in (3, 4)]

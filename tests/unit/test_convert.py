@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError
+from cordgt.events.export import convert
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.events.writing import convert
-from cordgt.reading.readers import read_events
+from cordgt.io.readers import read_events
 
 TEXT_IDS = st.text(
     st.characters(codec="utf-8", exclude_characters="\0\r\n", exclude_categories=["Cs"]), min_size=1, max_size=4

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cordgt.errors import SettingError
+from cordgt.history.context import Context, TreeShape, sample_trees
+from cordgt.history.distance import relations
+from cordgt.history.index import TemporalIndex
+from cordgt.history.queries import History, Queries
 from cordgt.models import cordgt as module
 from cordgt.models.cordgt import Attention, Cordgt, CordgtSettings, Trees
-from cordgt.past.context import Context, TreeShape, sample_trees
-from cordgt.past.distance import relations
-from cordgt.past.history import History, Queries
-from cordgt.past.index import TemporalIndex
 
 EDGE_DIM, NODE_DIM = 3, 2
 SMALL = CordgtSettings(

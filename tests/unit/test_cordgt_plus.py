@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from cordgt.api import train
-from cordgt.datasets.synthetic import synthetic_stream
 from cordgt.errors import SettingError
-from cordgt.settings import make
+from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.tasks.link import LinkTask
-from cordgt.training.network import network_for
+from cordgt.training.model_factory import network_for
+from cordgt.training.settings import make
+from cordgt.workflows.train import train
 
 CPU = torch.device("cpu")
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (4, 1), "epochs": 1, "batch_size": 50}

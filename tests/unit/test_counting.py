@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cordgt.machine.counting import Tally, batch_that_fits, counts_of, free_memory, peak_bytes, peak_of
+from cordgt.runtime.profiling import Tally, batch_that_fits, counts_of, free_memory, peak_bytes, peak_of
 
 CPU = torch.device("cpu")
 MILLION = 4_000_000  # bytes of a million float32

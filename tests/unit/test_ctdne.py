@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt.api import Run, train
-from cordgt.audit.checks import DESIGN, failed
-from cordgt.audit.model import audit_model
-from cordgt.compare import compare_runs
+from cordgt.analysis.audit.checks import DESIGN, failed
+from cordgt.analysis.audit.model import audit_model
+from cordgt.analysis.compare import compare_runs
+from cordgt.analysis.remarks import undefined_remarks
 from cordgt.errors import DataError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.history.index import TemporalIndex
+from cordgt.inference.run import Run
 from cordgt.models.ctdne import Ctdne, CtdneSettings, Walks, _skip_gram, learn_vectors, negatives_table
-from cordgt.past import draws
-from cordgt.past.index import TemporalIndex
-from cordgt.report.remarks import undefined_remarks
-from cordgt.settings import make
 from cordgt.tasks.link import LinkTask, evaluate
-from cordgt.training import loop
-from cordgt.training.network import network_for
+from cordgt.training import trainer
+from cordgt.training.model_factory import network_for
+from cordgt.training.settings import make
+from cordgt.workflows.train import train
 
 SMALL: dict[str, Any] = {"dim": 6, "num_walks": 3, "walk_length": 5, "window": 2}
 ENDS = np.random.default_rng(4).integers(0, 9, (2, 60))
@@ -111,7 +111,7 @@ def test_skip_gram_against_a_slow_version() -> None:
     key, window, negatives, total = 77, 2, 3, 9
 
     def next_step(step: int) -> int:
-        return draws.mix_int(step + 1)
+        return rng.mix_int(step + 1)
 
     def below(step: int, n: int) -> int:
         return (((step % 2**64) >> 32) * n) >> 32
@@ -119,7 +119,7 @@ def test_skip_gram_against_a_slow_version() -> None:
     done = 0
     for w, walk in enumerate(walks):
         nodes = walk[walk >= 0]
-        step = draws.child_int(key, w)
+        step = rng.child_int(key, w)
         for i, centre in enumerate(nodes):
             step = next_step(step)
             lr = max(0.001, 0.1 + (0.001 - 0.1) * done / total)
@@ -256,7 +256,7 @@ def test_resumed_it_ends_the_same(run: Run, tmp_path: Path, monkeypatch: pytest.
         raise PulledPlug
 
     with monkeypatch.context() as patched, pytest.raises(PulledPlug):
-        patched.setattr(loop.Fit, "_validate", dies)
+        patched.setattr(trainer.Fit, "_validate", dies)
         train(stream(), "ctdne", out=tmp_path / "run", **options)
     with monkeypatch.context() as patched:
         patched.setattr(Ctdne, "prepare", dies)  # its vectors are in the checkpoint

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cordgt.datasets import by_name
-from cordgt.datasets.twins import TWINS
 from cordgt.errors import DataError
+from cordgt.io.datasets import registry
+from cordgt.io.datasets.twins import TWINS
 from cordgt.models.presets import paper_settings
 
 TINY = ",u,i,ts,label,idx\n0,1,2,0.0,0,1\n1,2,3,1.0,0,2\n"
@@ -34,21 +34,21 @@ def put(folder: Path, name: str, *, zipped: bool = False) -> Path:
 
 def test_the_data_folder_comes_before_the_cache(elsewhere: Path) -> None:
     cached = put(elsewhere / "cache" / "cordgt", "uci", zipped=True)
-    assert by_name.resolve("uci") == cached
+    assert registry.resolve("uci") == cached
     zipped = put(elsewhere / "data", "uci", zipped=True)
-    assert by_name.resolve("uci") == zipped
+    assert registry.resolve("uci") == zipped
     plain = put(elsewhere / "data", "uci")
-    assert by_name.resolve("uci") == plain
+    assert registry.resolve("uci") == plain
 
 
 def test_without_the_variable_only_the_cache_is_searched(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(elsewhere / "data", "uci")
     monkeypatch.delenv("CORDGT_DATA")
     with pytest.raises(DataError, match=r"uci is not here: looked for .*cache.*CORDGT_DATA is not set"):
-        by_name.resolve("uci")
+        registry.resolve("uci")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(elsewhere))
-    assert by_name.cache_folder() == elsewhere / ".cache" / "cordgt"
+    assert registry.cache_folder() == elsewhere / ".cache" / "cordgt"
 
 
 EVENTS, NODES, OTHERS = "src,dst,time\na,b,1\nb,c,2\n", "id,age\na,3\n", "buyer,thing,day\na,b,1\nb,c,2\n"
@@ -80,7 +80,7 @@ def test_a_folder_of_files_says_which_to_name(files: dict[str, str], options: di
     for name, text in files.items():
         (Path("some") / name).write_text(text.replace(",", "\t") if name.endswith("tsv") else text)
     with pytest.raises(DataError, match=message):
-        by_name.load("some", **options)
+        registry.load("some", **options)
 
 
 def test_a_name_or_a_path(elsewhere: Path) -> None:
@@ -88,14 +88,14 @@ def test_a_name_or_a_path(elsewhere: Path) -> None:
     other = put(elsewhere / "data", "my_calls")
     for name in ("uci", "my_calls", "events", "events.csv", "enron"):
         Path(name).write_text("1 2 3\n")
-    assert by_name.resolve("uci") == known
-    assert by_name.resolve("my_calls") == other
-    assert by_name.resolve("./uci") == Path("uci")
-    assert by_name.resolve("events") == Path("events")
-    assert by_name.resolve("events.csv") == Path("events.csv")
-    assert by_name.resolve(elsewhere / "here" / "events") == elsewhere / "here" / "events"
+    assert registry.resolve("uci") == known
+    assert registry.resolve("my_calls") == other
+    assert registry.resolve("./uci") == Path("uci")
+    assert registry.resolve("events") == Path("events")
+    assert registry.resolve("events.csv") == Path("events.csv")
+    assert registry.resolve(elsewhere / "here" / "events") == elsewhere / "here" / "events"
     with pytest.raises(DataError, match=r"enron is not here.*write \./enron"):
-        by_name.resolve("enron")
+        registry.resolve("enron")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_is_not_there(elsewhere: Path, data: str, message: str) -> None:
     put(elsewhere / "data", "my_calls")
     Path("events.csv").write_text("1 2 3\n")
     with pytest.raises(DataError, match=message):
-        by_name.resolve(data)
+        registry.resolve(data)
 
 
 def test_settings_of_the_paper() -> None:
@@ -135,33 +135,33 @@ def test_settings_of_the_paper() -> None:
 def test_the_list(elsewhere: Path) -> None:
     path = put(elsewhere / "data", "my_calls")
     (elsewhere / "data" / "notes").mkdir()
-    rows = {row.name: row for row in by_name.list_datasets()}
+    rows = {row.name: row for row in registry.list_datasets()}
     assert len(rows) == 11 + len(TWINS)
-    assert rows["food-twin"] == by_name.DatasetEntry("food-twin", 673858, 2708688, None, is_generated=True)
-    assert rows["reddit"] == by_name.DatasetEntry("reddit", 10984, 672447, None)
-    assert rows["mooc"] == by_name.DatasetEntry("mooc", 7144, 411749, None)
-    assert rows["my_calls"] == by_name.DatasetEntry("my_calls", None, None, path)
+    assert rows["food-twin"] == registry.DatasetEntry("food-twin", 673858, 2708688, None, is_generated=True)
+    assert rows["reddit"] == registry.DatasetEntry("reddit", 10984, 672447, None)
+    assert rows["mooc"] == registry.DatasetEntry("mooc", 7144, 411749, None)
+    assert rows["my_calls"] == registry.DatasetEntry("my_calls", None, None, path)
 
 
 def test_a_file_that_is_not_as_published_says_so(elsewhere: Path) -> None:
     put(elsewhere / "data", "uci")
     put(elsewhere / "data", "my_calls")
-    notes = by_name.load("uci").notes
+    notes = registry.load("uci").notes
     assert any("not uci as published: 3 nodes (published: 1899), 2 links (published: 59835)" in k for k in notes)
-    assert not any("published" in note for note in by_name.load("my_calls", features="none").notes)
+    assert not any("published" in note for note in registry.load("my_calls", features="none").notes)
 
 
 @pytest.mark.parametrize("name", ["uci", "enron", "mooc"])
 def test_real_data_is_as_published(data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("CORDGT_DATA", str(data_folder))
-    if by_name.find(name) is None:
+    if registry.find(name) is None:
         pytest.skip(f"{data_folder} has no {name}")
-    stream = by_name.load(name)
+    stream = registry.load(name)
     assert stream.name == name
-    assert by_name.describe_difference(name, stream) == ""
+    assert registry.describe_difference(name, stream) == ""
 
 
 def test_the_synthetic_stream_by_name(elsewhere: Path) -> None:
     Path("synthetic").write_text("1 2 3\n")
-    assert by_name.load("synthetic").n_events == 12_000
-    assert by_name.load("./synthetic", features="none").n_events == 1
+    assert registry.load("synthetic").n_events == 12_000
+    assert registry.load("./synthetic", features="none").n_events == 1

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordgt.datasets.by_name import KNOWN
 from cordgt.events.describe import describe
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.reading.readers import read_events
+from cordgt.io.datasets.registry import KNOWN
+from cordgt.io.readers import read_events
 
 
 def test_seven_events_by_hand() -> None:

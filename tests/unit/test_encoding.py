@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.models.encoding import DistanceEncoding, frequencies, sinusoids
+from cordgt.nn.positional_encoding import DistanceEncoding, frequencies, sinusoids
 
 
 def slow_sinusoids(x: float, dim: int) -> list[float]:

@@ -21,26 +21,26 @@ import numpy as np
 import pytest
 from matplotlib.cm import ScalarMappable
 
-from cordgt import api
 from cordgt.callbacks import Callback
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
-from cordgt.experiments import catalogue, measures, paper, plots
+from cordgt.experiments import catalogue, measurements, paper, plots
 from cordgt.experiments.ablation import ABLATIONS, ablation_cells, ablation_report
 from cordgt.experiments.cells import Cell, Store, flat, make_cell, parse_models, parse_seeds, parse_shard
+from cordgt.experiments.estimates import guess_seconds, outlook
 from cordgt.experiments.heatmap import heatmap_cells, heatmap_report
 from cordgt.experiments.link import NAMES, link_cells, link_report
-from cordgt.experiments.outlook import guess_seconds, outlook
 from cordgt.experiments.provenance import command
 from cordgt.experiments.scalability import scalability_cells, scalability_report
+from cordgt.experiments.scheduler import Limits, expected_seconds, work
 from cordgt.experiments.sensitivity import sensitivity_cells, sensitivity_report
 from cordgt.experiments.tables import Asked, Compared, gather, notes, write
-from cordgt.experiments.work import Limits, expected_seconds, work
-from cordgt.machine import stopping
-from cordgt.machine.stopping import Stopped
 from cordgt.models import MODELS
-from cordgt.run import RunFolder
-from cordgt.settings import parse_assignments
+from cordgt.runtime import signals
+from cordgt.runtime.signals import Stopped
+from cordgt.training.run_folder import RunFolder
+from cordgt.training.settings import parse_assignments
+from cordgt.workflows import train
 
 
 def record(cell: Cell, ap: float, *, nodes: int = 1899, events: int = 59835, **changes: Any) -> dict[str, Any]:
@@ -254,7 +254,7 @@ class Messages(Callback):
 def test_only_what_is_known_to_be_another_run_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     stream = EventStream.from_columns(*draw.integers(0, 9, (2, 100)), np.arange(100), name="few")
-    monkeypatch.setattr(measures, "load_stream", lambda *_: stream)
+    monkeypatch.setattr(measurements, "load_stream", lambda *_: stream)
     store, cell = Store(tmp_path), make_cell("few", "edgebank", 0)
     folder, said = RunFolder(store.run_folder(cell)), Messages()
     folder.create(make_cell("few", "edgebank", 1).settings, stream)
@@ -262,11 +262,11 @@ def test_only_what_is_known_to_be_another_run_is_removed(tmp_path: Path, monkeyp
     newer = found.read_text().replace("format = 2", "format = 3")
     found.write_text(newer)
     with pytest.raises(RunError, match=r"has format 3.*remove"):
-        measures.run_cell(cell, store, callbacks=said)
+        measurements.run_cell(cell, store, callbacks=said)
     assert found.read_text() == newer
     assert said.texts == []
     found.write_text(newer.replace("format = 3", "format = 2"))
-    measures.run_cell(cell, store, callbacks=said, keep=True)
+    measurements.run_cell(cell, store, callbacks=said, keep=True)
     (text,) = said.texts
     assert "seed=1, now 0" in text
     assert (folder.path / "report.html").exists()
@@ -275,10 +275,10 @@ def test_only_what_is_known_to_be_another_run_is_removed(tmp_path: Path, monkeyp
 def test_a_report_that_would_be_removed_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw, made = np.random.default_rng(0), []
     stream = EventStream.from_columns(*draw.integers(0, 9, (2, 100)), np.arange(100), name="few")
-    monkeypatch.setattr(measures, "load_stream", lambda *_: stream)
-    monkeypatch.setattr(api, "write_report", lambda *_: made.append(1))
+    monkeypatch.setattr(measurements, "load_stream", lambda *_: stream)
+    monkeypatch.setattr(train, "write_report", lambda *_: made.append(1))
     store, cell = Store(tmp_path), make_cell("few", "edgebank", 0)
-    measures.run_cell(cell, store)
+    measurements.run_cell(cell, store)
     assert store.read(cell) is not None
     assert made == []
 
@@ -368,10 +368,10 @@ def test_a_cell_is_begun_if_it_ends_in_time() -> None:
 
 
 def test_a_limit_of_time_stops_like_a_signal() -> None:
-    with stopping.time_limit(time.monotonic() - 1), stopping.listening() as stop, pytest.raises(Stopped) as stopped:
+    with signals.time_limit(time.monotonic() - 1), signals.listening() as stop, pytest.raises(Stopped) as stopped:
         stop.check()
     assert stopped.value.by_clock
-    with stopping.listening() as stop:
+    with signals.listening() as stop:
         stop.check()
 
 

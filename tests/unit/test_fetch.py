@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 
 from cordgt.callbacks import Callback
-from cordgt.datasets import archives, by_name, download, sources
-from cordgt.datasets import fetch as fetching
-from cordgt.datasets.archives import Archive
-from cordgt.datasets.download import DownloadError
-from cordgt.datasets.fetch import fetch
 from cordgt.errors import DataError
-from cordgt.reading.readers import read_events
+from cordgt.io.datasets import archives, download, registry, sources
+from cordgt.io.datasets import fetch as fetching
+from cordgt.io.datasets.archives import Archive
+from cordgt.io.datasets.download import DownloadError
+from cordgt.io.datasets.fetch import fetch
+from cordgt.io.readers import read_events
 
 
 class Server(ThreadingHTTPServer):
@@ -106,7 +106,7 @@ def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def published(monkeypatch: pytest.MonkeyPatch, name: str, **numbers: int) -> None:
     """As if the paper had given these numbers for a dataset."""
-    monkeypatch.setitem(by_name.KNOWN, name, replace(by_name.KNOWN[name], **numbers))
+    monkeypatch.setitem(registry.KNOWN, name, replace(registry.KNOWN[name], **numbers))
 
 
 def left(folder: Path) -> list[str]:
@@ -356,7 +356,7 @@ def test_jodie_from_its_publisher(server: Server, tmp_path: Path, monkeypatch: p
     assert left(tmp_path / "data") == [
         f"wikipedia/{k}" for k in ("ml_wikipedia.csv", "ml_wikipedia.npy", "source.json")
     ]
-    ours, theirs = by_name.load("wikipedia"), read_events_of(JODIE, tmp_path)
+    ours, theirs = registry.load("wikipedia"), read_events_of(JODIE, tmp_path)
     for key in ("src", "dst", "t", "edge_x", "label"):
         assert np.array_equal(getattr(ours, key), getattr(theirs, key)), key
     first = (tmp_path / "data/wikipedia/ml_wikipedia.csv").read_text().splitlines()
@@ -380,10 +380,10 @@ def test_labels_are_never_lost_without_a_word(tmp_path: Path, monkeypatch: pytes
     notes = fetch("lastfm", local=given).notes  # which has no labels that anybody asks for
     assert len(notes) == 1 and f"{given}/lastfm.csv, line 4: the label '0.X' is not a number" in notes[0]
     assert "left out" in notes[0]
-    assert not np.isfinite(by_name.load("lastfm").label).any()
+    assert not np.isfinite(registry.load("lastfm").label).any()
     kept = fetch("mooc", local=given, accept_different=True)
     assert "line 4" in kept.notes[0] and kept.notes[1].startswith("mooc: no labels (published: 0 and 1)")
-    assert by_name.load("mooc").notes[-1] == "not mooc as published: no labels (published: 0 and 1)"
+    assert registry.load("mooc").notes[-1] == "not mooc as published: no labels (published: 0 and 1)"
 
 
 @pytest.mark.parametrize(
@@ -444,13 +444,13 @@ def test_dgb_from_its_publisher(server: Server, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(sources, "ZENODO", server.url("record"))
     found = fetch("social_evolution")
     assert found.facts["nodes"] == 3 and found.facts["links"] == 6
-    assert by_name.load("social_evolution").n_events == 6
+    assert registry.load("social_evolution").n_events == 6
     about = json.loads((tmp_path / "data/social_evolution/source.json").read_text())
     assert about["sha256"] == {"SocialEvo.zip": hashlib.sha256(content).hexdigest()}
     server.files["SocialEvo.zip"] = content[:-1] + b"?"  # the same size, another content
     with pytest.raises(DataError, match=r"is not the published file\. MD5"):
         fetch("social_evolution", overwrite=True)
-    assert by_name.load("social_evolution").n_events == 6  # what was there is as it was
+    assert registry.load("social_evolution").n_events == 6  # what was there is as it was
     assert not (tmp_path / "data" / ".downloads").exists()
     server.files["record"] = b"{}"
     with pytest.raises(DataError, match="does not answer as it used to"):
@@ -467,7 +467,7 @@ def test_other_counts_are_refused_and_nothing_is_left(
         fetch("mooc")
     assert left(tmp_path / "data") == []
     fetch("mooc", accept_different=True)
-    assert "not mooc as published" in " ".join(by_name.load("mooc").notes)
+    assert "not mooc as published" in " ".join(registry.load("mooc").notes)
 
 
 def test_a_file_that_changed_since_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,7 +526,7 @@ def test_files_fetched_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         )
         zipped(given / ("TG_network_datasets.zip" if form == "whole archive" else "uci.zip"), inside)
     fetch("uci", local=given / "uci.zip" if form == "archive itself" else given)
-    assert by_name.load("uci").n_events == 6
+    assert registry.load("uci").n_events == 6
     assert fetch("uci").was_here
 
 
@@ -553,11 +553,11 @@ def test_a_folder_with_half_the_files(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_names(tmp_path: Path) -> None:
-    assert set(sources.SOURCES) == set(by_name.KNOWN)
+    assert set(sources.SOURCES) == set(registry.KNOWN)
     with pytest.raises(DataError, match="Did you mean 'reddit'"):
         fetch("redit")
     with pytest.raises(DataError, match=r"Fetch it: cordgt data fetch reddit"):
-        by_name.load("reddit")
+        registry.load("reddit")
 
 
 # --- Gowalla ---
@@ -598,7 +598,7 @@ def test_gowalla_is_cut_by_category_and_period(tmp_path: Path, monkeypatch: pyte
     published(monkeypatch, "outdoors", nodes=4, links=3)
     for name in ("food", "outdoors"):
         fetch(name, local=given)
-    food, outdoors = by_name.load("food"), by_name.load("outdoors")
+    food, outdoors = registry.load("food"), registry.load("outdoors")
     assert food.t.tolist() == [0, 181 * 86400 - 1]
     assert outdoors.t.tolist() == [0, 365 * 86400 - 5, 730 * 86400 - 6]  # the second is 13, also a park
     assert [outdoors.ids.take(x).to_pylist() for x in (outdoors.src, outdoors.dst)] == [[2, 2, 1], [3, 4, 3]]
@@ -608,7 +608,7 @@ def test_gowalla_is_cut_by_category_and_period(tmp_path: Path, monkeypatch: pyte
     (given / "gowalla_category_structure.json").write_text("{}")
     with pytest.raises(DataError, match="not Gowalla's category structure"):
         fetch("food", local=given, overwrite=True, accept_different=True)
-    assert by_name.load("food").n_events == 2
+    assert registry.load("food").n_events == 2
 
 
 def test_gowalla_from_its_publisher(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

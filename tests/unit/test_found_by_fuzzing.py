@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cordgt.datasets import by_name
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
 from cordgt.files import read_bytes, read_npy, write_atomically
-from cordgt.reading.readers import join_node_features, read_events, read_ids, read_pairs
-from cordgt.run import RunFolder
-from cordgt.settings import from_toml, make, parse_toml
+from cordgt.io.datasets import registry
+from cordgt.io.readers import join_node_features, read_events, read_ids, read_pairs
+from cordgt.training.run_folder import RunFolder
+from cordgt.training.settings import from_toml, make, parse_toml
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -297,7 +297,7 @@ def test_names_no_file_can_have(tmp_path: Path) -> None:
         read_bytes(tmp_path / "a\0b")
     for name in ("a" * 5000, "./" + "a" * 5000 + ".csv", "~nobody-of-that-name/x.csv"):
         with pytest.raises(DataError, match=r"no file|neither a known dataset nor a file|cannot be read"):
-            by_name.load(name)
+            registry.load(name)
 
 
 def test_writing_leaves_the_umask_alone(tmp_path: Path) -> None:

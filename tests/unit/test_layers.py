@@ -14,52 +14,49 @@ import cordgt
 # From left to right. Modules in one line do not know each other unless they stand in that order.
 # A package is one stretch of it, so that packages too know only those to their left.
 ORDER = """
-    errors callbacks files arrays
-    events events.vocabulary events.ids events.times events.stream events.fingerprints events.writing events.describe
-    store store.growing store.folder store.index_files store.hidden_index store.source
-    conversion conversion.staging conversion.ordering conversion.build conversion.append
-    reading reading.usual_names reading.tables reading.opening reading.roles reading.node_features reading.published
-    reading.readers reading.columns reading.pieces reading.chunks reading.folders
-    datasets datasets.synthetic datasets.twins datasets.by_name
-    datasets.download datasets.archives datasets.gowalla datasets.sources datasets.fetch
-    conversion.convert
-    kernels kernels.draws kernels.dropout kernels.past kernels.proximity kernels.waves kernels.tokens
-    kernels.attention kernels.norm kernels.encoder
-    past past.draws past.index past.context past.recent past.walks past.cooccurrence past.distance past.history
-    past.proximity
-    models.attention models.encoding
-    models.base models.cosines models.parts models.two_tower models.cordgt models.cordgt_plus models.edgebank
-    models.popularity models.counts models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
-    models.graph_attention models.memory models.tgn models.dyrep models.jodie models.ctdne models
-    machine machine.threads machine.processes machine.launch machine.counting machine.stopping
-    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.run_metrics tasks.link tasks.node tasks.floors
-    settings run
-    training training.devices training.network training.step training.out_of_memory training.figures
-    training.checkpoint training.loop training.tensorboard training.out_folder
-    predict
-    report report.remarks report.page report.charts report.asked report.drivers report.look report.why report.one
-    api seeds search
-    audit audit.checks audit.changes audit.model audit.data
-    compare report.several classify
-    bench bench.timing bench.machine bench.rows bench.place bench.parts bench.stages
-    bench.suite bench.growth bench.shared bench.report
-    experiments experiments.paper experiments.others experiments.cells experiments.provenance experiments.heat
-    experiments.grow experiments.hard
-    experiments.measures experiments.work experiments.tables experiments.plots experiments.link experiments.node
-    experiments.ablation experiments.beyond experiments.ranking
-    experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
-    experiments.statistics experiments.catalogue experiments.outlook
-    cli.console cli.answers cli.demo cli.options cli.processes cli.parts cli.node cli.training cli.figures cli.asking
-    cli.data cli.store cli.fetch cli.report cli.reproduce cli.others cli
+    errors callbacks files
+    runtime runtime.threads runtime.distributed runtime.launch runtime.profiling runtime.signals runtime.kernel_loader
+    events events.arrays events.id_table events.ids events.times events.backing events.stream events.fingerprints
+    events.export events.describe
+    history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
+    history.kernels.pair_features history.rng history.index_builder history.index history.context history.recent
+    history.walks history.cooccurrence history.distance history.queries history.pair_features
+    store store.arrays store.index_writer store.masked_index store.store store.source store.staging
+    store.external_sort store.build store.append
+    io io.column_names io.tables io.open_table io.column_roles io.node_features io.published_files io.readers
+    io.column_options io.file_chunks io.event_chunks io.folders
+    io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
+    io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
+    nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
+    nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention
+    models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
+    models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
+    models.dyrep models.jodie models.ctdne models.presets models
+    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.run_metrics tasks.link tasks.node
+    tasks.baselines
+    training training.settings training.run_folder training.devices training.model_factory training.step training.oom
+    training.evaluation training.checkpoint training.trainer training.tensorboard training.output_folder
+    inference inference.predictor inference.run
+    analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
+    analysis.audit.data analysis.compare
+    analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
+    analysis.report.data analysis.report.explanations analysis.report.run_report analysis.report.comparison_report
+    workflows workflows.train workflows.seeds workflows.search workflows.node_classification
+    experiments experiments.bench experiments.bench.timing experiments.bench.hardware experiments.bench.rows
+    experiments.bench.setup experiments.bench.step_parts experiments.bench.stages experiments.bench.suite
+    experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
+    experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
+    experiments.cost_growth experiments.hard_negatives experiments.measurements experiments.scheduler
+    experiments.tables experiments.plots experiments.link experiments.node experiments.ablation experiments.beyond
+    experiments.ranking experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
+    experiments.statistics experiments.catalogue experiments.estimates
+    cli.console cli.writers cli.demo cli.options cli.distributed cli.loading cli.node cli.training cli.evaluation
+    cli.inference cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli
     __main__
 """.split()
 
 ROOT = Path(cordgt.__file__).parent
 FRONT = "__init__"  # imports lazily what people ask for, from anywhere
-APART = {
-    "report.several",  # shows what `compare` finds, for which a run is asked; and a run's own report is `report.one`
-    "conversion.convert",  # needs `reading` and `datasets`; the rest of `conversion` does not
-}
 
 
 def modules() -> dict[str, Path]:
@@ -79,7 +76,7 @@ def imports(path: Path, known: set[str]) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             base = node.module or ""
             inner = [f"{base}.{alias.name}" for alias in node.names]
-            # ``from cordgt.past import draws`` names a module, ``from cordgt.past.draws import mix`` something in one
+            # ``from cordgt.history import draws`` names a module, ``from cordgt.history.rng import mix`` something in one
             names = [name if name.removeprefix("cordgt.") in known else base for name in inner]
         else:
             continue
@@ -96,7 +93,7 @@ def test_every_module_has_its_place() -> None:
 
 
 def test_a_package_is_one_stretch_of_the_way() -> None:
-    stretches = [package for package, _ in groupby(m.partition(".")[0] for m in ORDER if m not in APART)]
+    stretches = [package for package, _ in groupby(m.partition(".")[0] for m in ORDER)]
     assert len(stretches) == len(set(stretches))
 
 
@@ -130,12 +127,12 @@ def test_no_relative_imports(name: str) -> None:
         "callbacks",
         "events.stream",
         "events.describe",
-        "reading.readers",
-        "datasets.by_name",
-        "datasets.synthetic",
+        "io.readers",
+        "io.datasets.registry",
+        "io.datasets.synthetic",
         "cli.console",
         "tasks.run_metrics",
-        "report.remarks",
+        "analysis.remarks",
     ],
 )
 def test_data_needs_no_torch(name: str) -> None:
@@ -167,8 +164,8 @@ def test_there_is_no_drawer_for_odds_and_ends() -> None:
 
 def test_train_stays_a_function_after_the_package_was_used() -> None:
     """A module of the same name would take its place on the package once it is imported."""
-    import cordgt.api  # which imports the loop
+    import cordgt.workflows.train  # imports the trainer
 
     assert callable(cordgt.train)
-    assert cordgt.train is cordgt.api.train
+    assert cordgt.train is cordgt.workflows.train.train
     assert not set(cordgt.__all__) & set(modules())

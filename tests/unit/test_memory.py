@@ -14,26 +14,27 @@ import torch
 from torch import Tensor, nn
 
 from cordgt import models
-from cordgt.api import Run, train
 from cordgt.callbacks import Callback
 from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.machine.stopping import Stopped
-from cordgt.models.cosines import cosines
-from cordgt.models.graph_attention import attend, attend_reference
+from cordgt.history.index import TemporalIndex
+from cordgt.history.queries import History, Queries
+from cordgt.inference.predictor import NEWCOMER, UNHEARD, Predictor
+from cordgt.inference.run import Run
 from cordgt.models.jodie import Jodie, gaps
 from cordgt.models.memory import MemoryModel
-from cordgt.models.parts import TimeEncoding
 from cordgt.models.tcl import Tcl
-from cordgt.past.history import History, Queries
-from cordgt.past.index import TemporalIndex
-from cordgt.predict import NEWCOMER, UNHEARD, Predictor
-from cordgt.run import RunFolder
-from cordgt.settings import make
+from cordgt.nn.graph_attention import attend, attend_reference
+from cordgt.nn.layers import TimeEncoding
+from cordgt.nn.time_encoding import cosines
+from cordgt.runtime.signals import Stopped
 from cordgt.tasks.link import LinkTask, history_of, score_queries
 from cordgt.tasks.protocol import Protocol
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.run_folder import RunFolder
+from cordgt.training.settings import make
 from cordgt.training.step import Step
+from cordgt.workflows.train import train
 
 CPU = torch.device("cpu")
 KINDS = ("tgn", "dyrep", "jodie")

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from cordgt import train
-from cordgt.api import Run
-from cordgt.classify import classifier_settings, classify, classify_in, labels_of
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
+from cordgt.inference.run import Run
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.node import ClassifierSettings, NodeTask, classifier_metrics, embeddings, fit
+from cordgt.workflows.node_classification import classifier_settings, classify, classify_in, labels_of
 
 SMALL: dict[str, Any] = {
     "fanout": (3, 1), "hidden": 8, "heads": 1, "layers": 1, "td_dim": 8, "sd_dim": 8, "epochs": 1, "device": "cpu",

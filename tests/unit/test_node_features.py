@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cordgt.errors import DataError
-from cordgt.reading.readers import read_events
+from cordgt.io.readers import read_events
 
 
 def write(path: Path, content: str) -> Path:

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pytest
 import torch
 
-from cordgt.api import Run, train
 from cordgt.errors import DataError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.predict import KNOWN, NEWCOMER, UNTRAINED
-from cordgt.reading.readers import read_events
+from cordgt.inference.predictor import KNOWN, NEWCOMER, UNTRAINED
+from cordgt.inference.run import Run
+from cordgt.io.readers import read_events
 from cordgt.tasks.link import LinkTask, history_of, score_queries
 from cordgt.tasks.metrics import link_metrics
+from cordgt.workflows.train import train
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1, "lr": 0.01}
 NUMBERS = TimeAxis("number")

@@ -20,20 +20,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordgt.bench import shared as shared_bench
-from cordgt.bench.machine import Limits
-from cordgt.bench.place import Place
 from cordgt.callbacks import Callback
 from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.machine import launch, processes
-from cordgt.machine.processes import Group
+from cordgt.experiments.bench import multiprocess as shared_bench
+from cordgt.experiments.bench.hardware import Limits
+from cordgt.experiments.bench.setup import Place
 from cordgt.models.base import LinkModel
-from cordgt.settings import Settings, make
+from cordgt.runtime import distributed, launch
+from cordgt.runtime.distributed import Group
 from cordgt.tasks.link import LinkTask, rank, score_queries
-from cordgt.training.loop import check_may_share
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.settings import Settings, make
 from cordgt.training.step import Step
+from cordgt.training.trainer import check_may_share
 
 DEVICE = torch.device("cpu")
 SMALL = {"hidden": 8, "heads": 2, "fanout": (3,), "td_dim": 8, "sd_dim": 8, "layers": 1}
@@ -194,14 +194,14 @@ class Told(Group):
 
 def test_processes_that_do_not_agree_are_named() -> None:
     ours = {"lr": "0.001", "the data": "7 events"}
-    processes.check_same(Told(0, 2, (ours,)), ours)
+    distributed.check_same(Told(0, 2, (ours,)), ours)
     with pytest.raises(RunError, match=r"process 2, on elsewhere, lr is 0\.01 and not 0\.001, as in process 0"):
-        processes.check_same(Told(0, 3, (ours, ours | {"lr": "0.01"})), ours)
+        distributed.check_same(Told(0, 3, (ours, ours | {"lr": "0.01"})), ours)
 
 
 def test_what_libraries_say_is_cut_short() -> None:
     said = "[/a/gloo/tcp/pair.cc:537] Read error [::1]:18: Connection reset by peer. This is typically caused by\nmore"
-    assert processes._reason(RuntimeError(said)) == "Read error [::1]:18: Connection reset by peer"
+    assert distributed._reason(RuntimeError(said)) == "Read error [::1]:18: Connection reset by peer"
 
 
 @pytest.mark.parametrize("outlives", [False, True])
@@ -210,10 +210,10 @@ def test_only_a_command_ignores_its_end_when_another_is_lost(outlives: bool, mon
         raise RuntimeError("Connection reset by peer")
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(processes, "_outlives", outlives)
+    monkeypatch.setattr(distributed, "_outlives", outlives)
     try:
-        with pytest.raises(processes.Lost, match="gone or silent: Connection reset"):
-            processes._talking(gone)
+        with pytest.raises(distributed.Lost, match="gone or silent: Connection reset"):
+            distributed._talking(gone)
         assert signal.getsignal(signal.SIGTERM) is (signal.SIG_IGN if outlives else before)
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -227,17 +227,17 @@ def test_memory_that_runs_out_is_no_lost_process(error: RuntimeError) -> None:
         raise error
 
     with pytest.raises(type(error)) as raised:
-        processes._talking(too_large)
+        distributed._talking(too_large)
     assert raised.value is error
 
 
 def test_one_process_is_asked_nothing() -> None:
-    alone = processes.current()
+    alone = distributed.current()
     assert (alone.size, alone.leads, alone.largest(7), alone.from_first("x")) == (1, True, 7, "x")
     assert alone.from_all(3) == [3]
     tensors = {"a": torch.arange(3)}
     assert alone.tensors_from_first(tensors) == tensors
-    assert processes.speaks_for_all(RunError("x")) == ""
+    assert distributed.speaks_for_all(RunError("x")) == ""
 
 
 @pytest.mark.parametrize(
@@ -247,22 +247,22 @@ def test_one_process_is_asked_nothing() -> None:
         ({"WORLD_SIZE": "2"}, False),  # some schedulers say so of what is not torchrun's
         ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, True),
         ({"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, False),
-        ({"WORLD_SIZE": "2", "RANK": "0", processes.MEETING: "/x"}, True),
+        ({"WORLD_SIZE": "2", "RANK": "0", distributed.MEETING: "/x"}, True),
     ],
 )
 def test_who_is_one_of_several(environment: dict[str, str], several: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT", processes.MEETING):
+    for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT", distributed.MEETING):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert processes.asked() is several
+    assert distributed.asked() is several
 
 
 @pytest.mark.parametrize("minutes", ["0", "soon", "-1", "nan"])
 def test_minutes_that_are_none(minutes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(processes.WAIT, minutes)
+    monkeypatch.setenv(distributed.WAIT, minutes)
     with pytest.raises(SettingError, match="number of minutes above 0"):
-        processes._minutes()
+        distributed._minutes()
 
 
 # -------------------- launching, with children that need no torch
@@ -297,8 +297,8 @@ def test_a_launched_process_ends_with_its_launcher(monkeypatch: pytest.MonkeyPat
     """Killed, that one can tell nobody; the pipe it held does."""
     reading, writing = os.pipe()
     ended = threading.Event()
-    monkeypatch.setattr(processes.os, "kill", lambda *_: ended.set())
-    processes._live_with(reading)
+    monkeypatch.setattr(distributed.os, "kill", lambda *_: ended.set())
+    distributed._live_with(reading)
     assert not ended.wait(0.05)
     os.close(writing)
     assert ended.wait(10)

@@ -19,10 +19,10 @@ import torch
 
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.reading import opening, readers
-from cordgt.reading.columns import columns_in_header, has_columns
-from cordgt.reading.opening import load_file
-from cordgt.reading.readers import read_events, read_ids, read_pairs
+from cordgt.io import open_table, readers
+from cordgt.io.column_options import columns_in_header, has_columns
+from cordgt.io.open_table import load_file
+from cordgt.io.readers import read_events, read_ids, read_pairs
 
 ROWS = [("7", "x", "1.5"), ("x", "7", "2"), ("é", "x", "2"), ("7", "7", "9")]
 
@@ -222,7 +222,7 @@ def test_a_loaded_file_is_opened_again_without_reading(tmp_path: Path, monkeypat
     assert raw(read_events(file)) == EXPECTED
     assert read_events(file).name == "e"
     assert read_ids(file, "dst").to_pylist() == [row[1] for row in ROWS]
-    monkeypatch.setattr(opening, "HEAD_BYTES", 30)
+    monkeypatch.setattr(open_table, "HEAD_BYTES", 30)
     assert file.head().data == b"src,dst,time\n7,x,1.5\nx,7,2\n"
     assert raw(read_events(file)) == EXPECTED
 
@@ -421,7 +421,7 @@ class Blocked:
         if name.split(".")[0] == "pandas":
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Blocked())
-from cordgt.reading.readers import read_events
+from cordgt.io.readers import read_events
 assert read_events(sys.argv[1]).n_events == 4
 """
 

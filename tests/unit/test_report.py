@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt.api import Run, train
-from cordgt.datasets import by_name
-from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.models import MODELS
-from cordgt.models.cordgt import Cordgt, CordgtSettings
-from cordgt.report.asked import (
+from cordgt.analysis.report.charts import Axis, Dot, Line, dot_plot, line_chart, nice_ticks, reach
+from cordgt.analysis.report.comparison_report import comparison, differences
+from cordgt.analysis.report.data import ReportData, collect_report_data
+from cordgt.analysis.report.html import Html, page, table, text, user_id
+from cordgt.analysis.report.influence import drivers, heats
+from cordgt.analysis.report.run_report import report
+from cordgt.analysis.report.sample import (
     Asked,
     ask,
     by_activity,
@@ -29,15 +30,15 @@ from cordgt.report.asked import (
     surprises_by_lead,
     wilson,
 )
-from cordgt.report.charts import Axis, Dot, Line, dot_plot, line_chart, nice_ticks, reach
-from cordgt.report.drivers import drivers, heats
-from cordgt.report.look import ReportData
-from cordgt.report.one import report
-from cordgt.report.page import Html, page, table, text, user_id
-from cordgt.report.several import comparison, differences
+from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.inference.run import Run
+from cordgt.io.datasets import registry
+from cordgt.models import MODELS
+from cordgt.models.cordgt import Cordgt, CordgtSettings
 from cordgt.tasks.link import split_scores
 from cordgt.tasks.metrics import ap_and_auc
 from cordgt.tasks.run_metrics import RunMetrics
+from cordgt.workflows.train import train
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
 EVIL = "<script>alert('x')</script>&\"\u202e\x00"
@@ -343,20 +344,20 @@ def test_every_kind_of_model_gets_a_report(tmp_path: Path, model: str) -> None:
 
 
 def test_settings_that_are_not_as_by_default_are_bold(run: Run) -> None:
-    page = report(run.report_data())
+    page = report(collect_report_data(run))
     assert "<dt>hidden</dt><dd><strong>8</strong></dd>" in page  # of the model
     assert "<dt>epochs</dt><dd><strong>2</strong></dd>" in page  # of the training
     assert "<dt>lr</dt><dd>0.001</dd>" in page  # as by default
 
 
 def test_what_is_not_as_published_is_a_caution(run: Run) -> None:
-    look = run.report_data()
+    look = collect_report_data(run)
 
     def lead(*notes: str) -> str:
         told = replace(look.task.stream, name="uci", notes=notes)
         return report(replace(look, task=replace(look.task, stream=told))).split('id="figures"')[0]
 
-    differs = by_name.describe_difference("uci", look.task.stream)
+    differs = registry.describe_difference("uci", look.task.stream)
     assert "published: 1899" in lead(differs)
     assert "not read" not in lead("not read: a column")
     assert "published" not in lead()  # somebody's own file of that name
@@ -367,9 +368,9 @@ def test_dates_and_a_sample_are_said(tmp_path: Path) -> None:
     days = EventStream.from_columns(s.src, s.dst, (s.t + 20_000) * 86_400_000_000, time=TimeAxis("date"), name="days")
     found = train(days, "edgebank", out=tmp_path / "run", device="cpu", report=False)
     assert not (tmp_path / "run" / "report.html").exists()
-    words = check(report(found.report_data(at_most=20))).words
+    words = check(report(collect_report_data(found, at_most=20))).words
     assert "20 of the 60 test events" in words and re.search(r"20\d\d-\d\d-\d\d", words)
-    assert "evenly spread" not in check(report(found.report_data(at_most=None))).words
+    assert "evenly spread" not in check(report(collect_report_data(found, at_most=None))).words
 
 
 def test_a_missing_report_comes_with_a_resume(tmp_path: Path) -> None:
@@ -381,7 +382,7 @@ def test_a_missing_report_comes_with_a_resume(tmp_path: Path) -> None:
 
 
 def test_the_same_report_twice(run: Run) -> None:
-    assert report(run.report_data()) == (run.path / "report.html").read_text(encoding="utf-8")
+    assert report(collect_report_data(run)) == (run.path / "report.html").read_text(encoding="utf-8")
 
 
 # --- several runs ---
@@ -389,7 +390,7 @@ def test_the_same_report_twice(run: Run) -> None:
 
 def test_runs_side_by_side(run: Run, tmp_path: Path) -> None:
     other = train(stream_of(), "popularity", out=tmp_path / "b", device="cpu", report=False)
-    looks = {"first": run.report_data(), EVIL: other.report_data()}
+    looks = {"first": collect_report_data(run), EVIL: collect_report_data(other)}
     words = check(comparison(looks)).words
     for said in (
         "2 runs on some",
@@ -408,7 +409,7 @@ def test_a_baseline_above_every_run_is_said_first(run: Run) -> None:
     def looks(ap: float) -> dict[str, ReportData]:
         metrics = RunMetrics.from_json(run.metrics.to_json())
         metrics["baselines"]["seen before"]["test"]["transductive"]["ap"] = ap
-        return dict.fromkeys(("a", "b"), replace(run.report_data(), metrics=metrics))
+        return dict.fromkeys(("a", "b"), replace(collect_report_data(run), metrics=metrics))
 
     own = f"{100 * run.metrics['test']['transductive']['ap']:.2f}"
     words = check(comparison(looks(0.9999))).words
@@ -416,7 +417,10 @@ def test_a_baseline_above_every_run_is_said_first(run: Run) -> None:
     assert f"a has the highest test AP: {own} %" in words
     assert "99.99 ▲" in words and "▲: a trivial baseline is above every run" in words
     metrics = RunMetrics(run.metrics, baselines={})
-    assert "trivial" not in check(comparison(dict.fromkeys("ab", replace(run.report_data(), metrics=metrics)))).words
+    assert (
+        "trivial"
+        not in check(comparison(dict.fromkeys("ab", replace(collect_report_data(run), metrics=metrics)))).words
+    )
 
 
 def test_no_line_of_a_dot_plot_runs_through_its_words() -> None:
@@ -441,7 +445,7 @@ def test_words_at_a_mark_stand_where_the_line_does_not(y: list[float], high: boo
 
 def test_seeds_have_a_mean(run: Run, tmp_path: Path) -> None:
     other = train(stream_of(), seed=1, out=tmp_path / "b", device="cpu", report=False, **(TINY | {"epochs": 2}))
-    words = check(comparison({"a": run.report_data(), "b": other.report_data()})).words
+    words = check(comparison({"a": collect_report_data(run), "b": collect_report_data(other)})).words
     values = [100 * r.metrics["test"]["transductive"]["ap"] for r in (run, other)]
     assert f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" in words
 
@@ -449,7 +453,9 @@ def test_seeds_have_a_mean(run: Run, tmp_path: Path) -> None:
 def test_other_data_and_other_protocols_are_warned_of(run: Run, tmp_path: Path) -> None:
     data = train(stream_of(seed=5, name="else"), "edgebank", out=tmp_path / "b", device="cpu", report=False)
     rule = train(stream_of(), "edgebank", out=tmp_path / "c", device="cpu", report=False, visibility="batch")
-    words = check(comparison({"a": run.report_data(), "b": data.report_data(), "c": rule.report_data()})).words
+    words = check(
+        comparison({"a": collect_report_data(run), "b": collect_report_data(data), "c": collect_report_data(rule)})
+    ).words
     assert "other data: a on some (150 events), b on else (150 events)" in words
     assert "protocols that differ in visibility (event and batch)" in words
     assert "95 % interval" not in words and "Over time" not in words

@@ -16,22 +16,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from cordgt.api import Run, train
-from cordgt.audit.checks import FAIL
-from cordgt.audit.model import audit_model
+from cordgt.analysis.audit.checks import FAIL
+from cordgt.analysis.audit.model import audit_model
 from cordgt.callbacks import Callback
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.history.index import TemporalIndex
+from cordgt.history.queries import History, Queries
+from cordgt.inference.run import Run
 from cordgt.models import MODELS
 from cordgt.models.cawn import WalkEncoder
-from cordgt.models.parts import MergeHead, TemporalAttention, TimeEncoding, TransformerLayer
 from cordgt.models.two_tower import PerNodeReader, TwoTowerModel
-from cordgt.past.history import History, Queries
-from cordgt.past.index import TemporalIndex
-from cordgt.settings import make
+from cordgt.nn.layers import MergeHead, TemporalAttention, TimeEncoding, TransformerLayer
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import Protocol
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.settings import make
+from cordgt.workflows.train import train
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Any] = {

@@ -16,11 +16,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cordgt.api import Run, train
+from cordgt.analysis.report.run_report import write_report
 from cordgt.errors import CordgtError, RunError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.run import RunFolder, fingerprint
-from cordgt.settings import Settings, make
+from cordgt.inference.run import Run
+from cordgt.training.run_folder import RunFolder, fingerprint
+from cordgt.training.settings import Settings, make
+from cordgt.workflows.train import train
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
 
@@ -90,7 +92,7 @@ def test_a_run_is_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         loaded.evaluate()
         loaded.score(0, 1)
         loaded.with_events(later).score(0, 1)
-    loaded.report()
+    write_report(loaded)
     once = {"_parse_config", f"streams {fingerprint(loaded.stream)}", "read_metrics", "read_tensors model.safetensors"}
     assert reads == dict.fromkeys(once, 1)
     reads.clear()

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cordgt.analysis.remarks import remarks
 from cordgt.cli.console import metrics_table, out
 from cordgt.experiments.cells import read_cell
-from cordgt.report.remarks import remarks
-from cordgt.run import RunFolder
 from cordgt.tasks.metrics import LINK_METRICS, LinkMetric, link_metrics
 from cordgt.tasks.run_metrics import Metric, RunMetrics, UndefinedSplit
+from cordgt.training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 OLD_RUN = ROOT / "tests" / "fixtures" / "v0.1" / "run"

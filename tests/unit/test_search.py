@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordgt import models, search
-from cordgt.api import train_run
+from cordgt import models
 from cordgt.callbacks import Callback
 from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.run import RunFolder
-from cordgt.settings import make
 from cordgt.tasks import link
+from cordgt.training.run_folder import RunFolder
+from cordgt.training.settings import make
+from cordgt.workflows import search
+from cordgt.workflows.train import train_run
 
 SMALL: dict[str, Any] = {"hidden": 4, "time_dim": 4, "layers": 1, "epochs": 1, "batch_size": 50}
 TRIED = search.combinations({"num_neighbors": (1, 2), "lr": (0.01, 0.001)})

@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.errors import SettingError
+from cordgt.history.context import SAMPLINGS
 from cordgt.models import MODELS
 from cordgt.models.cordgt import CordgtSettings
-from cordgt.past.context import SAMPLINGS
-from cordgt.settings import (
+from cordgt.tasks.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol
+from cordgt.tasks.split import SPLIT_RULES
+from cordgt.training.settings import (
     Settings,
     Training,
     from_toml,
@@ -26,8 +28,6 @@ from cordgt.settings import (
     parse_toml,
     read_config,
 )
-from cordgt.tasks.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol
-from cordgt.tasks.split import SPLIT_RULES
 
 # --- round trip ---
 

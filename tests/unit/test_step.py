@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from cordgt.datasets.synthetic import synthetic_stream
 from cordgt.errors import SettingError
-from cordgt.machine.threads import side_by_side
-from cordgt.settings import make
+from cordgt.io.datasets.synthetic import synthetic_stream
+from cordgt.runtime.threads import side_by_side
 from cordgt.tasks import link
 from cordgt.tasks.link import LinkTask, home_of
-from cordgt.training.network import network_for
+from cordgt.training.model_factory import network_for
+from cordgt.training.settings import make
 from cordgt.training.step import FedStep, Step
 
 SIZES: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 1), "dropout": 0.0, "batch_size": 20}

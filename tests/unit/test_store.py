@@ -21,23 +21,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from cordgt import files
-from cordgt.api import Run, train
-from cordgt.conversion import append, build
-from cordgt.conversion.append import REWRITTEN
-from cordgt.conversion.convert import append_to, convert_to_store, inherited_columns
 from cordgt.errors import DataError, RunError
 from cordgt.events.backing import INDEX_ARRAYS, IndexData
 from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.files import exclusive, is_held
-from cordgt.past import index_builder
-from cordgt.past.index import TemporalIndex
-from cordgt.past.index_builder import build_index
-from cordgt.reading import chunks, pieces
-from cordgt.reading.readers import read_events
-from cordgt.store import growing, index_files, masked_index
-from cordgt.store.folder import ABOUT, EVENTS, LOOKUP, NAMES, locked, open_store, unfinished
+from cordgt.history import index_builder
+from cordgt.history.index import TemporalIndex
+from cordgt.history.index_builder import build_index
+from cordgt.inference.run import Run
+from cordgt.io import event_chunks, file_chunks
+from cordgt.io.convert import append_to, convert_to_store, inherited_columns
+from cordgt.io.readers import read_events
+from cordgt.store import append, arrays, build, index_writer, masked_index
+from cordgt.store.append import REWRITTEN
+from cordgt.store.source import ConcatSource, ReadPosition, StreamSource
+from cordgt.store.store import ABOUT, EVENTS, LOOKUP, NAMES, locked, open_store, unfinished
+from cordgt.workflows.train import train
 
 
 class Cut(BaseException):
@@ -117,7 +118,7 @@ def test_a_replacement_cut_off_at_the_end_goes_on(
 
 def test_a_replacement_cut_off_after_the_end_begins_anew(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(Cut):
-        patch.setattr("cordgt.store.folder.Store.sweep", cut_off)
+        patch.setattr("cordgt.store.store.Store.sweep", cut_off)
         convert_to_store(stream(40, seed=2), made, replace=True)
     assert convert_to_store(stream(40, seed=2), made, replace=True).n_events == 40
 
@@ -251,7 +252,7 @@ def test_an_interrupted_run_goes_on_when_its_store_has_grown(
     options = {**TINY, **MODELS["cordgt"], "epochs": 2}
     whole = train(read_events(made), out=tmp_path / "whole", device="cpu", report=False, **options)
     with monkeypatch.context() as patch, pytest.raises(Cut):
-        patch.setattr("cordgt.run.RunFolder.append_history", cut_off)
+        patch.setattr("cordgt.training.run_folder.RunFolder.append_history", cut_off)
         train(read_events(made), out=tmp_path / "run", device="cpu", report=False, **options)
     append_to(made, stream(30, seed=1, start=1000, nodes=20))
     run = train(read_events(made), out=tmp_path / "run", device="cpu", report=False, resume=True, **options)
@@ -286,8 +287,8 @@ def test_ranges_of_an_index_keep_to_the_memory(tmp_path: Path, monkeypatch: pyte
         add_rows(entries, *arguments)
 
     monkeypatch.setattr(index_builder, "_add_rows", looked_at)
-    written = index_files.write_index(
-        tmp_path, found.src, found.dst, found.tie_start, found.n_nodes, memory=16 * index_files.BYTES_PER_ENTRY
+    written = index_writer.write_index(
+        tmp_path, found.src, found.dst, found.tie_start, found.n_nodes, memory=16 * index_writer.BYTES_PER_ENTRY
     )
     assert written.longest["max_degree"] <= largest[0] <= 16
     index = TemporalIndex.build(found.src, found.dst, found.elapsed, found.n_nodes)
@@ -300,19 +301,19 @@ def test_an_index_in_files_is_the_one_in_memory(tmp_path: Path, entries: int) ->
     found, masked = stream(900, nodes=400), np.arange(400) % 7 == 0
     masked = masked[: found.n_nodes]
     keep = ~(masked[found.src] | masked[found.dst])
-    options: dict[str, Any] = {"memory": entries * index_files.BYTES_PER_ENTRY}
+    options: dict[str, Any] = {"memory": entries * index_writer.BYTES_PER_ENTRY}
     write_index(tmp_path / "masked", found, options | {"masked": masked}, keep)
     cut = int(np.flatnonzero(found.tie_start < np.arange(900))[100])  # not the first event of its time
     known = int(max(found.src[:cut].max(), found.dst[:cut].max())) + 1
     assert known < found.n_nodes
     prior = build_index(found.src[:cut], found.dst[:cut], found.tie_start[:cut], known)
-    write_index(tmp_path / "prior", found, options | {"prior": index_files.PriorIndex(prior.arrays, cut)}, None)
+    write_index(tmp_path / "prior", found, options | {"prior": index_writer.PriorIndex(prior.arrays, cut)}, None)
 
 
 def write_index(folder: Path, found: EventStream, options: dict[str, Any], keep: npt.NDArray[np.bool_] | None) -> None:
     """Writes an index and compares it with the one in memory."""
     folder.mkdir()
-    written = index_files.write_index(folder, found.src, found.dst, found.tie_start, found.n_nodes, **options)
+    written = index_writer.write_index(folder, found.src, found.dst, found.tie_start, found.n_nodes, **options)
     expected = build_index(found.src, found.dst, found.tie_start, found.n_nodes, keep)
     assert written.longest == expected.longest
     for name in INDEX_ARRAYS:
@@ -323,6 +324,18 @@ def write_index(folder: Path, found: EventStream, options: dict[str, Any], keep:
 
 
 # -------------------- what is read
+
+
+def test_sources_one_after_the_other() -> None:
+    """Labels that only the second source has are dropped; reading resumes in a stream, but not across two."""
+    first, second = StreamSource(stream(5), chunk_rows=2), StreamSource(stream(3, start=50, label=np.arange(3)))
+    both = ConcatSource(first, second)
+    found = list(both.chunks(ReadPosition()))
+    assert [len(chunk.t) for _, chunk in found] == [2, 2, 1, 3]
+    assert all(after is None and chunk.label is None for after, chunk in found)
+    assert both.n_events() == 8
+    [_, (after, _), *_] = first.chunks(ReadPosition())
+    assert [chunk.t.tolist() for _, chunk in first.chunks(after)] == [stream(5).t[4:].tolist()]
 
 
 def test_another_stream_of_the_same_times_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,21 +381,21 @@ def test_packed_text_is_never_read_backwards(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "log.csv"
     path.write_bytes(text)
     whole = read_events(path)
-    for module in (chunks, pieces):
+    for module in (event_chunks, file_chunks):
         monkeypatch.setattr(module, "HEAD", 150)
         monkeypatch.setattr(module, "text_file", lambda _: Forwards(text))
-    source = chunks.EventFiles([path], chunk_bytes=40)
-    found = [rows for _, rows in source.chunks(chunks.ReadPosition())]
+    source = event_chunks.EventFiles([path], chunk_bytes=40)
+    found = [rows for _, rows in source.chunks(event_chunks.ReadPosition())]
     assert len(found) > 10
     assert np.concatenate([rows.t for rows in found]).tolist() == whole.t.tolist()
     assert [k for rows in found for k in rows.src.to_pylist()] == whole.ids.take(whole.src).to_pylist()
 
 
 def test_an_endless_line_is_told_with_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "HEAD", 20)
+    monkeypatch.setattr(file_chunks, "HEAD", 20)
     (tmp_path / "log.csv").write_text("x" * 1000)
     with pytest.raises(DataError, match=r"log\.csv: a line is longer"):
-        chunks.EventFiles([tmp_path / "log.csv"])
+        event_chunks.EventFiles([tmp_path / "log.csv"])
 
 
 def test_columns_of_one_name_are_counted(tmp_path: Path) -> None:
@@ -477,16 +490,16 @@ def test_a_failed_append_leaves_nothing(made: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(DataError, match="before the last event"):
         append_to(made, stream(5, start=0))
     assert sizes(made) == before
-    written, room = growing.Writer.append, [0]
+    written, room = arrays.Writer.append, [0]
 
-    def append(self: growing.Writer, values: Any) -> None:
+    def append(self: arrays.Writer, values: Any) -> None:
         room[0] -= 1
         if room[0] < 0:
             self._file.flush()
             raise OSError(28, "No space left on device")
         written(self, values)
 
-    monkeypatch.setattr(growing.Writer, "append", append)
+    monkeypatch.setattr(arrays.Writer, "append", append)
     for failing in (3, 6, 9, 14):
         room[0] = failing
         with pytest.raises(DataError, match="No space left"):

@@ -16,14 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt.api import Run, train
 from cordgt.callbacks import Callback
 from cordgt.errors import RunError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.machine.stopping import Stop, Stopped, listening
+from cordgt.inference.run import Run
 from cordgt.models.cordgt import Cordgt
-from cordgt.run import RunFolder
-from cordgt.training import loop, out_of_memory
+from cordgt.runtime.signals import Stop, Stopped, listening
+from cordgt.training import oom, trainer
+from cordgt.training.run_folder import RunFolder
+from cordgt.workflows.train import train
 
 TINY: dict[str, Any] = {
     "hidden": 8, "heads": 2, "fanout": (3,), "td_dim": 8, "sd_dim": 8, "dropout": 0.3,
@@ -175,9 +176,9 @@ def test_a_signal_is_heeded_between_the_parts_of_a_batch(tmp_path: Path, monkeyp
     """A large batch takes minutes on a CPU. What is saved is the state before it, and goes on to the same end."""
     monkeypatch.setattr(Cordgt, "micro_batch_size", 7)  # three parts
     whole = ending(fit(tmp_path / "whole").path)
-    losses, calls = loop.Step.losses, 0
+    losses, calls = trainer.Step.losses, 0
 
-    def counted(self: loop.Step, batch: Any) -> Any:
+    def counted(self: trainer.Step, batch: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 5:  # the second part of the second batch
@@ -185,7 +186,7 @@ def test_a_signal_is_heeded_between_the_parts_of_a_batch(tmp_path: Path, monkeyp
         return losses(self, batch)
 
     with monkeypatch.context() as patched, pytest.raises(Stopped) as raised:
-        patched.setattr(loop.Step, "losses", counted)
+        patched.setattr(trainer.Step, "losses", counted)
         fit(tmp_path / "run")
     assert calls == 5 and raised.value.saved.startswith("20 of ")
     fit(tmp_path / "run", resume=True)
@@ -198,7 +199,7 @@ def test_a_signal_is_heeded_between_the_parts_of_a_batch(tmp_path: Path, monkeyp
 THREADS = """
 import sys
 import torch
-from cordgt.api import train
+from cordgt.workflows.train import train
 from test_survival import TINY, stream
 torch.set_num_threads(int(sys.argv[1]))
 train(stream(), out=sys.argv[2], device="cpu", **(TINY | {"epochs": 1}))
@@ -209,7 +210,7 @@ print(torch.get_num_threads())
 @pytest.mark.parametrize("n", [1, 2])
 def test_compiled_loops_leave_torch_its_threads(tmp_path: Path, n: int) -> None:
     """numba sets the number for both, the first time it runs in a process; the last bits depend on it."""
-    paths = os.pathsep.join([str(Path(loop.__file__).parents[2]), str(Path(__file__).parent)])
+    paths = os.pathsep.join([str(Path(trainer.__file__).parents[2]), str(Path(__file__).parent)])
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_NUM_THREADS"} | {"PYTHONPATH": paths}
     command = [sys.executable, "-c", THREADS, str(n), str(tmp_path / "run")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
@@ -231,7 +232,7 @@ def test_checkpoints_within_an_epoch(tmp_path: Path, whole: dict[str, Any], nth:
 
 
 def test_lines_within_an_epoch_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "SECONDS_BETWEEN_LINES", -1.0)
+    monkeypatch.setattr(trainer, "SECONDS_BETWEEN_LINES", -1.0)
     expected = history(fit(tmp_path / "whole").path)
     with pytest.raises(PulledPlug):
         fit(tmp_path / "run", checkpoint_minutes=0, callbacks=Does("step", 3, dies))
@@ -324,7 +325,7 @@ def test_weights_that_blow_up_leave_the_last_good_state(
     tmp_path: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the checkpoint nor the best weights are overwritten by what is no number."""
-    check, calls = loop.Step.__call__, 0
+    check, calls = trainer.Step.__call__, 0
 
     def breaks(self: Any, *arguments: Any) -> Any:
         nonlocal calls
@@ -335,7 +336,7 @@ def test_weights_that_blow_up_leave_the_last_good_state(
         return loss
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop.Step, "__call__", breaks)
+        patched.setattr(trainer.Step, "__call__", breaks)
         with pytest.raises(RunError, match=r"no longer .*in epoch 2.* The best weights, of epoch 1, are kept in"):
             fit(tmp_path / "run", checkpoint_minutes=0)
     fit(tmp_path / "run", resume=True, checkpoint_minutes=0)
@@ -354,7 +355,7 @@ def test_memory_that_runs_out(
 
     said = r"Memory ran out.*smaller batch_size \(now 20\), fanout \(now 3\), hidden \(now 8\).*--resume"
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "dropout_generator", fails)
+        patched.setattr(trainer, "dropout_generator", fails)
         with pytest.raises(RunError, match=said):
             fit(tmp_path / "run")
     fit(tmp_path / "run", resume=True)
@@ -370,8 +371,8 @@ def test_memory_that_runs_out_says_which_batch_fits(
     def fails(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(loop, "dropout_generator", fails)
-    monkeypatch.setattr(out_of_memory, "free_memory", lambda _: free)
+    monkeypatch.setattr(trainer, "dropout_generator", fails)
+    monkeypatch.setattr(oom, "free_memory", lambda _: free)
     with pytest.raises(RunError, match=f"now 20.*By a step of 8 events, {said}"):
         fit(tmp_path / "run")
 
@@ -393,8 +394,8 @@ def test_where_a_batch_is_worked_off_in_parts_a_part_has_to_fit(
         raise MemoryError
 
     monkeypatch.setattr(Cordgt, "micro_batch_size", 5)
-    monkeypatch.setattr(loop, "dropout_generator", fails)
-    monkeypatch.setattr(out_of_memory, "free_memory", lambda _: free)
+    monkeypatch.setattr(trainer, "dropout_generator", fails)
+    monkeypatch.setattr(oom, "free_memory", lambda _: free)
     with pytest.raises(RunError, match=f"now 20.*{said}"):
         fit(tmp_path / "run")
 
@@ -403,6 +404,6 @@ def test_other_errors_are_not_taken_for_memory(tmp_path: Path, monkeypatch: pyte
     def fails(*_: Any) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(loop, "dropout_generator", fails)
+    monkeypatch.setattr(trainer, "dropout_generator", fails)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         fit(tmp_path / "run")

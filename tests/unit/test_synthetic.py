@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from cordgt.datasets.synthetic import DAY, Excitation, GroundTruth, SyntheticStream, synthetic_stream
 from cordgt.errors import SettingError
+from cordgt.io.datasets.synthetic import DAY, Excitation, GroundTruth, SyntheticStream, synthetic_stream
 
 SMALL = {"nodes": 30, "events": 300}
 

@@ -16,20 +16,21 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt.api import Run, train, train_run
 from cordgt.callbacks import Callback
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.inference.run import Run
 from cordgt.models import cordgt as models_cordgt
-from cordgt.run import RunFolder
-from cordgt.seeds import train_seeds
-from cordgt.settings import make
 from cordgt.tasks import link as tasks_link
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.devices import choose_device
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.run_folder import RunFolder
+from cordgt.training.settings import make
 from cordgt.training.step import Ema
+from cordgt.workflows.seeds import train_seeds
+from cordgt.workflows.train import train, train_run
 
 TINY: dict[str, Any] = {
     "hidden": 8,
@@ -206,13 +207,13 @@ def test_which_epoch_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return {"ap": next(told, 0.1), "auc": 0.5, "ap_batch": 0.5, "auc_batch": 0.5, "events": 1}
 
     with monkeypatch.context() as patched:
-        patched.setattr("cordgt.training.loop.evaluate", scripted)
+        patched.setattr("cordgt.training.trainer.evaluate", scripted)
         run = fit(tmp_path / "run", epochs=9, patience=3)
     assert (run.metrics["epochs"], run.metrics["best_epoch"]) == (5, 2)
     assert [r["best_epoch"] for r in history(run.path)] == [1, 2, 2, 2, 2]
     told = iter([0.6, 0.8])
     with monkeypatch.context() as patched:
-        patched.setattr("cordgt.training.loop.evaluate", scripted)
+        patched.setattr("cordgt.training.trainer.evaluate", scripted)
         two = fit(tmp_path / "two", epochs=2, patience=3)
     assert_same_weights(weights(run.path), weights(two.path))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cordgt.datasets import by_name
-from cordgt.datasets.twins import TWINS, is_twin, sample_events, twin_stream
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream
+from cordgt.io.datasets import registry
+from cordgt.io.datasets.twins import TWINS, is_twin, sample_events, twin_stream
 from cordgt.models.presets import paper_settings
 
 # What the nearest real stream has: the Gini coefficients of sources' and destinations' events, and of events a pair.
@@ -32,7 +32,7 @@ def n_pairs(stream: EventStream) -> int:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_sizes_are_the_published_ones(name: str) -> None:
-    twin, known = TWINS[name], by_name.KNOWN[name.removesuffix("-twin")]
+    twin, known = TWINS[name], registry.KNOWN[name.removesuffix("-twin")]
     assert (twin.nodes, twin.events) == (known.nodes, known.links)
     assert (twin.sources is not None) == known.bipartite
     assert known.intensity is not None
@@ -80,6 +80,6 @@ def test_by_name_and_nothing_else() -> None:
     with pytest.raises(DataError, match=r"no twin 'fod-twin'\. Did you mean 'food-twin'"):
         twin_stream("fod-twin")
     with pytest.raises(DataError, match=r"wikipedia-twin is generated.*leave out --src"):
-        by_name.load("wikipedia-twin", src="a")
+        registry.load("wikipedia-twin", src="a")
     assert paper_settings("lastfm-twin") == paper_settings("lastfm")
     assert twin_stream("wikipedia-twin", scale=0.01).name == "wikipedia-twin, 0.01 times its size"

@@ -14,11 +14,11 @@ import torch
 
 import cordgt
 from cordgt.experiments.cells import Store, flat, make_cell
-from cordgt.run import RunFolder
-from cordgt.settings import FORMAT, RENAMED_SETTINGS, make, parse_toml
-from cordgt.store.folder import open_store
+from cordgt.store.store import open_store
 from cordgt.training.checkpoint import State
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.run_folder import RunFolder
+from cordgt.training.settings import FORMAT, RENAMED_SETTINGS, make, parse_toml
 from cordgt.training.step import Ema, make_optimizer
 
 V01 = Path(__file__).parents[1] / "fixtures" / "v0.1"

@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt.datasets.synthetic import synthetic_stream
 from cordgt.events.stream import EventStream
-from cordgt.machine.counting import Counts, counts_of
+from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt
-from cordgt.settings import make
+from cordgt.runtime.profiling import Counts, counts_of
 from cordgt.tasks.link import LinkTask, score_queries
-from cordgt.training.network import make_network
+from cordgt.training.model_factory import make_network
+from cordgt.training.settings import make
 from cordgt.training.step import Step
 
 PINS = Path(__file__).with_name("work.json")

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt.cli import asking, console, data, fetch, figures, others, report, reproduce, store, training
-from cordgt.cli.parts import BEGUN
-from cordgt.cli.processes import among_others
+from cordgt.cli import bench, console, data, evaluation, fetch, inference, report, reproduce, store, training
+from cordgt.cli.distributed import among_others
+from cordgt.cli.loading import BEGUN
 from cordgt.errors import CordgtError
 
 
@@ -39,18 +39,18 @@ TRAIN = ("train", "search")  # commands that keep what they have done so far, on
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": training.train,
     "search": training.search,
-    "evaluate": figures.evaluate,
-    "compare": figures.compare,
+    "evaluate": evaluation.evaluate,
+    "compare": evaluation.compare,
     "report": report.report,
-    "audit": figures.audit,
-    "predict": asking.predict,
-    "recommend": asking.recommend,
-    "embed": asking.embed,
-    "models": others.list_models,
-    "demo": others.demo,
-    "bench": others.bench,
+    "audit": evaluation.audit,
+    "predict": inference.predict,
+    "recommend": inference.recommend,
+    "embed": inference.embed,
+    "models": bench.list_models,
+    "demo": bench.demo,
+    "bench": bench.bench,
     "reproduce": reproduce.reproduce,
-    "version": others.show_version,
+    "version": bench.show_version,
 }
 DATA_COMMANDS: dict[str, Callable[..., None]] = {
     "fetch": fetch.data_fetch,
@@ -79,7 +79,7 @@ for to, commands in ((app, COMMANDS), (data_app, DATA_COMMANDS)):
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", metavar="", is_eager=True, callback=others.say_version, help="The version.")
+        bool, typer.Option("--version", metavar="", is_eager=True, callback=bench.say_version, help="The version.")
     ] = False,
 ) -> None:
     """What can be asked of the program itself."""

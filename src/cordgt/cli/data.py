@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cordgt.cli.loading import given_columns
 from cordgt.cli.options import (
     Data,
     Dst,
@@ -13,15 +14,14 @@ from cordgt.cli.options import (
     Src,
     Time,
 )
-from cordgt.cli.parts import given_columns
 
 
 def data_list(json_: Json = None) -> None:
     """Datasets known by name, and where they are."""
-    from cordgt.cli import answers
-    from cordgt.datasets import by_name
+    from cordgt.cli import writers
+    from cordgt.io.datasets import registry
 
-    answers.check_json(json_)
+    writers.check_json(json_)
     rows = [
         {
             "name": k.name,
@@ -29,9 +29,9 @@ def data_list(json_: Json = None) -> None:
             "events": k.links,
             "found": "generated" if k.is_generated else k.path and str(k.path),
         }
-        for k in by_name.list_datasets()
+        for k in registry.list_datasets()
     ]
-    answers.show(rows, json_)
+    writers.show(rows, json_)
 
 
 def data_describe(
@@ -46,10 +46,10 @@ def data_describe(
     json_: Json = None,
 ) -> None:
     """What is in DATA, and what was assumed in reading it."""
-    from cordgt.cli import answers
-    from cordgt.datasets import by_name
+    from cordgt.cli import writers
     from cordgt.events.describe import describe
+    from cordgt.io.datasets import registry
 
-    answers.check_json(json_)
-    stream = by_name.load(data, **given_columns(src, dst, time, label, features, ids, node_features))
-    answers.show_facts(describe(stream), json_)  # the notes are among them
+    writers.check_json(json_)
+    stream = registry.load(data, **given_columns(src, dst, time, label, features, ids, node_features))
+    writers.show_facts(describe(stream), json_)  # the notes are among them

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from cordgt.api import Run, train_run
 from cordgt.cli import console
-from cordgt.datasets.synthetic import SyntheticStream, synthetic_stream
+from cordgt.inference.run import Run
+from cordgt.io.datasets.synthetic import SyntheticStream, synthetic_stream
 from cordgt.models import find
-from cordgt.settings import make
 from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.tasks.metrics import link_metrics
 from cordgt.tasks.run_metrics import SETTINGS
-from cordgt.training.out_folder import first_free
+from cordgt.training.output_folder import first_free
+from cordgt.training.settings import make
+from cordgt.workflows.train import train_run
 
 # Small enough for two cores and three minutes; everything else is as by default.
 SMALL = {"fanout": (12, 1), "hidden": 32, "heads": 2, "epochs": 8, "batch_size": 50}

@@ -27,10 +27,10 @@ def data_fetch(
 
     An interrupted download resumes. Nodes and links must match the published numbers.
     """
-    from cordgt.cli import answers
-    from cordgt.datasets.fetch import fetch
+    from cordgt.cli import writers
+    from cordgt.io.datasets.fetch import fetch
 
-    answers.check_json(json_)
+    writers.check_json(json_)
     with console.DownloadBar() as bar:
         result = fetch(name, local=local, overwrite=overwrite, accept_different=accept_different, callbacks=bar)
     console.note(f"{result.path}: {'was here already' if result.was_here else 'written'}")
@@ -39,9 +39,9 @@ def data_fetch(
     facts = result.facts
     if json_ is not None:
         about = {"path": str(result.path), "was_here": result.was_here, "notes": list(result.notes)}
-        answers.write_json(facts | about, json_)
+        writers.write_json(facts | about, json_)
     if json_ != "-":
-        answers.show([_row(key, facts) for key in ("nodes", "links", "link_attributes", "intensity")], None)
+        writers.show([_row(key, facts) for key in ("nodes", "links", "link_attributes", "intensity")], None)
     console.note(f"Train on it: cordgt train {name}")
 
 

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cordgt.cli import console
-from cordgt.cli.parts import BEGUN
-from cordgt.cli.processes import started_as_one_of_several
+from cordgt.cli.distributed import started_as_one_of_several
+from cordgt.cli.loading import BEGUN
 from cordgt.errors import DataError, MissingColumn, SettingError, check_choice
 
 TASKS = ("link", "node")
@@ -48,22 +48,22 @@ def train_classifier(
     json_: str | None,
 ) -> None:
     """Train it, keep it in a folder, and show its figures."""
-    from cordgt.api import Run
-    from cordgt.classify import check_encoder, classifier_settings, classify_in, labels_of
-    from cordgt.cli import answers
-    from cordgt.datasets import by_name
-    from cordgt.reading.opening import load_file
-    from cordgt.settings import parse_assignments
-    from cordgt.training.out_folder import default_folder
+    from cordgt.cli import writers
+    from cordgt.inference.run import Run
+    from cordgt.io.datasets import registry
+    from cordgt.io.open_table import load_file
+    from cordgt.training.output_folder import default_folder
+    from cordgt.training.settings import parse_assignments
+    from cordgt.workflows.node_classification import check_encoder, classifier_settings, classify_in, labels_of
 
     settings = classifier_settings(parse_assignments(assignments))
     run = Run.load(encoder, device)
     check_encoder(run)
     asked = {k: v for k, v in columns.items() if k != "ids" or v != "auto"}
-    known = data in by_name.KNOWN or by_name.find(data) is not None
+    known = data in registry.KNOWN or registry.find(data) is not None
     source = data if known else load_file(os.path.expanduser(data))
     try:
-        stream = by_name.load(source, **(asked if known else run.columns_for(source, asked, labels_needed=True)))
+        stream = registry.load(source, **(asked if known else run.columns_for(source, asked, labels_needed=True)))
     except MissingColumn as error:
         if error.role != "label" or "label" in asked:
             raise
@@ -76,7 +76,7 @@ def train_classifier(
     with console.ProgressBar() as bar:
         metrics = classify_in(run, label, settings, folder, data=data, seed=seed, callbacks=bar)
     if json_ is not None:
-        answers.write_json(metrics, json_)
+        writers.write_json(metrics, json_)
     if json_ != "-":
         console.out.print(_table(metrics))
     for text in said_of(metrics):

@@ -37,22 +37,23 @@ def report(
 
     It has metrics, training curves, right and wrong predictions, and reasons for them. It needs no network.
     """
-    from cordgt.api import Run
-    from cordgt.cli import answers
+    from cordgt.analysis.report.comparison_report import comparison
+    from cordgt.analysis.report.data import collect_report_data
+    from cordgt.analysis.report.run_report import FILE
+    from cordgt.analysis.report.run_report import report as report_page
+    from cordgt.cli import writers
     from cordgt.files import write_text
-    from cordgt.report.one import FILE
-    from cordgt.report.one import report as report_page
-    from cordgt.report.several import comparison
+    from cordgt.inference.run import Run
 
     at_most = _parse_event_limit(events)
-    answers.check_output(output, (".html", ".htm"))
+    writers.check_output(output, (".html", ".htm"))
     folders = _run_folders(runs)
     loaded = {name: Run.load(path, device) for name, path in _by_unique_name(folders).items()}
     data = {}
     with console.ProgressBar() as bar:
         for name, run in loaded.items():
             bar.on_run_start(name)
-            data[name] = run.report_data(bar, at_most=at_most)
+            data[name] = collect_report_data(run, bar, at_most=at_most)
         text = report_page(next(iter(data.values()))) if len(data) == 1 else comparison(data)
     target = output or (folders[0] / FILE if len(folders) == 1 else Path("comparison.html"))
     write_text(target, text)

@@ -16,8 +16,8 @@ from cordgt.errors import SettingError
 if TYPE_CHECKING:
     from cordgt.experiments.catalogue import Experiment
     from cordgt.experiments.cells import Cell, Store
+    from cordgt.experiments.scheduler import Outcome
     from cordgt.experiments.tables import Asked
-    from cordgt.experiments.work import Outcome
 
 
 def reproduce(
@@ -67,15 +67,15 @@ def reproduce(
     What is finished is skipped, what was interrupted goes on. A finished cell is a small JSON file below OUT/cells:
     folders of several machines are merged by copying these.
     """
-    from cordgt.cli import answers
-    from cordgt.experiments import catalogue, outlook
+    from cordgt.cli import writers
+    from cordgt.experiments import catalogue, estimates
     from cordgt.experiments.cells import Store, choose_datasets, parse_models, parse_seeds, parse_shard
     from cordgt.experiments.tables import Asked
     from cordgt.models import MODELS
-    from cordgt.settings import parse_assignments
     from cordgt.training.devices import choose_device
+    from cordgt.training.settings import parse_assignments
 
-    answers.check_json(json_)
+    writers.check_json(json_)
     if name is None and not list_:
         raise SettingError(f"Name what to reproduce: {', '.join(catalogue.EXPERIMENTS)}. --list says more.")
     if out.is_file():
@@ -86,7 +86,7 @@ def reproduce(
     store = Store(out / "quick" if quick else out)
     experiment = None if name is None else catalogue.find(name)
     if list_ or experiment is None or name is None:
-        rows = outlook.outlook(
+        rows = estimates.outlook(
             store,
             on.type,
             datasets=None if datasets is None else choose_datasets(datasets, (), trained=False),
@@ -99,7 +99,7 @@ def reproduce(
     asked = Asked(
         datasets=choose_datasets(datasets, experiment.datasets, trained=trained)
         if datasets is not None
-        else outlook.usual_datasets(experiment, trained=trained),
+        else estimates.usual_datasets(experiment, trained=trained),
         models=experiment.usual_models if models is None else parse_models(models, experiment.models),
         seeds=experiment.usual_seeds(quick) if wanted is None else wanted,
         changes=parse_assignments(set_),
@@ -121,10 +121,10 @@ def reproduce(
 
 
 def _show_list(rows: list[dict[str, Any]], device: str, json_: str | None) -> None:
-    from cordgt.cli import answers
+    from cordgt.cli import writers
 
     if json_ is not None:
-        answers.write_json(rows, json_)
+        writers.write_json(rows, json_)
     if json_ == "-":
         return
     for row in rows:
@@ -144,7 +144,7 @@ def _show_list(rows: list[dict[str, Any]], device: str, json_: str | None) -> No
 
 def _possible(cells: list[Cell], store: Store) -> list[Cell]:
     """The cells whose data have the labels they need; of other data it is said once, before anything is trained."""
-    from cordgt.experiments.measures import without_labels
+    from cordgt.experiments.measurements import without_labels
 
     refused = without_labels(cell for cell in cells if store.read(cell) is None)
     for data, why in refused.items():
@@ -153,7 +153,7 @@ def _possible(cells: list[Cell], store: Store) -> list[Cell]:
 
 
 def _work(cells: list[Cell], store: Store, device: str, workers: int, minutes: float | None, keep: bool) -> Outcome:
-    from cordgt.experiments.work import Limits, work, work_in_processes
+    from cordgt.experiments.scheduler import Limits, work, work_in_processes
 
     todo = [cell for cell in cells if store.read(cell) is None]
     console.note(f"{len(cells) - len(todo)} of {len(cells)} cells are finished; cells and tables go to {store.folder}")
@@ -180,18 +180,18 @@ class _CellBar(console.ProgressBar):
 
 def _write(experiment: Experiment, name: str, asked: Asked, store: Store, json_: str | None) -> None:
     """The table, if any of its cells is finished: an empty one would only look like a result."""
-    from cordgt.cli import answers
+    from cordgt.cli import writers
     from cordgt.experiments import tables
 
     if experiment.cells is not None and all(store.read(cell) is None for cell in experiment.cells(asked)):
         if json_ is not None:
-            answers.write_json([], json_)
+            writers.write_json([], json_)
         console.note(f"{name}: no cell is finished yet, so there is no table.")
         return
     report = experiment.report(asked, store)
     paths = tables.write(report, store.folder, name)
     if json_ is not None:
-        answers.write_json(report.records, json_)
+        writers.write_json(report.records, json_)
     if json_ != "-":
         console.out.print(report.markdown(), markup=False)
     console.note(f"written: {', '.join(map(str, paths))}")

@@ -10,12 +10,12 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
 from cordgt.cli import console
+from cordgt.cli.loading import given_columns, load_data
 from cordgt.cli.options import Dst, Features, Ids, Label, NodeFeatures, Src, Time, flag
-from cordgt.cli.parts import given_columns, load_data
 from cordgt.errors import DataError, check_choice
 
 if TYPE_CHECKING:
-    from cordgt.store.folder import Store
+    from cordgt.store.store import Store
 
 MAX_EVENTS_FOR_REPEATS = 5_000_000  # after a merge, count repeated events only in stores up to this size
 Anything = Annotated[
@@ -77,8 +77,8 @@ def data_convert(
         raise DataError(f"{out}: names ending in .part are reserved for unfinished stores. Choose another name.")
     if out.suffix.lower() not in ("", ".store") and not out.is_dir():
         raise DataError(f"{out} ends in '{out.suffix}'. Use .csv, .parquet, .store or no ending (a store).")
-    from cordgt.conversion.convert import convert_to_store, parse_size
-    from cordgt.store.folder import part_folder
+    from cordgt.io.convert import convert_to_store, parse_size
+    from cordgt.store.store import part_folder
 
     size = parse_size(memory)
     with StoreBar() as bar:
@@ -93,11 +93,11 @@ def data_convert(
 
 
 def _convert_to_file(data: str, out: Path, columns: dict[str, Any]) -> None:
-    from cordgt.cli import answers
-    from cordgt.conversion.convert import check_store
-    from cordgt.reading.readers import convert
+    from cordgt.cli import writers
+    from cordgt.io.convert import check_store
+    from cordgt.io.readers import convert
 
-    answers.check_output(out, (".csv", ".parquet"))
+    writers.check_output(out, (".csv", ".parquet"))
     with StoreBar() as bar:
         check_store(data, bar)
     stream = load_data(data, columns)
@@ -127,10 +127,10 @@ def data_append(
     ids: Ids = "auto",
 ) -> None:
     """Append later events to a store. A failed or interrupted append leaves the store unchanged."""
-    from cordgt.conversion.append import LatePolicy
-    from cordgt.conversion.convert import append_to, inherited_columns, parse_size
-    from cordgt.reading.opening import COMMENTS
-    from cordgt.store.folder import open_store
+    from cordgt.io.convert import append_to, inherited_columns, parse_size
+    from cordgt.io.open_table import COMMENTS
+    from cordgt.store.append import LatePolicy
+    from cordgt.store.store import open_store
 
     columns = given_columns(src, dst, time, label, features, ids)
     before, size = open_store(store), parse_size(memory)
@@ -188,8 +188,8 @@ def _count_repeated_at_end(grown: Store, n: int) -> int:
 
 def data_check(store: StoreDir) -> None:
     """Verify the checksums of all files of a store, including its training indexes."""
-    from cordgt.store.folder import open_store
     from cordgt.store.masked_index import check_indexes
+    from cordgt.store.store import open_store
 
     found = open_store(store)
     with StoreBar() as bar:

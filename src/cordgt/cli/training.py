@@ -11,6 +11,21 @@ from typing import Annotated, Any
 import typer
 
 from cordgt.cli import console, node
+from cordgt.cli.distributed import (
+    Processes,
+    leads,
+    share,
+)
+from cordgt.cli.loading import (
+    facts,
+    given_columns,
+    load_data,
+    remark_on_data,
+    resumable,
+    settings_for,
+    show_metrics,
+    suggest,
+)
 from cordgt.cli.options import (
     Data,
     Device,
@@ -24,21 +39,6 @@ from cordgt.cli.options import (
     Src,
     Time,
     flag,
-)
-from cordgt.cli.parts import (
-    facts,
-    given_columns,
-    load_data,
-    remark_on_data,
-    resumable,
-    settings_for,
-    show_metrics,
-    suggest,
-)
-from cordgt.cli.processes import (
-    Processes,
-    leads,
-    share,
 )
 
 
@@ -101,14 +101,14 @@ def train(
     others |= {"--seeds": seeds, "--mask-draws": mask_draws, "--processes": processes, "--no-report": no_report}
     node.check_task(task, encoder, others)
     share(processes, data)
-    from cordgt.api import train_run
-    from cordgt.cli import answers
-    from cordgt.run import RunFolder
-    from cordgt.seeds import settings_by_folder, train_seeds
+    from cordgt.cli import writers
     from cordgt.training.devices import choose_device
-    from cordgt.training.out_folder import default_folder
+    from cordgt.training.output_folder import default_folder
+    from cordgt.training.run_folder import RunFolder
+    from cordgt.workflows.seeds import settings_by_folder, train_seeds
+    from cordgt.workflows.train import train_run
 
-    answers.check_json(json_)
+    writers.check_json(json_)
     columns = given_columns(src, dst, time, label, features, ids, node_features)
     if encoder is not None:
         return node.train_classifier(data, encoder, set_, seed, device, out, columns, json_)
@@ -183,13 +183,13 @@ def search(
 ) -> None:
     """Try combinations of settings on DATA, judged on validation data alone; the test period stays unseen."""
     from cordgt import models
-    from cordgt.cli import answers
-    from cordgt.search import check_grid, combinations
-    from cordgt.search import search as search_all
-    from cordgt.settings import parse_assignments
+    from cordgt.cli import writers
     from cordgt.training.devices import choose_device
+    from cordgt.training.settings import parse_assignments
+    from cordgt.workflows.search import check_grid, combinations
+    from cordgt.workflows.search import search as search_all
 
-    answers.check_json(json_)
+    writers.check_json(json_)
     settings = settings_for(data, model, config, set_, seed, None)
     given = {key: [v for v in values.split(",") if v.strip()] for key, values in parse_assignments(grid).items()}
     wanted = given or models.find(settings.model).grid
@@ -216,7 +216,7 @@ def search(
             stream, settings, tried, folder, device=device, resume=resume, columns=columns, callbacks=bar
         )
     rows = [{**trial.settings, **{k: v for k, v in vars(trial).items() if k != "settings"}} for trial in found]
-    answers.show(rows if json_ is not None else [_short(row) for row in rows], json_)
+    writers.show(rows if json_ is not None else [_short(row) for row in rows], json_)
     best = [f"{key}={value}" for key, value in found[0].settings.items()]
     options = [("--model", settings.model), *([] if config is None else [("--config", config)])]
     options += [("--seed", settings.seed), *(("--set", assignment) for assignment in (*set_, *best))]

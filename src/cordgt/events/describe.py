@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.arrays import distinct
+from cordgt.events.arrays import distinct
 from cordgt.events.stream import EventStream
 
 

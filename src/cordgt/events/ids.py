@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cordgt.arrays import Ints, as_column, first_true, is_text
 from cordgt.errors import DataError, RowError
+from cordgt.events.arrays import Ints, as_column, first_true, is_text
 
 Side = Literal["src", "dst"]
 
@@ -61,7 +61,7 @@ def _whole_or_null(column: Any) -> Any:
 
 
 class IdLookup(Protocol):
-    """Finds the nodes of ids, as `cordgt.events.vocabulary.SortedNames` does. It may know later nodes too."""
+    """Finds the nodes of ids, as `cordgt.events.id_table.SortedNames` does. It may know later nodes too."""
 
     def find(self, column: Any, names: Any, side: npt.NDArray[np.uint8] | None, wanted: int) -> Ints:
         """Internal ids (n,) of an Arrow column of the same type as ``names``; -1 for null and unknown ids.

@@ -1,6 +1,6 @@
 """The stream of events: sorted by time, immutable, nodes numbered by first appearance.
 
-Files are read in `cordgt.reading`; nothing here knows what a CSV file is.
+Files are read in `cordgt.io`; nothing here knows what a CSV file is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cordgt.arrays import (
+from cordgt.errors import DataError, RunError
+from cordgt.events.arrays import (
     Features,
     Floats,
     Ints,
@@ -32,7 +33,6 @@ from cordgt.arrays import (
     is_number,
     to_numpy,
 )
-from cordgt.errors import DataError, RunError
 from cordgt.events.backing import StreamBacking
 from cordgt.events.ids import NodeIds, id_column
 from cordgt.events.times import FIRST_DATE, LAST_DATE, TimeAxis, number_column, tie_starts

@@ -11,8 +11,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cordgt.arrays import Floats, Ints, as_column, first_failure, first_true, float64, int64, is_text, looks_like_number
 from cordgt.errors import DataError, RowError
+from cordgt.events.arrays import (
+    Floats,
+    Ints,
+    as_column,
+    first_failure,
+    first_true,
+    float64,
+    int64,
+    is_text,
+    looks_like_number,
+)
 
 _ZONED = r"[T ]\d{2}.*(Z|[+-]\d{2}(:?\d{2})?)$"
 FIRST_DATE, LAST_DATE = -62_167_219_200_000_000, 253_402_300_799_999_999  # microseconds: years 0 to 9999, in UTC

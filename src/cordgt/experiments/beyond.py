@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cordgt.experiments import others, plots
+from cordgt.experiments import plots, published_results
 from cordgt.experiments.cells import Cell, Store, make_cell
-from cordgt.experiments.hard import BATCH, HARDER, RANKED
+from cordgt.experiments.hard_negatives import BATCH, HARDER, RANKED
 from cordgt.experiments.link import model_name
-from cordgt.experiments.others import Published
 from cordgt.experiments.paper import Reported
+from cordgt.experiments.published_results import Published
 from cordgt.experiments.tables import (
     NONE,
     Asked,
@@ -27,7 +27,7 @@ from cordgt.experiments.tables import (
     percent,
 )
 from cordgt.models.presets import paper_settings
-from cordgt.tasks.floors import BASELINES
+from cordgt.tasks.baselines import BASELINES
 from cordgt.tasks.run_metrics import SETTINGS
 
 OURS = "cordgt_plus"
@@ -101,7 +101,7 @@ def beyond_report(asked: Asked, store: Store) -> Report:
         rows = _rows(asked, data, every)
         name = data_name(data, every)
         beside = beside_paper(asked, data, every)
-        published = {s: others.best_ap(s, data) if beside else None for s in SETTINGS}
+        published = {s: published_results.best_ap(s, data) if beside else None for s in SETTINGS}
         plain.append(_plain(name, rows, published))
         harder.append(_harder(f"{name}: harder questions", rows))
         records += [_record(data, row, q, published) for row in rows for q in (*PLAIN, *BY_BATCH, *HARD, *ONLY_CSV)]

@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cordgt.datasets import by_name
-from cordgt.datasets.twins import SUFFIX, TWINS
 from cordgt.errors import DataError, SettingError, nearest
 from cordgt.files import is_still, write_text
+from cordgt.io.datasets import registry
+from cordgt.io.datasets.twins import SUFFIX, TWINS
 from cordgt.models import MODELS
 from cordgt.models.presets import paper_settings
-from cordgt.run import every_setting
-from cordgt.settings import RENAMED_SETTINGS, Settings, make, upgrade_keys
 from cordgt.tasks.run_metrics import rename_old_keys
+from cordgt.training.run_folder import every_setting
+from cordgt.training.settings import RENAMED_SETTINGS, Settings, make, upgrade_keys
 
 FORMAT = 2  # 1: written by v0.1, with other names of settings
 V01_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
@@ -309,13 +309,13 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 def at_hand(data: str) -> bool:
     """Whether a dataset's name can be loaded on this machine."""
-    return data in by_name.GENERATED or by_name.find(data) is not None
+    return data in registry.GENERATED or registry.find(data) is not None
 
 
 def _folders() -> str:
     """Where datasets are looked for by name."""
     others = "" if os.environ.get("CORDGT_DATA") else " ($CORDGT_DATA names another)"
-    return ", ".join(map(str, by_name.data_folders())) + others
+    return ", ".join(map(str, registry.data_folders())) + others
 
 
 def none_at_hand(names: Sequence[str]) -> str:
@@ -355,7 +355,7 @@ def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = 
                 f"into one of {_folders()}; `cordgt data list` shows what there is."
             )
         if trained and not at_hand(name):
-            by_name.resolve(name)  # says what is missing, and where it was looked for
+            registry.resolve(name)  # says what is missing, and where it was looked for
             raise DataError(f"--datasets {name}: that is a file here, not a dataset by name (see `cordgt data list`).")
     return chosen
 

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from cordgt.datasets.by_name import KNOWN
+from cordgt.io.datasets.registry import KNOWN
 
 
 class Reported(NamedTuple):

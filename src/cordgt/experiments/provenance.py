@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 import cordgt
-from cordgt.datasets import by_name
 from cordgt.events.stream import EventStream
 from cordgt.experiments.cells import Cell, flat, make_cell
+from cordgt.io.datasets import registry
 from cordgt.models.presets import paper_settings
-from cordgt.run import fingerprint
-from cordgt.settings import make
+from cordgt.training.run_folder import fingerprint
+from cordgt.training.settings import make
 
 ROOT = Path(cordgt.__file__).parent
 # What `cordgt reproduce` makes cells of each kind for; of those that are trained and no more, the one with all models.
@@ -70,7 +70,7 @@ def about_stream(name: str, stream: EventStream) -> dict[str, Any]:
         "edge_features": stream.edge_dim,
         "node_features": stream.node_dim,
         "fingerprint": fingerprint(stream),
-        "differs": by_name.describe_difference(name, stream),
+        "differs": registry.describe_difference(name, stream),
     }
 
 

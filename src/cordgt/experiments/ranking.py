@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cordgt.experiments import others, plots
+from cordgt.experiments import plots, published_results
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import model_name
 from cordgt.experiments.paper import Reported
@@ -130,7 +130,7 @@ def _how(every: Sequence[dict[str, Any]]) -> list[str]:
 
 def _lines(asked: Asked, data: str, here: Sequence[dict[str, Any]]) -> tuple[str, list[Line]]:
     """The leaderboard's name, and its lines with ours among them; ours alone where the data are not as published."""
-    board, published = others.leaderboard(data) if beside_paper(asked, data, here) else ("", [])
+    board, published = published_results.leaderboard(data) if beside_paper(asked, data, here) else ("", [])
     lines = [Line(k.by, Compared((), Reported(100 * k.value, 0.0))) for k in published]
     for model in asked.models:
         own = [cell for cell in here if cell["model"] == model]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cordgt.datasets.twins import is_twin, twin_of
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Cell, Store, make_cell
 from cordgt.experiments.link import model_name
@@ -21,6 +20,7 @@ from cordgt.experiments.tables import (
     notes,
     percent,
 )
+from cordgt.io.datasets.twins import is_twin, twin_of
 from cordgt.models import MODELS
 from cordgt.tasks.metrics import is_constant
 

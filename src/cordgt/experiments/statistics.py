@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from cordgt.datasets import by_name
 from cordgt.errors import DataError
 from cordgt.events.describe import describe
 from cordgt.experiments import paper, plots
 from cordgt.experiments.cells import Store, at_hand, none_at_hand
-from cordgt.experiments.measures import load_stream
+from cordgt.experiments.measurements import load_stream
 from cordgt.experiments.tables import NONE, Asked, Report, Section
+from cordgt.io.datasets import registry
 
 COMPARED = {"nodes": "nodes", "events": "links", "edge_features": "link_attributes", "intensity": "intensity"}
 
 
 def all_datasets() -> tuple[str, ...]:
     """The paper's, whether at hand or not, then the others that are found by name."""
-    others = [k.name for k in by_name.list_datasets() if k.path is not None]
+    others = [k.name for k in registry.list_datasets() if k.path is not None]
     return tuple(dict.fromkeys([*paper.figures()["datasets"], *others]))
 
 

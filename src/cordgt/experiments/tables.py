@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cordgt.datasets.twins import is_twin, twin_of
+from cordgt.analysis.remarks import CONSTANT_CAUSES
 from cordgt.experiments import paper
 from cordgt.experiments.cells import Cell, Store
 from cordgt.experiments.paper import Reported
 from cordgt.files import write_atomically, write_text
-from cordgt.report.remarks import CONSTANT_CAUSES
+from cordgt.io.datasets.twins import is_twin, twin_of
 from cordgt.tasks.metrics import is_constant
 
 NONE = "–"

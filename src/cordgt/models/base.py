@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import SettingError
-from cordgt.past.history import History, Queries
+from cordgt.history.queries import History, Queries
 
 
 class HistoryReader(Protocol):
@@ -54,7 +54,7 @@ class LinkModel(nn.Module):
     def is_thread_safe(self) -> bool:
         """Whether several CPU threads may each process a part of a batch, or of an evaluation, at the same time.
 
-        True if ``forward`` stores nothing, draws only through `cordgt.models.attention`, and runs no parallel
+        True if ``forward`` stores nothing, draws only through `cordgt.nn.attention`, and runs no parallel
         compiled loop.
         """
         return False

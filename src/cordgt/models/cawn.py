@@ -18,8 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import SettingError
+from cordgt.history.cooccurrence import appearances
+from cordgt.history.queries import History, Queries
+from cordgt.history.walks import sample_walks
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import (
+from cordgt.nn.layers import (
     MergeHead,
     TimeEncoding,
     TransformerLayer,
@@ -28,9 +31,6 @@ from cordgt.models.parts import (
     check_sizes,
     features,
 )
-from cordgt.past.cooccurrence import appearances
-from cordgt.past.history import History, Queries
-from cordgt.past.walks import sample_walks
 
 
 @dataclass(frozen=True)

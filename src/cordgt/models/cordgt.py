@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt import kernels
 from cordgt.errors import SettingError, check_choice
-from cordgt.models import attention as on_cpu
+from cordgt.history.context import SAMPLINGS, Context, TreeShape, in_pairs, sample_trees
+from cordgt.history.distance import Scale, tree_distances
+from cordgt.history.index import TemporalIndex
+from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
-from cordgt.models.encoding import DistanceEncoding, sinusoids
-from cordgt.models.parts import MergeHead, check_dropout, check_from_zero, check_sizes
-from cordgt.past.context import SAMPLINGS, Context, TreeShape, in_pairs, sample_trees
-from cordgt.past.distance import Scale, tree_distances
-from cordgt.past.history import History, Queries
-from cordgt.past.index import TemporalIndex
+from cordgt.nn import attention as on_cpu
+from cordgt.nn.layers import MergeHead, check_dropout, check_from_zero, check_sizes
+from cordgt.nn.positional_encoding import DistanceEncoding, sinusoids
+from cordgt.runtime import kernel_loader as kernels
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class Cordgt(LinkModel):
     def _pooled(self, batch: Trees) -> Tensor:
         """The embedding of each sequence, the mean of its tree's tokens: (B, 2M, D); (B, 1, D) for single nodes."""
         weight = self._pooling(batch)
-        fused = kernels.fused("encoder", weight.device)
+        fused = kernels.fused("nn.kernels.encoder", weight.device)
         if fused is None or not fused.fits(self.shape.size, self.settings.hidden, batch.edge_x is not None):
             states = self._encode(batch)
             return (weight.unsqueeze(-2).to(states.dtype) @ states).squeeze(-2).float()
@@ -363,7 +363,7 @@ class Cordgt(LinkModel):
     def _from_distances(self, batch: Trees, to_td: Tensor | None, table: Tensor | None, bias: Tensor) -> Tensor:
         """The distances' part of a token: TD's hidden units through ``to_td`` (D, D), SD's rows of ``table``."""
         n_others = batch.valid.shape[1] - 1
-        fused = kernels.fused("tokens", bias.device)
+        fused = kernels.fused("nn.kernels.tokens", bias.device)
         if fused is not None and self.td is not None and to_td is not None and table is not None:
             fc1, frequency = self.td.fc1, self.td.frequency
             if fused.fits(len(bias), 2 * len(frequency), len(table)):

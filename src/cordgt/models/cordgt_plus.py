@@ -1,7 +1,7 @@
 """CorDGT+: CorDGT with more features of the past than its two distances. Each part is a setting.
 
 ``sampling=mixed`` adds a node's latest events to the sampled ones. ``slot_features`` adds features of every context node,
-``pair_features`` of every pair (`cordgt.past.proximity`). All are counted from the first ``cut`` events, without parameters.
+``pair_features`` of every pair (`cordgt.history.pair_features`). All are counted from the first ``cut`` events, without parameters.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from cordgt.errors import check_choice
+from cordgt.history import pair_features
+from cordgt.history.context import Context
+from cordgt.history.queries import History, Queries
 from cordgt.models.cordgt import Cordgt, CordgtSettings, TreeReader, Trees, in_full
-from cordgt.models.parts import make_mlp, ranking_loss
-from cordgt.past import proximity
-from cordgt.past.context import Context
-from cordgt.past.history import History, Queries
+from cordgt.nn.layers import make_mlp, ranking_loss
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,15 @@ class ProximityReader(TreeReader):
         """The trees of the sources and of their candidates, and the features of their pairs."""
         read = super().pairs(history, queries)
         assert isinstance(read, InformedTrees)
-        return replace(read, pair_x=proximity.pairs(history.index, queries)) if self.settings.pair_features else read
+        return (
+            replace(read, pair_x=pair_features.pairs(history.index, queries)) if self.settings.pair_features else read
+        )
 
     def _measure(
         self, history: History, trees: Context, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
     ) -> InformedTrees:
         read = super()._measure(history, trees, t, cut, pair_cut, correlated)
-        slot_x = proximity.slots(history.index, trees, t, cut, pair_cut) if self.settings.slot_features else None
+        slot_x = pair_features.slots(history.index, trees, t, cut, pair_cut) if self.settings.slot_features else None
         return InformedTrees(**vars(read), slot_x=slot_x, pair_x=None)
 
 
@@ -75,8 +77,8 @@ class CordgtPlus(Cordgt):
         super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim)
         self.reader = ProximityReader(settings, self.shape)
         dim = settings.hidden
-        self.of_slot = make_mlp(proximity.PER_SLOT, dim, dim) if settings.slot_features else None
-        self.of_pair = make_mlp(proximity.PER_PAIR, dim, dim) if settings.pair_features else None
+        self.of_slot = make_mlp(pair_features.PER_SLOT, dim, dim) if settings.slot_features else None
+        self.of_pair = make_mlp(pair_features.PER_PAIR, dim, dim) if settings.pair_features else None
         self.of_all = make_mlp((2 + settings.pair_features) * dim, dim, 1) if settings.head == "mlp" else None
         self.of_pair_alone = (
             nn.Linear(dim, 1, bias=False) if settings.head == "linear" and settings.pair_features else None

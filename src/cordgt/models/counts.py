@@ -1,6 +1,6 @@
 """Counts: a small MLP on the counts of a pair. No sampling, no attention: a baseline that learns.
 
-It reads the features that CorDGT+ calls ``pair_features`` (`cordgt.past.proximity`), and so shows their value alone.
+It reads the features that CorDGT+ calls ``pair_features`` (`cordgt.history.pair_features`), and so shows their value alone.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cordgt.errors import DataError, check_choice
+from cordgt.history import pair_features
+from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import check_sizes, make_mlp, ranking_loss
-from cordgt.past import proximity
-from cordgt.past.history import History, Queries
+from cordgt.nn.layers import check_sizes, make_mlp, ranking_loss
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PairReader:
 
     def pairs(self, history: History, queries: Queries) -> Tensor:
         """(B, M, P) float32."""
-        return proximity.pairs(history.index, queries)
+        return pair_features.pairs(history.index, queries)
 
     def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
         raise DataError("Counts scores pairs and has no node embeddings.")
@@ -49,7 +49,7 @@ class Counts(LinkModel):
     def __init__(self, settings: CountsSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         self.reader = PairReader()
-        self.score = make_mlp(proximity.PER_PAIR, settings.hidden, 1)
+        self.score = make_mlp(pair_features.PER_PAIR, settings.hidden, 1)
         self.learns_ranking = settings.loss == "ranking"
 
     def forward(self, batch: Tensor) -> Tensor:

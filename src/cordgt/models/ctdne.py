@@ -20,13 +20,13 @@ from numba import njit, prange
 from torch import Tensor, nn
 
 from cordgt.errors import SettingError, check_choice
+from cordgt.history import rng
+from cordgt.history.index import TemporalIndex, lower_bound_scalar
+from cordgt.history.queries import History
+from cordgt.history.rng import below_u64, child_u64, mix_u64
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import check_sizes
 from cordgt.models.two_tower import PerNodeReader
-from cordgt.past import draws
-from cordgt.past.draws import below_u64, child_u64, mix_u64
-from cordgt.past.history import History
-from cordgt.past.index import TemporalIndex, lower_bound_scalar
+from cordgt.nn.layers import check_sizes
 
 STARTS = ("uniform", "linear")
 OPERATORS = ("hadamard", "mean", "l1", "l2")
@@ -133,7 +133,7 @@ class Walks:
     def __init__(self, index: TemporalIndex, cut: int, settings: CtdneSettings, seed: int) -> None:
         index = index.to("cpu")
         self.index, self.cut, self.settings = index, cut, settings
-        self.key = np.uint64(draws.mix_int(seed) % 2**64)
+        self.key = np.uint64(rng.mix_int(seed) % 2**64)
         self.n_nodes = index.n_nodes
         elapsed = index.elapsed.numpy()
         self.later = np.searchsorted(elapsed, elapsed, side="right")  # (E,) the first event after an event's time
@@ -202,7 +202,7 @@ def learn_vectors(walks: Walks, settings: CtdneSettings) -> tuple[np.ndarray, np
     table = negatives_table(count)
     done = 0
     for number, chunk in enumerate(walks.chunks()):
-        key = np.uint64(draws.child_int(int(walks.key), number) % 2**64)
+        key = np.uint64(rng.child_int(int(walks.key), number) % 2**64)
         done = _skip_gram(
             chunk, vectors, contexts, table, key, settings.window, settings.skip_gram_negatives, done, total, *LR
         )
@@ -212,7 +212,7 @@ def learn_vectors(walks: Walks, settings: CtdneSettings) -> tuple[np.ndarray, np
 
 def first_vectors(n: int, dim: int, key: np.uint64) -> np.ndarray:
     """(N, D) float32, uniform between -0.5 / D and 0.5 / D."""
-    numbers = draws.below(draws.child(int(key.view(np.int64)), torch.arange(n * dim)), 2**24).numpy()
+    numbers = rng.below(rng.child(int(key.view(np.int64)), torch.arange(n * dim)), 2**24).numpy()
     return ((numbers / 2**24 - 0.5) / dim).astype(np.float32).reshape(n, dim)
 
 

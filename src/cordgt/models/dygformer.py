@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import SettingError
+from cordgt.history.cooccurrence import appearances
+from cordgt.history.queries import History, Queries
+from cordgt.history.recent import recent_events
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import (
+from cordgt.nn.layers import (
     MergeHead,
     TimeEncoding,
     TransformerLayer,
@@ -25,9 +28,6 @@ from cordgt.models.parts import (
     check_sizes,
     features,
 )
-from cordgt.past.cooccurrence import appearances
-from cordgt.past.history import History, Queries
-from cordgt.past.recent import recent_events
 
 CHANNELS = 4  # node, event, time, co-occurrence
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from cordgt.history.context import TreeShape
 from cordgt.models.memory import AttentionModel, AttentionSettings, MemoryCache, recent_trees
-from cordgt.past.context import TreeShape
 
 
 @dataclass(frozen=True)

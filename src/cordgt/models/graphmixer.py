@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_sizes, features
+from cordgt.history.queries import History
+from cordgt.history.recent import recent_events, recent_mean
 from cordgt.models.two_tower import PerNodeReader, TwoTowerModel
-from cordgt.past.history import History
-from cordgt.past.recent import recent_events, recent_mean
+from cordgt.nn.layers import MergeHead, TimeEncoding, check_dropout, check_sizes, features
 
 
 @dataclass(frozen=True)

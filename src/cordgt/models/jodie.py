@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cordgt.history.context import TreeShape
+from cordgt.history.queries import History
 from cordgt.models.memory import MemoryBatch, MemoryModel, MemorySettings
-from cordgt.past.context import TreeShape
-from cordgt.past.history import History
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.models.cosines import cosines
-from cordgt.models.graph_attention import GraphAttention
-from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
+from cordgt.history.context import Context, TreeShape, sample_trees
+from cordgt.history.index import TemporalIndex
+from cordgt.history.queries import History, Queries
 from cordgt.models.two_tower import TwoTowerModel
-from cordgt.past.context import Context, TreeShape, sample_trees
-from cordgt.past.history import History, Queries
-from cordgt.past.index import TemporalIndex
+from cordgt.nn.graph_attention import GraphAttention
+from cordgt.nn.layers import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
+from cordgt.nn.time_encoding import cosines
 
 SNAPSHOT_BYTES = 2**28  # of snapshots along a replay, so that rewinding need not start from the beginning
 

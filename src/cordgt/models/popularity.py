@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from cordgt.errors import DataError
+from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
-from cordgt.past.history import History, Queries
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cordgt.datasets.by_name import KNOWN
-from cordgt.datasets.twins import twin_of
+from cordgt.io.datasets.registry import KNOWN
+from cordgt.io.datasets.twins import twin_of
 
 
 @dataclass(frozen=True, kw_only=True)

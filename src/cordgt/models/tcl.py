@@ -16,8 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import check_choice
+from cordgt.history.queries import History
+from cordgt.history.recent import recent_events
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import (
+from cordgt.models.two_tower import PerNodeReader
+from cordgt.nn.layers import (
     MergeHead,
     TimeEncoding,
     TransformerLayer,
@@ -27,9 +30,6 @@ from cordgt.models.parts import (
     features,
     ranking_loss,
 )
-from cordgt.models.two_tower import PerNodeReader
-from cordgt.past.history import History
-from cordgt.past.recent import recent_events
 
 
 @dataclass(frozen=True)

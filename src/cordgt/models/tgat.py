@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import check_choice
-from cordgt.models.parts import (
+from cordgt.history.context import SAMPLINGS, Context, TreeShape, sample_trees
+from cordgt.history.queries import History
+from cordgt.models.two_tower import PerNodeReader, TwoTowerModel
+from cordgt.nn.layers import (
     MergeHead,
     TemporalAttention,
     TimeEncoding,
@@ -24,9 +27,6 @@ from cordgt.models.parts import (
     check_sizes,
     features,
 )
-from cordgt.models.two_tower import PerNodeReader, TwoTowerModel
-from cordgt.past.context import SAMPLINGS, Context, TreeShape, sample_trees
-from cordgt.past.history import History
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from cordgt.history.context import Context
 from cordgt.models.memory import AttentionModel, AttentionSettings, MemoryBatch
-from cordgt.past.context import Context
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import check_choice
-from cordgt.models.parts import MergeHead, TimeEncoding, check_dropout, check_from_zero, check_heads, check_sizes
+from cordgt.history.context import SAMPLINGS, TreeShape
+from cordgt.history.queries import History
 from cordgt.models.tgat import AgedTreeReader, TgatLayer, TreeAttentionModel
 from cordgt.models.two_tower import PerNodeReader
-from cordgt.past.context import SAMPLINGS, TreeShape
-from cordgt.past.history import History
+from cordgt.nn.layers import MergeHead, TimeEncoding, check_dropout, check_from_zero, check_heads, check_sizes
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
+from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import MergeHead
-from cordgt.past.history import History, Queries
+from cordgt.nn.layers import MergeHead
 
 Batch = TypeVar("Batch")
 

@@ -24,8 +24,8 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.backing import IndexData
 from cordgt.files import exclusive
-from cordgt.store.growing import checksum, disk_explained, mapped
-from cordgt.store.index_files import WrittenIndex, write_index
+from cordgt.store.arrays import checksum, disk_explained, mapped
+from cordgt.store.index_writer import WrittenIndex, write_index
 
 ABOUT = "index.json"
 LOCK = "masked.lock"  # file in the store that is locked while an index is built or removed

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cordgt.arrays import Features, Floats, Ints
+from cordgt.events.arrays import Features, Floats, Ints
 from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream

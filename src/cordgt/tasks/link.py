@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cordgt.arrays import distinct
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import RunError, check_choice
+from cordgt.events.arrays import distinct
 from cordgt.events.backing import IndexData, StreamBacking
 from cordgt.events.stream import EventStream
-from cordgt.machine.processes import ALONE, Group
-from cordgt.machine.threads import side_by_side
+from cordgt.history.index import TemporalIndex, as_tensor
+from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
-from cordgt.past.history import History, Queries
-from cordgt.past.index import TemporalIndex, as_tensor
+from cordgt.runtime.distributed import ALONE, Group
+from cordgt.runtime.threads import side_by_side
 from cordgt.tasks.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
 from cordgt.tasks.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners, negatives_key
 from cordgt.tasks.protocol import Protocol, cuts

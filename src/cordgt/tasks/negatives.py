@@ -14,9 +14,9 @@ from numba import njit, prange
 from torch import Tensor
 
 from cordgt.errors import DataError
-from cordgt.past import draws
-from cordgt.past.draws import below_u64, child_u64
-from cordgt.past.index import TemporalIndex, lower_bound_scalar
+from cordgt.history import rng
+from cordgt.history.index import TemporalIndex, lower_bound_scalar
+from cordgt.history.rng import below_u64, child_u64
 
 _TAG = 0x6E6567  # makes these draws independent of those that sample history
 
@@ -32,7 +32,7 @@ def check_pool(pool: Tensor) -> None:
 
 def negatives_key(seed: int) -> int:
     """The hashed seed of all draws in this module."""
-    return draws.child_int(draws.mix_int(seed), _TAG)
+    return rng.child_int(rng.mix_int(seed), _TAG)
 
 
 def draw_negatives(
@@ -43,14 +43,14 @@ def draw_negatives(
     The source may be drawn, and a node may be drawn twice. Shapes: pool (P,) int64, ascending and distinct, P >= 2; dst
     and position (B,) int64.
     """
-    key = draws.epoch_key(negatives_key(seed), epoch)
-    key = draws.child(key, position).unsqueeze(-1)
-    more = draws.child(key, torch.arange(1, n, device=pool.device))  # the first draw does not depend on n
+    key = rng.epoch_key(negatives_key(seed), epoch)
+    key = rng.child(key, position).unsqueeze(-1)
+    more = rng.child(key, torch.arange(1, n, device=pool.device))  # the first draw does not depend on n
     key = torch.cat([key, more], dim=-1)
     dst = dst.unsqueeze(-1)
     place = torch.searchsorted(pool, dst)
     in_pool = pool[place.clamp_max(len(pool) - 1)] == dst
-    drawn = draws.below(key, len(pool) - in_pool.long())
+    drawn = rng.below(key, len(pool) - in_pool.long())
     return pool[drawn + (in_pool & (drawn >= place)).long()]
 
 
@@ -145,7 +145,7 @@ def draw_pairs(
         past[which[np.searchsorted(t, start, side="left") : np.searchsorted(t, end, side="right")]] = False
         past &= first >= trained
         fits = np.flatnonzero(past)
-        key = draws.child(draws.child_int(draws.mix_int(seed), number), torch.from_numpy(fits)).numpy().view(np.uint64)
+        key = rng.child(rng.child_int(rng.mix_int(seed), number), torch.from_numpy(fits)).numpy().view(np.uint64)
         chosen = fits[np.argsort(key, kind="stable")[: len(batch)]]
         found.append((pairs[chosen, 0], pairs[chosen, 1]))
     return found

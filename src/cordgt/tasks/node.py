@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, SettingError, check_choice
+from cordgt.history import rng
 from cordgt.models.base import LinkModel
-from cordgt.models.parts import check_dropout, check_sizes
-from cordgt.past import draws
+from cordgt.nn.layers import check_dropout, check_sizes
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import ap_and_auc
 from cordgt.tasks.split import Split
@@ -197,8 +197,8 @@ def fit(
         chooses = 0 < y["validation"].sum() < len(y["validation"])
         for epoch in range(1, settings.epochs + 1):
             model.train()
-            key = draws.child_int(draws.mix_int(seed), epoch)
-            order = np.argsort(draws.child(key, torch.arange(len(truth))).numpy())
+            key = rng.child_int(rng.mix_int(seed), epoch)
+            order = np.argsort(rng.child(key, torch.arange(len(truth))).numpy())
             for some in torch.from_numpy(order).to(device).split(settings.batch_size):
                 loss = F.binary_cross_entropy_with_logits(model(x["train"][some]), truth[some], weight[some])
                 optimizer.zero_grad(set_to_none=True)

@@ -1,4 +1,4 @@
-"""What ``metrics.json`` holds, as one object. Its facts are here; `cordgt.report.remarks` puts them into sentences.
+"""What ``metrics.json`` holds, as one object. Its facts are here; `cordgt.analysis.remarks` puts them into sentences.
 
 One run has a number (or None) for each metric. Several runs (``--seeds``, ``--mask-draws``) have its mean, standard
 deviation and values. The accessors work for both. Nothing here needs torch.

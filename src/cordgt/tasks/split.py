@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from cordgt.arrays import distinct
 from cordgt.errors import DataError
-from cordgt.past import draws
+from cordgt.events.arrays import distinct
+from cordgt.history import rng
 
 SPLIT_RULES = ("quantile", "time")
 AT_ONCE = 1 << 22  # events processed at a time, because a stream may be larger than memory
@@ -107,7 +107,7 @@ def _draw_masked(src: np.ndarray, dst: np.ndarray, n_nodes: int, share: float, s
     for ends in (src, dst):
         occurs[distinct(ends, n_nodes)] = True
     candidates = np.flatnonzero(occurs)
-    key = draws.child(draws.mix_int(seed), torch.from_numpy(candidates.astype(np.int64))).numpy().view(np.uint64)
+    key = rng.child(rng.mix_int(seed), torch.from_numpy(candidates.astype(np.int64))).numpy().view(np.uint64)
     masked = np.zeros(n_nodes, dtype=bool)
     masked[candidates[np.argsort(key, kind="stable")[: int(share * n_nodes)]]] = True
     return masked

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cordgt.models.base import LinkModel
-from cordgt.run import RunFolder
+from cordgt.training.run_folder import RunFolder
 from cordgt.training.step import Ema
 
 

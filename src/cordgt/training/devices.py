@@ -8,8 +8,8 @@ import sys
 import torch
 
 from cordgt.errors import SettingError
-from cordgt.machine.processes import own_device
-from cordgt.settings import Settings
+from cordgt.runtime.distributed import own_device
+from cordgt.training.settings import Settings
 
 
 def choose_device(name: str) -> torch.device:

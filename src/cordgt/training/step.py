@@ -18,12 +18,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from cordgt.machine.threads import alone, keep_threads, side_by_side
-from cordgt.models.attention import drawing_from
+from cordgt.history import rng
 from cordgt.models.base import LinkModel, list_tensors, map_tensors, to_device
-from cordgt.past import draws
-from cordgt.settings import Settings
+from cordgt.nn.attention import drawing_from
+from cordgt.runtime.threads import alone, keep_threads, side_by_side
 from cordgt.tasks.link import LinkTask
+from cordgt.training.settings import Settings
 
 
 class Ema:
@@ -244,7 +244,7 @@ class Step:
         if self.device.type != "cpu" and self.task.group.size == 1:
             return lambda part: None
         of_batch = generator.initial_seed()
-        return lambda part: generator.manual_seed(draws.child_int(of_batch, part) & (2**63 - 1))
+        return lambda part: generator.manual_seed(rng.child_int(of_batch, part) & (2**63 - 1))
 
     def at(self, epoch: int) -> None:
         """The epoch that the next batches are of."""

@@ -1,0 +1,1 @@
+"""Reports, comparisons and audits of trained runs."""

@@ -1,0 +1,1 @@
+"""Triton kernels that read history on a GPU."""

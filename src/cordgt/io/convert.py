@@ -1,0 +1,236 @@
+"""Convert any data to a store: a dataset by name, a file, a folder of files, a stream, another store."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pyarrow.parquet as pq
+
+from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
+from cordgt.errors import DataError, MissingColumn, check_choice, nearest
+from cordgt.events.stream import EventStream
+from cordgt.files import PARQUET_ERRORS
+from cordgt.io.column_names import find_name
+from cordgt.io.column_options import OPTIONS, are_positions
+from cordgt.io.column_roles import ColumnOptions
+from cordgt.io.datasets import registry
+from cordgt.io.event_chunks import EventFiles
+from cordgt.io.file_chunks import files_in, opened
+from cordgt.io.node_features import join_node_features
+from cordgt.io.open_table import COMMENTS
+from cordgt.io.readers import name_of
+from cordgt.store.append import LatePolicy, append_to_store
+from cordgt.store.build import MEMORY, make_store
+from cordgt.store.source import CHUNK_ROWS, EventSource, NodeFeatureTable, StreamSource
+from cordgt.store.store import EVENTS, NAMES, Store, is_store, open_store
+
+MIN_MEMORY = 500 * 10**6
+
+Data = str | os.PathLike[str] | EventStream
+
+
+def convert_to_store(
+    data: Data,
+    target: str | os.PathLike[str],
+    *,
+    memory: int = MEMORY,
+    replace: bool = False,
+    callbacks: Callbacks = None,
+    **columns: Any,
+) -> Store:
+    """Write DATA as a store; files and folders in bounded memory. Column options as in ``read_events``.
+
+    A second call with the same arguments resumes an interrupted one. ``memory`` is in bytes. See ``make_store``.
+    """
+    _check_memory(memory)
+    node_features = _node_feature_table(columns.pop("node_features", None))
+    check_store(data, as_callback(callbacks))
+    source = open_event_source(data, memory, **columns)
+    return make_store(
+        source,
+        Path(target),
+        node_features=node_features,
+        memory=memory,
+        replace_old=replace,
+        callbacks=as_callback(callbacks),
+    )
+
+
+def append_to(
+    store: str | os.PathLike[str],
+    data: Data,
+    *,
+    late: LatePolicy = "refuse",
+    memory: int = MEMORY,
+    callbacks: Callbacks = None,
+    **columns: Any,
+) -> Store:
+    """Append the events of DATA to a store; see ``append_to_store``.
+
+    Columns and id spaces default to those of the store. If the store has labels, a file without them is refused unless
+    ``label="none"``.
+    """
+    check_choice("--late", late, get_args(LatePolicy))
+    _check_memory(memory)
+    if columns.pop("node_features", None) is not None:
+        raise DataError("Give node features to `convert_to_store`; nodes that are appended later get zeros.")
+    found = open_store(store)
+    check_store(data, as_callback(callbacks))
+    source = _open_like(found, data, memory, columns) if _is_files(data) else open_event_source(data, memory, **columns)
+    return append_to_store(found.path, source, late=late, memory=memory, callbacks=as_callback(callbacks))
+
+
+def _node_feature_table(given: Any) -> NodeFeatureTable | None:
+    if given is None:
+        return None
+    identity: list[Any] = [secrets.token_hex(8)]  # a table in memory never counts as unchanged
+    if isinstance(given, str | os.PathLike):
+        path = Path(given)
+        stat = path.stat() if path.exists() else None  # the reader reports a missing file
+        identity = [str(path.resolve()), *([] if stat is None else [stat.st_size, stat.st_mtime_ns])]
+    return NodeFeatureTable(lambda stream: join_node_features(stream, given), identity)
+
+
+def inherited_columns(store: Store, data: Data, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The column options that an append of DATA takes from the store: those that ``columns`` does not set.
+
+    Empty if DATA is not a file or folder. A position is inherited only if DATA has no header, or a column so named.
+    """
+    inherited = {k: v for k, v in store.columns.items() if columns.get(k) is None}
+    if not inherited or not _is_files(data):
+        return {}
+    positions = {k for k, v in inherited.items() if isinstance(v, str) and are_positions(v)}
+    path = registry.resolve(data)  # type: ignore[arg-type]  # not a stream
+    if not positions or not (path.is_dir() or path.is_file()):  # a pipe can be read only once
+        return inherited
+    options = inherited | {k: v for k, v in columns.items() if k in OPTIONS and v is not None}
+    header = opened(files_in(path)[0] if path.is_dir() else path, ColumnOptions(**options)).header
+    if header is None:
+        return inherited
+    return {k: v for k, v in inherited.items() if k not in positions or find_name(v, header) is not None}
+
+
+def _open_like(store: Store, data: Data, memory: int, columns: dict[str, Any]) -> EventSource:
+    """DATA as a source, with the columns of the store unless ``columns`` names others.
+
+    DataError if a column is missing, or if there are no labels but the store has some, unless ``label="none"``.
+    """
+    if (columns.get("ids") or "auto") == "auto":
+        columns = columns | {"ids": "shared" if store.shared else "separate"}
+    given = {k: v for k, v in columns.items() if v is not None}
+    inherited = inherited_columns(store, data, given)
+    without_labels = "use --label none to read these events without labels"
+    try:
+        source = open_event_source(data, memory, **inherited, **given)
+    except MissingColumn as error:
+        if error.role not in inherited:
+            raise
+        hint = f", or {without_labels}" if error.role == "label" else ""
+        raise DataError(
+            f"{error} {store.path} was made with that column; name another with --{error.role}{hint}."
+        ) from None
+    if "label" in store.arrays and "label" not in given and not source.has_labels():
+        raise DataError(
+            f"{store.path} has labels, but no column of {data} has a usual name for labels. Name the column with "
+            f"--label, or {without_labels}."
+        )
+    return source
+
+
+def open_event_source(data: Data, memory: int, **columns: Any) -> EventSource:
+    """DATA as a source. Files and folders are read in chunks; anything else is loaded first.
+
+    DataError for an unknown option, or for column options of a stream, which is read already.
+    """
+    known = (*OPTIONS, "ids", "name")
+    given = [k for k, v in columns.items() if v is not None and (k, v) != ("ids", "auto")]
+    unknown = [k for k in given if k not in known]
+    if unknown:
+        raise DataError(f"There is no option '{unknown[0]}'.{nearest(unknown[0], known)}")
+    if isinstance(data, EventStream):
+        if given:
+            raise DataError(f"A stream takes no option '{given[0]}'; set it where the stream is read.")
+        return _stream_source(data, {} if data.backing is None else open_store(data.backing.path).columns)
+    if os.fspath(data) not in registry.GENERATED:
+        path = registry.resolve(data)
+        if is_store(path):
+            return _stream_source(registry.load(data, **columns), open_store(path).columns)
+        if path.is_dir():
+            return _file_source(files_in(path), path, memory, columns)
+        if path.is_file():
+            source = _file_source([path], path, memory, columns)
+            if source.first.layout != "ml":  # its features are in separate files
+                return source
+    return _stream_source(registry.load(data, **columns), {})
+
+
+def _stream_source(stream: EventStream, columns: Mapping[str, Any]) -> StreamSource:
+    return StreamSource(stream, CHUNK_ROWS, columns, tuple(note for note in stream.notes if COMMENTS in note))
+
+
+def _file_source(paths: list[Path], data: Path, memory: int, columns: dict[str, Any]) -> EventFiles:
+    return EventFiles(
+        paths,
+        ColumnOptions(**{k: v for k, v in columns.items() if k not in ("ids", "name")}),
+        columns.get("ids") or "auto",
+        chunk_rows=max(min(memory // 16 // max(map(_row_bytes, paths)), CHUNK_ROWS), 1000),
+        chunk_bytes=max(min(memory // 128, 1 << 25), 1 << 20),
+        name=columns.get("name") or name_of(data),
+    )
+
+
+def _row_bytes(path: Path) -> int:
+    """Estimated bytes in memory per row of a Parquet file; a typical number for other files."""
+    try:
+        with path.open("rb") as file:
+            if file.read(4) != b"PAR1":
+                return 64
+        metadata = pq.read_metadata(path)
+    except PARQUET_ERRORS:
+        return 64  # the reader reports the error
+    n_bytes = sum(metadata.row_group(k).total_byte_size for k in range(metadata.num_row_groups))
+    return max(64, 2 * n_bytes // max(metadata.num_rows, 1))
+
+
+def check_store(data: Data, callbacks: Callback = NO_CALLBACK) -> None:
+    """If DATA is a store, verify its events and ids: DataError if damaged, since a copy gets new checksums."""
+    if isinstance(data, EventStream):
+        path = None if data.backing is None else data.backing.path
+    else:
+        path = None if os.fspath(data) in registry.GENERATED else registry.resolve(data)
+    if path is not None and is_store(path):
+        store, names = open_store(path), (*EVENTS, *NAMES, "node_x")
+        callbacks.on_stage_start("checking", store.n_bytes(names))
+        store.check(callbacks, names)
+
+
+def _is_files(data: Data) -> bool:
+    """Whether DATA is a file or a folder of files, not a stream, a generated dataset or a store."""
+    if isinstance(data, EventStream) or os.fspath(data) in registry.GENERATED:
+        return False
+    return not is_store(registry.resolve(data))
+
+
+def _check_memory(memory: int) -> None:
+    if memory < MIN_MEMORY:
+        raise DataError(
+            f"{memory:,} bytes of memory are too few; at least {MIN_MEMORY:,} ({MIN_MEMORY // 10**6}MB) are needed."
+        )
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``4GB``, ``512MB``, ``4GiB`` (of 1024) or a plain number. DataError otherwise, or if it is too small."""
+    units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    units |= {f"{k}IB": 1024**n for n, k in enumerate("KMGT", start=1)}
+    number = text.strip().rstrip("KMGTIBkmgtib ")
+    unit = text.strip()[len(number) :].strip().upper()
+    try:
+        size = int(float(number) * units[unit if len(unit) != 1 or unit == "B" else f"{unit}B"])
+    except (KeyError, ValueError, OverflowError):
+        raise DataError(f"'{text}' is not a memory size; write it like 4GB or 512MB.") from None
+    _check_memory(size)
+    return size

@@ -1,0 +1,89 @@
+"""Where each known dataset is published, and the names of its files there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cordgt.io.datasets.download import DownloadError, read_json
+from cordgt.io.datasets.gowalla import FILES as GOWALLA_FILES
+
+# The publishers' lists of files, with sizes and checksums. SNAP publishes none.
+ZENODO = "https://zenodo.org/api/records/7213796"  # DGB, "Towards Better Evaluation for Dynamic Link Prediction"
+FIGSHARE = "https://api.figshare.com/v2/articles/22126586"  # Gowalla with categories: 36,001,959 check-ins
+SNAP = "https://snap.stanford.edu/jodie"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset's published files.
+
+    ``kind`` selects the conversion: "jodie" (``user,item,time,label,features``), "dgb" (an archive with
+    ``ml_NAME.csv`` and its features) or "gowalla" (check-ins to be filtered).
+    """
+
+    kind: str
+    published_name: str  # the dataset's name in the published files
+    homepage: str
+
+
+_DGB_PAGE = "https://zenodo.org/records/7213796"
+_GOWALLA_PAGE = "https://figshare.com/articles/dataset/gowalla_data/22126586"
+SOURCES: dict[str, Source] = {
+    **{name: Source("jodie", name, f"{SNAP}/{name}.csv") for name in ("reddit", "wikipedia", "lastfm", "mooc")},
+    "uci": Source("dgb", "uci", _DGB_PAGE),
+    "enron": Source("dgb", "enron", _DGB_PAGE),
+    "social_evolution": Source("dgb", "SocialEvo", _DGB_PAGE),
+    "flights": Source("dgb", "Flights", _DGB_PAGE),
+    "food": Source("gowalla", "food", _GOWALLA_PAGE),
+    "outdoors": Source("gowalla", "outdoors", _GOWALLA_PAGE),
+}
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file to download; ``checksum`` (``md5:…``) and ``size`` in bytes are None if the publisher gives none."""
+
+    name: str
+    url: str
+    checksum: str | None = None
+    size: int | None = None
+
+
+def list_remote_files(name: str) -> list[RemoteFile]:
+    """The files of a dataset in the publisher's current list. DownloadError if the list has changed."""
+    source = SOURCES[name]
+    if source.kind == "jodie":
+        return [RemoteFile(f"{name}.csv", f"{SNAP}/{name}.csv")]
+    if source.kind == "dgb":
+        wanted, listing = [f"{source.published_name}.zip"], _list_zenodo()
+    else:
+        wanted, listing = list(GOWALLA_FILES), _list_figshare()
+    files = {file.name: file for file in listing}
+    for file_name in wanted:
+        if file_name not in files:
+            raise DownloadError(f"{source.homepage} no longer lists {file_name}.")
+    return [files[file_name] for file_name in wanted]
+
+
+def _list_zenodo() -> list[RemoteFile]:
+    """Files of the Zenodo record: ``{"files": [{"key", "size", "checksum": "md5:…", "links": {"self"}}]}``."""
+    record = read_json(ZENODO)
+    try:
+        return [
+            RemoteFile(str(f["key"]), str(f["links"]["self"]), str(f["checksum"]), int(f["size"]))
+            for f in record["files"]
+        ]
+    except (KeyError, TypeError, ValueError):
+        raise DownloadError(f"{ZENODO} does not answer as it used to.") from None
+
+
+def _list_figshare() -> list[RemoteFile]:
+    """Files of the Figshare article: ``{"files": [{"name", "size", "computed_md5", "download_url"}]}``."""
+    article = read_json(FIGSHARE)
+    try:
+        return [
+            RemoteFile(str(f["name"]), str(f["download_url"]), f"md5:{f['computed_md5']}", int(f["size"]))
+            for f in article["files"]
+        ]
+    except (KeyError, TypeError, ValueError):
+        raise DownloadError(f"{FIGSHARE} does not answer as it used to.") from None

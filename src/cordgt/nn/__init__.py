@@ -1,0 +1,1 @@
+"""Layers and encodings that several models share."""

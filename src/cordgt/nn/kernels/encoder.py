@@ -1,0 +1,143 @@
+"""The transformer over short sequences, forwards and backwards by hand: what stays between kernels is written once.
+
+A layer is eight launches forwards and thirteen backwards, four and eight of them matrix products. A feed-forward's last
+bias is not added by its product: it joins, with the branch, where the next pass over the rows happens anyway.
+
+Twin: `cordgt.models.cordgt.Layer` and the pooling after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cordgt.nn.kernels import attention, norm
+
+
+def fits(size: int, dim: int, events: bool) -> bool:
+    """True where the kernels take sequences of this size and this width, with or without event features."""
+    return attention.fits(size, dim, events)
+
+
+def encode(
+    layers: Sequence[Any], x: Tensor, attn_mask: Tensor, edge_x: Tensor | None, weight: Tensor, drop: float
+) -> Tensor:
+    """The sequences after all layers, pooled with the slots' weights: (S, D) float32.
+
+    Shapes: x (S, C, D) float32; attn_mask (S, C or 1, C) bool, True: row i may attend to j; edge_x (S, C, De) or None;
+    weight (S, C) float32, each row sums to 1.
+    """
+    n, size, dim = x.shape
+    kind = x.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
+    states, branch, bias = x.reshape(n * size, dim), None, None
+    attn_mask = attn_mask.contiguous()
+    edge_x = None if edge_x is None else edge_x.to(dtype).contiguous()
+    with torch.autocast(kind, enabled=False):
+        for layer in layers:
+            a = layer.attention
+            edge_weight = None if edge_x is None else a.edge_kv.weight
+            seed = torch.randint(2**31 - 1, (2,), device=x.device)
+            states, branch = _Layer.apply(
+                states, branch, bias, layer.norm1.weight, layer.norm1.bias, a.qkv.weight, edge_weight, a.out.weight,
+                a.out.bias, layer.norm2.weight, layer.norm2.bias, layer.fc1.weight, layer.fc1.bias, layer.fc2.weight,
+                attn_mask, edge_x, a.parent, seed, a.heads, drop, layer.norm1.eps, dtype,
+            )  # fmt: skip
+            bias = layer.fc2.bias
+        return _Pool.apply(states, branch, weight.contiguous()) + bias
+
+
+class _Layer(torch.autograd.Function):
+    """The residual stream and the branch that joins it next, (S * C, D) each."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor, branch: Tensor | None, bias: Tensor | None, scale1: Tensor, shift1: Tensor, w_qkv: Tensor,
+        w_edge: Tensor | None, w_out: Tensor, b_out: Tensor, scale2: Tensor, shift2: Tensor, w_fc1: Tensor,
+        b_fc1: Tensor, w_fc2: Tensor,
+        attn_mask: Tensor, edge_x: Tensor | None, parent: Tensor, seed: Tensor, heads: int, drop: float, eps: float,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        dim, size = x.shape[1], attn_mask.shape[2]
+        w_qkv, w_out, w_fc1, w_fc2 = (w.to(dtype) for w in (w_qkv, w_out, w_fc1, w_fc2))
+        joined, normal1, mean1, spread1 = norm.forward(
+            x, branch, bias, seed, scale1, shift1, drop=0.0, eps=eps, dtype=dtype
+        )
+        qkv = (normal1 @ w_qkv.t()).view(-1, size, 3, heads, dim)
+        edge = None
+        if edge_x is not None and w_edge is not None:
+            edge = (edge_x @ w_edge.to(dtype).t()).view(-1, size, 2, heads, dim)
+        attended = attention.forward(qkv, edge, attn_mask, parent, seed[1:], drop).view(len(x), -1)
+        out, normal2, mean2, spread2 = norm.forward(
+            joined, attended @ w_out.t(), b_out, seed, scale2, shift2, drop=drop, eps=eps, dtype=dtype
+        )
+        inner = norm.bias_relu_(normal2 @ w_fc1.t(), b_fc1)
+        ctx.save_for_backward(
+            joined, normal1, mean1, spread1, scale1, qkv, edge, attended, out, normal2, mean2, spread2, scale2, inner,
+            w_qkv, w_out, w_fc1, w_fc2, attn_mask, edge_x, parent, seed,
+        )  # fmt: skip
+        ctx.drop, ctx.joins, ctx.biased = drop, branch is not None, bias is not None
+        return out, inner @ w_fc2.t()
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor, d_branch: Tensor) -> tuple[Tensor | None, ...]:
+        (
+            joined, normal1, mean1, spread1, scale1, qkv, edge, attended, out, normal2, mean2, spread2, scale2, inner,
+            w_qkv, w_out, w_fc1, w_fc2, attn_mask, edge_x, parent, seed,
+        ) = ctx.saved_tensors  # fmt: skip
+        drop, dtype, dim, wide = ctx.drop, qkv.dtype, out.shape[1], inner.shape[1]
+        sizes = [wide, dim, dim, dim, dim, dim, dim]
+        partial = norm.partial_sums(len(out), sum(sizes), out.device)
+        d_fc2 = _weight_gradient(d_branch, inner)
+        d_inner = norm.bias_relu_backward_(d_branch @ w_fc2, inner, partial)
+        d_fc1 = _weight_gradient(d_inner, normal2)
+        d_joined, d_attended = norm.backward(
+            d_out, d_inner @ w_fc1, out, seed, scale2, mean2, spread2, partial[:, wide:], drop=drop, dtype=dtype
+        )
+        assert d_attended is not None
+        d_w_out = _weight_gradient(d_attended, attended)
+        d_qkv, d_edge = attention.backward(d_attended @ w_out, qkv, edge, attn_mask, parent, seed[1:], drop)
+        d_w_edge = None
+        if d_edge is not None:
+            d_w_edge = _weight_gradient(d_edge.view(len(attended), -1), edge_x.view(len(attended), -1))
+        d_qkv = d_qkv.view(len(attended), -1)
+        d_w_qkv = _weight_gradient(d_qkv, normal1)
+        joins = dtype if ctx.joins else None
+        d_x, d_before = norm.backward(
+            d_joined, d_qkv @ w_qkv, joined, seed, scale1, mean1, spread1, partial[:, wide + 3 * dim :], drop=0.0,
+            dtype=joins,
+        )  # fmt: skip
+        d_b_fc1, d_scale2, d_shift2, d_b_out, d_scale1, d_shift1, d_bias = partial.sum(dim=0).split(sizes)
+        return (
+            d_x, d_before, d_bias if ctx.biased else None, d_scale1, d_shift1, d_w_qkv, d_w_edge, d_w_out, d_b_out,
+            d_scale2, d_shift2, d_fc1, d_b_fc1, d_fc2, *([None] * 8),
+        )  # fmt: skip
+
+
+def _weight_gradient(above: Tensor, x: Tensor) -> Tensor:
+    """The gradient of a weight that took x to what has the gradient ``above``, in float32."""
+    if above.dtype == torch.float32 or above.device.type == "cpu" or not _SUMS_IN_FLOAT32:
+        return (above.t() @ x).float()
+    return torch.mm(above.t(), x, out_dtype=torch.float32)
+
+
+_SUMS_IN_FLOAT32 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)  # torch.mm has had out_dtype since then
+
+
+class _Pool(torch.autograd.Function):
+    """(S, D) float32: the weighted sum over a sequence of the stream with its last branch."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, branch: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.dtype = branch.dtype
+        return norm.pool(x, branch, weight)
+
+    @staticmethod
+    def backward(ctx: Any, d_pooled: Tensor) -> tuple[Tensor | None, ...]:
+        (weight,) = ctx.saved_tensors
+        return *norm.pool_backward(d_pooled.contiguous(), weight, ctx.dtype), None

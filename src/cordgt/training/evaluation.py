@@ -1,0 +1,26 @@
+"""Evaluate a trained model on every split, together with the baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cordgt.callbacks import NO_CALLBACK, Callback
+from cordgt.models.base import LinkModel
+from cordgt.tasks.baselines import baseline_metrics
+from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.tasks.run_metrics import SETTINGS, SPLITS
+
+
+def evaluate_splits(
+    model: LinkModel, task: LinkTask, callbacks: Callback = NO_CALLBACK, splits: Sequence[str] = SPLITS
+) -> dict[str, Any]:
+    """``{"validation": {"transductive": …, "inductive": …}, "test": …, "baselines": …}`` for the given splits."""
+    found: dict[str, Any] = {}
+    for split in splits:
+        found[split] = {}
+        for setting in SETTINGS:
+            callbacks.on_stage_start(f"evaluating: {split}, {setting}", len(task.asked(split, setting)[0]))
+            found[split][setting] = evaluate(model, task, split, setting, callbacks=callbacks)
+    found["baselines"] = baseline_metrics(task, splits)
+    return found

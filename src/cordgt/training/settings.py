@@ -1,0 +1,294 @@
+"""Settings as frozen dataclasses: checked values, read from and written to TOML. An unknown key is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cordgt import models
+from cordgt.errors import SettingError, check_choice, nearest
+from cordgt.nn.layers import check_from_zero, check_sizes
+from cordgt.tasks.protocol import Protocol
+
+FORMAT = 2  # of config.toml and of the run folder; 1: written by v0.1, with the old names below
+
+# Settings of v0.1 by their new names. Old files are upgraded on reading; a user who gives an old name gets an error.
+RENAMED_SETTINGS = {
+    "drawn": "num_negatives",
+    "judge": "monitor",
+    "average": "ema_decay",
+    "tolerance": "min_delta",
+    "pieces": "micro_batches",
+    "train_part": "train_ratio",
+    "validation_part": "val_ratio",
+    "eval_batch": "eval_batch_size",
+    "neighbours": "num_neighbors",
+    "walks": "num_walks",
+    "length": "max_seq_len",
+    "patch": "patch_size",
+    "rows": "num_embeddings",
+    "slots": "slot_features",
+    "pairs": "pair_features",
+    "never_met": "td_unseen",
+    "absent": "sd_unseen",
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of the training loop, the same for all models."""
+
+    epochs: int = 50  # maximum number of passes over the training events
+    batch_size: int = 100  # events per training step
+    lr: float = 0.001  # learning rate of Adam
+    patience: int = 3  # stop after this many epochs without improvement on validation data
+    monitor: str = "ap"  # validation metric that selects the epoch: "ap", or "mrr" (needs `ranking`)
+    min_delta: float = 1e-4  # smallest relative improvement that counts
+    num_negatives: int = 1  # random destinations per training event
+    ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
+    precision: str = "bf16"  # of matrix products on a GPU: "bf16" (training only, if supported), "tf32" or "fp32"
+    micro_batches: int = 0  # split each batch; the same bits with any number of processes (CPU). 0: fastest
+    checkpoint_minutes: float = 10.0  # minutes between checkpoints; every epoch also ends with one
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "epochs", "batch_size", "patience", "num_negatives")
+        check_from_zero(self, "min_delta")
+        if not 0 < self.lr < float("inf"):
+            raise SettingError(f"lr={self.lr}: the learning rate must be above 0.")
+        if not 0 <= self.ema_decay < 1:
+            raise SettingError(f"ema_decay={self.ema_decay}: use a number from 0 to below 1, such as 0.999; 0 is off.")
+        if self.micro_batches < 0:
+            raise SettingError(f"micro_batches={self.micro_batches}: use a number from 1 up, or 0 for the fastest way.")
+        if not self.checkpoint_minutes >= 0:
+            raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: it is a number from 0 up.")
+        check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))
+        check_choice("monitor", self.monitor, ("ap", "mrr"))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a run."""
+
+    model: str = "cordgt"  # name in `cordgt.models.MODELS`
+    seed: int = 0  # of weights, dropout and training negatives
+    protocol: Protocol = field(default_factory=Protocol)
+    training: Training = field(default_factory=Training)
+    model_settings: Any = field(default_factory=models.find("cordgt").settings)  # the model's own dataclass
+    unused: tuple[str, ...] = field(default=(), compare=False)  # given keys that this model does not have
+
+    def __post_init__(self) -> None:
+        if self.training.monitor == "mrr" and self.protocol.ranking == "none":
+            raise SettingError("monitor=mrr needs ranks: add ranking=100 (among 100 candidates) or ranking=all.")
+
+    def to_toml(self) -> str:
+        """Text of ``config.toml``. `from_toml` reads it back to an equal object."""
+        parts = [f"model = {toml_value(self.model)}", f"seed = {self.seed}"]
+        for title, table in (
+            ("protocol", self.protocol),
+            ("training", self.training),
+            ("settings", self.model_settings),
+        ):
+            parts += [f"\n[{title}]", *toml_lines({f.name: getattr(table, f.name) for f in dataclasses.fields(table)})]
+        return "\n".join(parts) + "\n"
+
+
+class Given(NamedTuple):
+    """Contents of a TOML file of settings. ``model`` and ``seed`` are None if the file does not set them."""
+
+    model: str | None
+    seed: int | None
+    keys: dict[str, Any]
+
+
+def parse_toml(text: str, where: str) -> Given:
+    """Read a run's ``config.toml``, or a user's file with any part of it. Keys and values are not checked yet.
+
+    A file of format 1 has the names of v0.1: its keys are upgraded.
+    """
+    try:
+        tables = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # bad TOML, numbers too long, arrays too deep
+        raise SettingError(f"{where} is not valid TOML: {str(error).rstrip('.')}.") from None
+    return _parse_tables(tables, where)
+
+
+def _parse_tables(tables: Mapping[str, Any], where: str) -> Given:
+    """`parse_toml` for text that is parsed already."""
+    given = dict(tables)
+    model, seed = given.pop("model", None), given.pop("seed", None)
+    written_format = given.pop("format", None)
+    for table in ("data", "run"):  # of a run's config.toml; no settings
+        given.pop(table, None)
+    keys: dict[str, Any] = {}
+    for key, value in given.items():
+        if not isinstance(value, dict):
+            keys[key] = value
+        elif key in ("protocol", "training", "settings"):
+            keys |= value
+        else:
+            raise SettingError(
+                f"{where}: there is no table [{key}].{nearest(key, ('protocol', 'training', 'settings'))}"
+            )
+    model = None if model is None else str(model)
+    return Given(model, seed, upgrade_keys(keys, model) if written_format == 1 else keys)
+
+
+def upgrade_keys(keys: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
+    """Settings of v0.1 under their new names. Keys that ``model`` itself declares stay as they are."""
+    own = typing.get_type_hints(models.MODELS[model].settings) if model in models.MODELS else {}
+    return {key if key in own else RENAMED_SETTINGS.get(key, key): value for key, value in keys.items()}
+
+
+def from_toml(text: str, where: str) -> Settings:
+    """Inverse of `Settings.to_toml`. ``where`` names the file in errors."""
+    return _from_given(parse_toml(text, where), where)
+
+
+def from_tables(tables: Mapping[str, Any], where: str) -> Settings:
+    """`from_toml` for text that is parsed already."""
+    return _from_given(_parse_tables(tables, where), where)
+
+
+def _from_given(given: Given, where: str) -> Settings:
+    seed = 0 if given.seed is None else given.seed
+    return make("cordgt" if given.model is None else given.model, given.keys, seed=seed, where=where)
+
+
+def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "settings") -> Settings:
+    """Build the settings of a model. ``given`` maps keys to values or their text; other keys get their defaults.
+
+    Keys that only other models have are listed in ``unused``. An unknown key is a SettingError.
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**63:
+        raise SettingError(f"{where}: seed={_shown(seed)}: use a 64-bit integer.")
+    kind = models.find(model)
+    tables: dict[str, type[Any]] = {"protocol": Protocol, "training": Training, "model_settings": kind.settings}
+    kinds = {name: typing.get_type_hints(table) for name, table in tables.items()}
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in tables}
+    unused = []
+    for key, value in given.items():
+        home = next((name for name in tables if key in kinds[name]), None)
+        if home is not None:
+            chosen[home][key] = convert(key, value, kinds[home][key])
+            if home == "training" and not kind.network.is_trainable:
+                unused.append(key)
+        elif key in known_keys():
+            unused.append(key)
+        elif key in ("model", "seed"):
+            raise SettingError(f"{where}: '{key}' has an option of its own; use --{key}.")
+        else:
+            raise SettingError(f"{where}: {unknown_setting(key)}")
+    chosen["training"] = kind.training | chosen["training"]
+    made = {name: table(**chosen[name]) for name, table in tables.items()}
+    return Settings(model=model, seed=seed, unused=tuple(unused), **made)
+
+
+def unknown_setting(key: str) -> str:
+    """Error text for a key that is no setting: its new name, or the nearest known one."""
+    if key in RENAMED_SETTINGS:
+        return f"the setting '{key}' is now called '{RENAMED_SETTINGS[key]}'."
+    return f"there is no setting '{key}'.{nearest(key, known_keys())}"
+
+
+def known_keys() -> list[str]:
+    """Every key of the protocol, the training loop or any model."""
+    tables = [Protocol, Training, *(kind.settings for kind in models.MODELS.values())]
+    return list(dict.fromkeys(name for table in tables for name in typing.get_type_hints(table)))
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, str]:
+    """Split the values of ``--set``: ``["fanout=32,1"]`` becomes ``{"fanout": "32,1"}``."""
+    given = {}
+    for text in assignments:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise SettingError(f"--set {text}: write KEY=VALUE, for example --set epochs=10.")
+        given[key.strip()] = value.strip()
+    return given
+
+
+def read_config(path: Path) -> Given:
+    """Read the file given with ``--config``."""
+    try:
+        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path} cannot be read: {error}.") from None
+
+
+def convert(key: str, value: Any, kind: Any) -> Any:
+    """Convert ``value``, or its text, to the type ``kind`` of the setting. SettingError if that fails."""
+    try:
+        if kind is bool:
+            return _to_bool(value)
+        if kind is int:
+            return _to_int(value)
+        if kind is float and not isinstance(value, bool):
+            return float(value)
+        if kind is str and isinstance(value, str | int) and not isinstance(value, bool):
+            return str(value)  # ranking=100 as well as ranking="all"
+        if typing.get_origin(kind) is tuple:
+            items = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+            if isinstance(items, list | tuple):
+                return tuple(_to_int(x) for x in items)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    expected = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}.get(
+        kind, "whole numbers, as in 32,1"
+    )
+    raise SettingError(f"{key}={_shown(value)}: expected {expected}.")
+
+
+def written(value: Any) -> str:
+    """Format a value as ``--set`` takes it, e.g. ``20,1`` for a tuple."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _shown(value: Any) -> str:
+    """Format a value for an error message; long ones are cut at 500 characters."""
+    try:
+        text = str(value)
+    except ValueError:  # an integer of thousands of digits
+        return "…"
+    return text if len(text) <= 500 else f"{text[:500]}…"
+
+
+def _to_bool(value: Any) -> bool:
+    words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in words:
+        return words[str(value).lower()]
+    raise ValueError(value)
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError(value)
+    whole = int(value)
+    if not -(2**63) <= whole < 2**63:
+        raise ValueError(whole.bit_length())
+    return whole
+
+
+def toml_lines(values: Mapping[str, Any]) -> list[str]:
+    """Lines of a TOML table."""
+    return [f"{key} = {toml_value(value)}" for key, value in values.items()]
+
+
+def toml_value(value: Any) -> str:
+    """Format text, a number, or a list or dictionary of these as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(toml_lines(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    if isinstance(value, str):  # JSON strings are TOML strings, except for DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,1 @@
+"""Jobs that train: one run, several seeds, a search, a node classifier."""
