@@ -1,4 +1,4 @@
-"""Callbacks: progress and logging hooks of everything that takes a while."""
+"""Callbacks: progress and logging hooks of trainings, evaluations, conversions and downloads."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from cordgt.errors import SettingError
 
 
 class Callback:
-    """Follows trainings, evaluations, conversions and downloads. Override what you need; every method does nothing.
+    """Base class: every method does nothing. Override what you need.
 
-    An exception that a method raises ends the work, and the caller gets it.
+    An exception raised in a method ends the work and reaches the caller.
     """
 
     def on_run_start(self, name: str) -> None:
@@ -21,13 +21,13 @@ class Callback:
         """
 
     def on_run_end(self, name: str, result: dict[str, Any]) -> None:
-        """The run ``name``, one of several, is finished. ``result``: its metrics or its figures."""
+        """The run ``name``, one of several, is finished. ``result``: its metrics or measurements."""
 
     def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
         """Epoch ``epoch`` (from 1) of at most ``n_epochs`` trains on ``n_events`` events. ``phase``: fit or refit."""
 
     def on_stage_start(self, name: str, total: int | None) -> None:
-        """Something else than an epoch starts, such as "validating", "evaluating: test, inductive" or "indexing".
+        """A stage other than an epoch starts, such as "validating", "evaluating: test, inductive" or "indexing".
 
         ``total`` is in the unit of `on_step`: events, rows or bytes. None: unknown.
         """
@@ -39,7 +39,7 @@ class Callback:
         """An epoch is trained, validated and saved. ``record``: its line in ``history.jsonl``."""
 
     def on_message(self, text: str) -> None:
-        """A remark for the user."""
+        """A message for the user."""
 
 
 class CallbackList(Callback):
@@ -78,11 +78,11 @@ class CallbackList(Callback):
 
 
 NO_CALLBACK = Callback()
-Callbacks = Callback | Iterable[Callback] | None  # what public functions take
+Callbacks = Callback | Iterable[Callback] | None  # the argument of public functions
 
 
 def as_callback(callbacks: Callbacks) -> Callback:
-    """One callback for what a user passes: none, one or several. SettingError for anything else."""
+    """Combine a user's argument (None, one callback or several) into one callback. SettingError for anything else."""
     if callbacks is None:
         return NO_CALLBACK
     if isinstance(callbacks, Callback):

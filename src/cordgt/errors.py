@@ -1,4 +1,4 @@
-"""Errors that a person can mend: what was wrong, where, what was expected, what to do."""
+"""Errors that a user can fix. A message says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterable, Sequence
 
 
 class CordgtError(Exception):
-    """A mistake outside the program. The command line prints the message and exits with 2, without a traceback."""
+    """A user error. The command line prints the message without a traceback and exits with code 2."""
 
 
 class DataError(CordgtError):
-    """A file or table of events, pairs or features that cannot be used as it is."""
+    """A file or table of events, pairs or features cannot be used."""
 
 
 class RowError(DataError):
-    """A bad value in a column. ``row`` counts the rows from 0; a table turns it into a line of its file."""
+    """A bad value in a column. ``row`` counts from 0; readers translate it into a line of the file."""
 
-    def __init__(self, row: int, what: str) -> None:
-        super().__init__(f"row {row} (counted from 0): {what}")
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row} (counted from 0): {reason}")
         self.row = row
-        self.what = what
+        self.reason = reason
 
 
-class MissingColumn(DataError):
-    """A column that was asked for by name or position and is not there. ``role``: the option that asked, ``dst``."""
+class MissingColumnError(DataError):
+    """A column given by name or position does not exist. ``role``: the option that named it, such as ``dst``."""
 
-    def __init__(self, role: str, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, role: str, message: str) -> None:
+        super().__init__(message)
         self.role = role
 
 
@@ -36,17 +36,19 @@ class SettingError(CordgtError):
 
 
 class RunError(CordgtError):
-    """A run folder that is missing, damaged, finished, or made with other settings."""
+    """A run folder is missing, damaged, finished, or was made with other settings."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`` Did you mean 'x'?`` for the closest known word, or an empty string when nothing comes close."""
-    spelt = {k.lower(): k for k in known}
-    found = difflib.get_close_matches(word.lower(), spelt, n=1, cutoff=0.5)
-    return f" Did you mean '{spelt[found[0]]}'?" if found else ""
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the closest known word, or an empty string if none is close."""
+    originals = {k.lower(): k for k in known}
+    matches = difflib.get_close_matches(word.lower(), originals, n=1, cutoff=0.5)
+    return f" Did you mean '{originals[matches[0]]}'?" if matches else ""
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    """SettingError, with the nearest one, where a value is none of those allowed."""
+    """Raise SettingError, with the closest allowed value, if ``value`` is not allowed."""
     if value not in allowed:
-        raise SettingError(f"{name}={value} is not known: it is one of {', '.join(allowed)}.{nearest(value, allowed)}")
+        raise SettingError(
+            f"{name}={value} is not known. Choose one of {', '.join(allowed)}.{did_you_mean(value, allowed)}"
+        )

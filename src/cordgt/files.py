@@ -1,4 +1,4 @@
-"""The one place that opens files: what is written is there whole or not at all; what cannot be read is explained."""
+"""Read and write files: atomic writes, locks between processes, and errors that say what is wrong with a file."""
 
 from __future__ import annotations
 
@@ -18,41 +18,40 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cordgt.errors import DataError, RunError, nearest
+from cordgt.errors import DataError, RunError, did_you_mean
 
-LOOKS_LAST = 0.2  # seconds after which a look at a lock (`is_held`) is surely over
-# What Arrow raises for a damaged file; the last three for names, text and sizes that make no sense.
+LOCK_TIMEOUT = 0.2  # seconds; `is_file_locked` in another process holds a lock for less
+# Raised by Arrow for a damaged file; the last three for impossible names, text and sizes.
 PARQUET_ERRORS = (OSError, pa.ArrowException, KeyError, ValueError, MemoryError)
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]) -> None:
-    """Calls ``write`` with a temporary file beside ``path``, then renames it: the file is there whole or not at all.
+    """Call ``write`` with a temporary file in the same folder, then rename it to ``path``: complete or not at all.
 
-    DataError where the folder does not exist or cannot be written.
+    DataError if the folder does not exist or cannot be written.
     """
     target = Path(path)
+    part: Path | None = None
     try:
-        part = _new_file_beside(target)
-        permissions = part.stat().st_mode  # what the umask allows: asking for the umask itself would change it
-    except OSError as error:
-        raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None
-    try:
+        part = _new_temporary_file(target)
+        permissions = part.stat().st_mode  # as the umask allows; reading the umask itself would change it
         write(part)
-        part.chmod(permissions)  # safetensors puts a file of its own in its place, for the user alone
-        _sync(part)  # before the rename: else a machine that goes down could leave a new name on old nothing
+        part.chmod(permissions)  # safetensors replaces the file by one that only the user may read
+        _sync(part)  # before the rename, so that a crash cannot leave an empty file under the new name
         os.replace(part, target)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None
     finally:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            part.unlink(missing_ok=True)
 
 
 @contextmanager
-def exclusive(path: Path, busy: Exception | None = None) -> Iterator[None]:
-    """Keeps other processes out that ask for the same file or folder, until it ends or the process does.
+def file_lock(path: Path, busy: Exception | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on a file or folder within the block. The system releases it if the process ends.
 
-    ``busy`` is raised where another process is in, and not just looking (`is_held`); None: wait until it is out. An
-    error of its kind, or DataError, where ``path`` cannot be opened.
+    ``busy``: the error to raise if another process holds the lock; None waits for it. If ``path`` cannot be opened, an
+    error of the same type, or DataError.
     """
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -61,50 +60,47 @@ def exclusive(path: Path, busy: Exception | None = None) -> Iterator[None]:
         raise kind(f"{path} cannot be written: {error.strerror or error}.") from None
     try:
         if busy is None:
-            with suppress(OSError):  # some network file systems have no locks: nobody can be kept out there
+            with suppress(OSError):  # some network file systems have no locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
-        elif not _locks(handle, fcntl.LOCK_EX, LOOKS_LAST):
-            raise busy
-        if busy is not None and not is_still(path, handle):
-            raise busy  # it has just been removed by whoever was in
+        elif not _acquire(handle, fcntl.LOCK_EX, LOCK_TIMEOUT) or not is_same_file(path, handle):
+            raise busy  # also if the other process has just removed the file
         yield
     finally:
         os.close(handle)
 
 
-def is_held(path: Path) -> bool:
-    """Whether another process has a file or folder to itself (`exclusive`); False where it cannot be opened.
+def is_file_locked(path: Path) -> bool:
+    """Return whether another process holds the `file_lock` of a file or folder; False if it cannot be opened.
 
-    Any number may look at once. Whoever wants it `exclusive` at that moment waits until the look is over.
+    The check itself holds a shared lock for a moment, for which `file_lock` waits.
     """
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        return not _locks(handle, fcntl.LOCK_SH, 0)
+        return not _acquire(handle, fcntl.LOCK_SH, timeout=0)
     finally:
         os.close(handle)
 
 
-def _locks(handle: int, kind: int, patience: float) -> bool:
-    """Whether a lock is to be had within so many seconds; True where the file system has none."""
-    until = time.monotonic() + patience
+def _acquire(handle: int, operation: int, timeout: float) -> bool:
+    """Try for ``timeout`` seconds to acquire a lock; True also if the file system has no locks."""
+    deadline = time.monotonic() + timeout
     while True:
         try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            fcntl.flock(handle, operation | fcntl.LOCK_NB)
+            return True
         except BlockingIOError:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 return False
             time.sleep(0.01)
         except OSError:
             return True
-        else:
-            return True
 
 
-def is_still(path: Path, handle: int) -> bool:
-    """Whether a path names what was opened under it: it may have been removed, or be another's by now."""
+def is_same_file(path: Path, handle: int) -> bool:
+    """Return whether ``path`` still names the open file, which may have been removed or replaced."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(handle))
     except OSError:
@@ -112,7 +108,7 @@ def is_still(path: Path, handle: int) -> bool:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """A file of these bytes, whole or not at all. DataError as from `write_atomically`."""
+    """Write a file atomically. DataError as in `write_atomically`."""
 
     def write(part: Path) -> None:
         part.write_bytes(content)
@@ -121,12 +117,12 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """A file of this text in UTF-8, whole or not at all. DataError as from `write_atomically`."""
+    """Write a UTF-8 file atomically. DataError as in `write_atomically`."""
     write_bytes(path, text.encode())
 
 
 def _sync(path: Path) -> None:
-    """Everything written to a file reaches the disk, or an OSError says that it does not."""
+    """Flush a file to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -134,8 +130,8 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _new_file_beside(target: Path) -> Path:
-    """An empty file of a name that nobody has, with the permissions that any new file gets."""
+def _new_temporary_file(target: Path) -> Path:
+    """Create an empty file with a new name in the folder of ``target``, with default permissions."""
     while True:
         part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         try:
@@ -146,7 +142,7 @@ def _new_file_beside(target: Path) -> Path:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked if it is gzip. DataError where there is none to read, or nothing in it."""
+    """Return the content of a file, decompressed if it is gzip. DataError if it cannot be read or is empty."""
     try:
         if path.is_dir():
             raise DataError(f"{path} is a folder; a file was expected.")
@@ -159,8 +155,8 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} is a damaged or incomplete gzip file.") from None
     except MemoryError:
         raise DataError(f"{path} does not fit into memory.") from None
-    except ValueError:  # a null character in the name
-        raise DataError(f"{str(path)!r} cannot be the name of a file.") from None
+    except ValueError:  # a null character in the path
+        raise DataError(f"{str(path)!r} is not a valid file name.") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
     if not data.strip():
@@ -169,7 +165,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def is_npy(path: Path) -> bool:
-    """Whether a file holds a numpy array, by its first bytes; False for a pipe, left unread, and for no file."""
+    """Return whether the first bytes of a file are those of a numpy array. Pipes are not read: False."""
     if not path.is_file():
         return False
     try:
@@ -180,18 +176,18 @@ def is_npy(path: Path) -> bool:
 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:
-    """A matrix of numbers from an ``.npy`` file, of the type it has there.
+    """Read a matrix of numbers from an ``.npy`` file, with the file's data type.
 
-    DataError for objects, another shape, non-numbers or a damaged file.
+    DataError for objects, another shape, other values than numbers, or a damaged file.
     """
     try:
         with path.open("rb") as file:
             if file.read(4) == b"PK\3\4":
                 raise DataError(f"{path} holds an archive; a matrix of numbers was expected.")
             file.seek(0)
-            shape, by_column, dtype = _npy_header(path, file)
+            shape, is_fortran, dtype = _read_npy_header(path, file)
             rows = np.fromfile(file, dtype, shape[0] * shape[1])
-            return rows.reshape(shape, order="F" if by_column else "C")
+            return rows.reshape(shape, order="F" if is_fortran else "C")
     except FileNotFoundError:
         raise _no_file(path) from None
     except MemoryError:
@@ -200,55 +196,55 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
-def _npy_header(path: Path, file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
-    """Shape, order and type that the file declares, where it holds as much as it declares: else nothing is read."""
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+def _read_npy_header(path: Path, file: BinaryIO) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
+    """Return shape, Fortran order and data type. DataError if the size of the file does not match them."""
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
-        shape, by_column, dtype = read[np.lib.format.read_magic(file)](file)
+        shape, is_fortran, dtype = readers[np.lib.format.read_magic(file)](file)
     except OSError:
         raise
-    except Exception as error:  # numpy evaluates the header as Python: what comes of a damaged one has no common name
-        raise DataError(f"{path} cannot be read: it is damaged ({short(error)}).") from None
+    except Exception as error:  # numpy evaluates the header as Python, so a damaged one may raise anything
+        raise DataError(f"{path} cannot be read: it is damaged ({short_message(error)}).") from None
     if dtype.hasobject:
         raise DataError(f"{path} cannot be read: it holds Python objects, not numbers.")
     if len(shape) != 2 or dtype.kind not in "fiub":
         raise DataError(f"{path} holds {dtype} of shape {shape}; a matrix of numbers was expected.")
-    here = os.fstat(file.fileno()).st_size - file.tell()
+    available = os.fstat(file.fileno()).st_size - file.tell()
     expected = int(shape[0]) * int(shape[1]) * dtype.itemsize
-    if min(shape) < 0 or here != expected:
-        raise DataError(f"{path} is damaged: it declares {expected} bytes of numbers and holds {here}.")
-    return (int(shape[0]), int(shape[1])), by_column, dtype
+    if min(shape) < 0 or available != expected:
+        raise DataError(f"{path} is damaged: it declares {expected} bytes of numbers and holds {available}.")
+    return (int(shape[0]), int(shape[1])), is_fortran, dtype
 
 
-def read_own_parquet(path: Path) -> Any:
-    """The Arrow table in a Parquet file of a run folder. RunError where it is missing or damaged."""
+def read_run_parquet(path: Path) -> Any:
+    """Read a Parquet file of a run folder as an Arrow table. RunError if it is missing or damaged."""
     try:
-        return checked_table(pq.ParquetFile(path, page_checksum_verification=True).read())
+        return validate_table(pq.ParquetFile(path, page_checksum_verification=True).read())
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
     except PARQUET_ERRORS as error:
-        raise RunError(f"{path} is damaged or no Parquet file: {short(error)}") from None
+        raise RunError(f"{path} is damaged or not a Parquet file: {short_message(error)}") from None
 
 
-def checked_table(table: Any) -> Any:
-    """An Arrow table from a file, once every value in it is known to be sound: Arrow itself trusts what it reads."""
+def validate_table(table: Any) -> Any:
+    """Check every value of an Arrow table read from a file, because Arrow does not, and return the table."""
     table.validate(full=True)
     return table
 
 
-def names_beside(path: Path) -> list[str]:
-    """The names in the folder that ``path`` stands in; none where there is no such folder."""
+def sibling_names(path: Path) -> list[str]:
+    """Return the names in the folder of ``path``; none if the folder does not exist."""
     try:
         return [k.name for k in path.parent.iterdir()]
     except OSError:
         return []
 
 
-def short(error: Exception) -> str:
-    """What a library said, on one line that is not too long."""
+def short_message(error: Exception) -> str:
+    """Return a library's error message on one line of at most 300 characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= 300 else f"{text[:300]}…"
 
 
 def _no_file(path: Path) -> DataError:
-    return DataError(f"There is no file {path}.{nearest(path.name, names_beside(path))}")
+    return DataError(f"There is no file {path}.{did_you_mean(path.name, sibling_names(path))}")

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cordgt.history.queries import History
 from cordgt.models.base import LinkModel
 
-from .worlds import Case, World, ask, every_model, random_world
+from .worlds import Case, World, every_model, query_events, random_world
 
 # Operations whose result the host waits for, or whose shape depends on values.
 WAITS = (
@@ -66,17 +66,17 @@ def nothing_fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def as_on_a_gpu(world: World) -> History:
     """The history answering through torch operations, with the epoch in a tensor, as inside a captured step."""
     history = world.history
-    return replace(history, index=history.index.plain(), epoch=torch.ones((), dtype=torch.int64))
+    return replace(history, index=history.index.without_kernels(), epoch=torch.ones((), dtype=torch.int64))
 
 
 def read_and_train(
     network: LinkModel, world: World, positions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[list[str], list[str]]:
     """The operations of reading a batch, and of its losses and their gradients."""
-    history, queries = as_on_a_gpu(world), ask(world, positions, "event").on(world.stream)
-    network.reader.pairs(history, queries)  # what is made once and kept, is made here
+    history, queries = as_on_a_gpu(world), query_events(world, positions, "event").to_queries(world.stream)
+    network.reader.read(history, queries)  # what is made once and kept, is made here
     with nothing_fetched(monkeypatch), OnDevice() as reading:
-        batch = network.reader.pairs(history, queries)
+        batch = network.reader.read(history, queries)
     if not network.is_trainable:
         return reading.names, []
     network.zero_grad(set_to_none=True)

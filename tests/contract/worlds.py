@@ -1,7 +1,7 @@
-"""Random streams with names, ties, repeats, self-loops and features; what may change in them; and how a model is asked.
+"""Random streams with names, ties, repeats, self-loops and features; changes of their future; and queries by name.
 
-A world is raw columns, as a user has them: nodes have names, and numbers come about when the stream is made. So a
-change of the future may renumber nodes, and a test that asks by name sees whether it matters.
+A world is raw columns, as a user has them: nodes have names, and the stream assigns ids. So a change of the future may
+renumber nodes, and a test that queries by name detects whether this matters.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.history.queries import History, Queries
 from cordgt.models import MODELS
 from cordgt.models.base import LinkModel
-from cordgt.tasks.link import history_of
-from cordgt.tasks.protocol import cuts
-from cordgt.training.model_factory import make_network
-from cordgt.training.settings import Settings, known_keys, make
+from cordgt.tasks.link import build_history
+from cordgt.tasks.protocol import visible_cuts
+from cordgt.training.model_factory import build_model
+from cordgt.training.settings import Settings, known_keys, make_settings
 
 CPU = torch.device("cpu")
 EDGE_DIM, NODE_DIM = 3, 2
-NAMES = tuple("abcdefghijkl")  # of the stream
-STRANGERS = ("x", "y", "z")  # not in it, but perhaps in a changed future
-NOBODY = "nobody"  # in none
+NAMES = tuple("abcdefghijkl")  # of nodes in the stream
+LATER_NAMES = ("x", "y", "z")  # not in it, but perhaps in a changed future
+UNKNOWN = "unknown"  # in no stream
 SMALL = {
     "hidden": 8,
     "heads": 2,
@@ -52,8 +52,8 @@ SMALL = {
     "memory_dim": 8,
     "block": 5,
 }
-# Settings that change what is read or heard. A model takes part in those whose keys it has.
-TWISTS: tuple[dict[str, Any], ...] = (
+# Settings that change what is read or attended to. A model is tested with those that it has.
+VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"mask": True, "sampling": "recent"},
     {"stpe": "u", "head": "linear", "mask": True},
@@ -71,50 +71,50 @@ class Case:
     """A model in one of its settings, small."""
 
     model: str
-    twist: dict[str, Any]
+    changes: dict[str, Any]
 
     @property
     def settings(self) -> Settings:
         known = known_keys()
-        wanted = {key: value for key, value in (SMALL | self.twist).items() if key in known}
-        return make(self.model, wanted, seed=5)
+        wanted = {key: value for key, value in (SMALL | self.changes).items() if key in known}
+        return make_settings(self.model, wanted, seed=5)
 
     def network(self, world: World) -> LinkModel:
-        """Fresh weights, none of them zero: a bias that starts at zero could hide that it is not used."""
-        network = make_network(self.settings, edge_dim=world.edge_dim, node_dim=world.node_dim).eval()
+        """Make the model. No weight is zero: a bias that starts at zero could hide that it is not used."""
+        network = build_model(self.settings, edge_dim=world.edge_dim, node_dim=world.node_dim).eval()
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
-        if not network.is_transductive:  # whose numbers of nodes are those of one world
+        if not network.is_transductive:  # its node ids are those of one world
             network.prepare(world.history, world.n_events)
         return network
 
     @property
     def samples(self) -> bool:
-        """Whether what the model reads depends on a seed."""
+        """Whether the model's input depends on a seed."""
         own = vars(self.settings.model_settings)
         return own.get("sampling") in ("uniform", "mixed") or "time_scale" in own
 
 
 def _cases() -> Iterator[Case]:
-    """Every model as it is, and twisted; a model made of another one only in what it adds to it."""
+    """Every model with its defaults and in each variant; a model derived from another only in its own settings."""
     of_models = {kind.settings for kind in MODELS.values()}
     for model, kind in MODELS.items():
         own = {field.name for field in dataclasses.fields(kind.settings)}
         parents = of_models.intersection(kind.settings.__mro__[1:])
         inherited = {field.name for parent in parents for field in dataclasses.fields(parent)}
-        for twist in TWISTS:
-            if not twist or (own - inherited) & twist.keys():
-                yield Case(model, {key: value for key, value in twist.items() if key in own})
+        for changes in VARIANTS:
+            if not changes or (own - inherited) & changes.keys():
+                yield Case(model, {key: value for key, value in changes.items() if key in own})
 
 
 def _each(cases: Iterable[Case]) -> pytest.MarkDecorator:
-    named = [pytest.param(c, id="-".join([c.model, *(f"{k}={v}" for k, v in c.twist.items())])) for c in cases]
+    named = [pytest.param(c, id="-".join([c.model, *(f"{k}={v}" for k, v in c.changes.items())])) for c in cases]
     return pytest.mark.parametrize("case", named)
 
 
 every_model = _each(_cases())
-# one that knows nodes by number reads nothing once it is trained
+# a transductive model reads nothing once it is trained
 every_reading_model = _each(case for case in _cases() if not MODELS[case.model].network.is_transductive)
 every_sampling_model = _each(case for case in _cases() if case.samples)
 every_embedding_model = _each(case for case in _cases() if MODELS[case.model].network.has_embeddings)
@@ -159,7 +159,7 @@ class World:
     @cached_property
     def history(self) -> History:
         """All of it, on the CPU, with seed 5."""
-        return history_of(self.stream, seed=5, device=CPU)
+        return build_history(self.stream, seed=5, device=CPU)
 
     def first(self, cut: int) -> World:
         """The first ``cut`` events alone."""
@@ -185,7 +185,7 @@ def random_world(
     steps = rng.choice([0, 0, 0, 1, 2, 7], n_events).cumsum()
     t = [start + (0.1 * float(s) if floats else int(s)) for s in steps]
     edge_x = rng.normal(size=(n_events, EDGE_DIM)).astype(np.float32) if features else None
-    node_x = {n: rng.normal(size=NODE_DIM).astype(np.float32) for n in (*NAMES, *STRANGERS)} if features else None
+    node_x = {n: rng.normal(size=NODE_DIM).astype(np.float32) for n in (*NAMES, *LATER_NAMES)} if features else None
     return World(tuple(src.tolist()), tuple(dst.tolist()), tuple(t), edge_x, node_x)
 
 
@@ -218,10 +218,10 @@ def other_futures(world: World, cut: int, seed: int) -> Iterator[tuple[str, Worl
     if cut:
         yield "deleted", past
     yield "changed", past.then(random(max(future, 1), NAMES, 1))
-    yield "strangers", past.then(random(max(future, 1), (*STRANGERS, *NAMES[::-1]), 2))
-    yield "added", world.then(replace(random(9, (*STRANGERS, *NAMES), 3), t=(world.t[-1],) * 9))
+    yield "strangers", past.then(random(max(future, 1), (*LATER_NAMES, *NAMES[::-1]), 2))
+    yield "added", world.then(replace(random(9, (*LATER_NAMES, *NAMES), 3), t=(world.t[-1],) * 9))
     if future:
-        now = replace(random(2, (*STRANGERS, *NAMES), 4), t=(world.t[cut],) * 2)
+        now = replace(random(2, (*LATER_NAMES, *NAMES), 4), t=(world.t[cut],) * 2)
         kept = [x[cut:] for x in (world.src, world.dst, world.t)]
         after = World(*kept, None if world.edge_x is None else world.edge_x[cut:])
         yield "inserted", past.then(now).then(after)
@@ -235,7 +235,7 @@ def other_futures(world: World, cut: int, seed: int) -> Iterator[tuple[str, Worl
 
 
 @dataclass(frozen=True)
-class Asked:
+class NamedQueries:
     """Queries by name: B sources with M candidates each, at elapsed times ``t``; what they see is fixed."""
 
     src: list[str]
@@ -247,10 +247,10 @@ class Asked:
     def __len__(self) -> int:
         return len(self.src)
 
-    def one(self, i: int) -> Asked:
-        return Asked(*(x[i : i + 1] for x in (self.src, self.dst, self.t, self.cut, self.pair_cut)))
+    def one(self, i: int) -> NamedQueries:
+        return NamedQueries(*(x[i : i + 1] for x in (self.src, self.dst, self.t, self.cut, self.pair_cut)))
 
-    def on(self, stream: EventStream) -> Queries:
+    def to_queries(self, stream: EventStream) -> Queries:
         """With the stream's own numbers; a name it does not have gets the next one after its last."""
         numbers = {name: i for i, name in enumerate(stream.ids.names.to_pylist())}
         for name in sorted({*self.src, *(n for row in self.dst for n in row)} - numbers.keys()):
@@ -264,30 +264,32 @@ class Asked:
         )
 
 
-def ask(world: World, positions: list[int], rule: str, *, candidates: int = 3, batch_start: int | None = None) -> Asked:
+def query_events(
+    world: World, positions: list[int], rule: str, *, candidates: int = 3, batch_start: int | None = None
+) -> NamedQueries:
     """A batch of the events at ``positions`` with their true destinations and others beside it, under a rule.
 
-    Where the world has node features, the names asked about occur before the smallest ``cut``, or never: what a node is
+    Where the world has node features, the names named about occur before the smallest ``cut``, or never: what a node is
     like is told together with the node, and one that an altered stream does not hold would have lost it.
     """
     stream = world.stream
     own = torch.from_numpy(stream.tie_start[positions])
     begins = torch.full_like(own, min(positions) if batch_start is None else batch_start)
-    cut, pair_cut = (x.numpy() for x in cuts(rule, own, begins))
-    pool = [*NAMES, *STRANGERS, NOBODY]
+    cut, pair_cut = (x.numpy() for x in visible_cuts(rule, own, begins))
+    pool = [*NAMES, *LATER_NAMES, UNKNOWN]
     if world.node_x is not None:
-        pool = list(dict.fromkeys([NOBODY, *world.src[: int(cut.min())], *world.dst[: int(cut.min())]]))
-    src, true = ([names[p] if names[p] in pool else NOBODY for p in positions] for names in (world.src, world.dst))
+        pool = list(dict.fromkeys([UNKNOWN, *world.src[: int(cut.min())], *world.dst[: int(cut.min())]]))
+    src, true = ([names[p] if names[p] in pool else UNKNOWN for p in positions] for names in (world.src, world.dst))
     others = [[pool[(5 * p + 3 * j) % len(pool)] for j in range(1, candidates)] for p in positions]
     dst = [[d, *rest] for d, rest in zip(true, others, strict=True)]
-    return Asked(src, dst, stream.elapsed[positions], cut, pair_cut)
+    return NamedQueries(src, dst, stream.elapsed[positions], cut, pair_cut)
 
 
 def logits(network: LinkModel, history: History, queries: Queries) -> Tensor:
     with torch.inference_mode():
-        return network(network.reader.pairs(history, queries))
+        return network(network.reader.read(history, queries))
 
 
-def answers(network: LinkModel, world: World, asked: Asked) -> Tensor:
+def predict_logits(network: LinkModel, world: World, named: NamedQueries) -> Tensor:
     """Logits (B, M) of the questions in a world."""
-    return logits(network, world.history, asked.on(world.stream))
+    return logits(network, world.history, named.to_queries(world.stream))

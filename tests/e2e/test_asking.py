@@ -1,4 +1,4 @@
-"""Asking a run: pairs, partners, embeddings; what is seen, who is new, and in which form the answer comes."""
+"""Queries on the command line: predict, recommend, embed; visible events, unknown nodes, and output formats."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_predict_on_test_queries_gives_what_evaluate_gave(tmp_path: Path, traine
         assert figures[name] == pytest.approx(told[name], abs=1e-4)
 
 
-def test_without_a_time_everything_is_seen(tmp_path: Path, trained: Trained) -> None:
-    """More than at the last moment, whose own events are not seen then; as much as later."""
+def test_without_a_time_the_whole_history_is_visible(tmp_path: Path, trained: Trained) -> None:
+    """More than at the last event's time, which does not see events of that time; the same as later."""
     now, then, later = (
         works("predict", trained.run, "--pairs", pairs_file(tmp_path / f"{k}.csv", row)).rows[0]
         for k, row in enumerate([(*events()[-1][:2],), events()[-1], (*events()[-1][:2], LAST + 1)])
@@ -67,17 +67,17 @@ def test_without_a_time_everything_is_seen(tmp_path: Path, trained: Trained) -> 
     assert int(later["time"]) == LAST + 1
 
 
-def test_scores_of_a_model_that_ranks_come_with_a_word(tmp_path: Path, trained: Trained) -> None:
+def test_scores_of_a_ranking_model_have_a_note(tmp_path: Path, trained: Trained) -> None:
     data = write_events(tmp_path / "events.csv")
     works(
         "train", data, "--model", "tgsrec", "--out", tmp_path / "run", *TINY, "--set", "hidden=8", "--set", "time_dim=8"
     )
     pairs = pairs_file(tmp_path / "pairs.csv", (3, 4, LAST))
-    assert "compare scores of one source's pairs" in works("predict", tmp_path / "run", "--pairs", pairs).err
+    assert "compare scores of one source" in works("predict", tmp_path / "run", "--pairs", pairs).err
     assert "compare scores" not in works("predict", trained.run, "--pairs", pairs).err
 
 
-def test_pairs_come_back_in_their_order_with_their_ids(tmp_path: Path, trained: Trained) -> None:
+def test_pairs_keep_their_order_and_ids(tmp_path: Path, trained: Trained) -> None:
     rows = [(3, 4, LAST), (3, 3, LAST - 50), (99, 4, LAST + 10**6), (3, 98, LAST), (99, 98, LAST)]
     found = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", *rows)).rows
     assert list(found[0]) == ["src", "dst", "time", "score", "note"]
@@ -96,12 +96,12 @@ def test_a_single_pair_needs_no_file(tmp_path: Path, trained: Trained) -> None:
     assert "no file was given" in call("predict", trained.run, *single, "--src", "who").err
     for wrong in (["--source", "3"], ["--pairs", asked, "--source", "3", "--destination", "5"], []):
         assert "either --pairs FILE, or --source ID and --destination ID" in call("predict", trained.run, *wrong).err
-    fails("predict", trained.run, "--pairs", asked, "--at", LAST, saying="has times of its own")
+    fails("predict", trained.run, "--pairs", asked, "--at", LAST, saying="has its own times")
     timeless = pairs_file(tmp_path / "timeless.csv", ("3", "5"))
     assert works("predict", trained.run, "--pairs", timeless, "--at", LAST, "--json").json == from_file
 
 
-def test_what_not_in_training_means_is_said_once(tmp_path: Path, trained: Trained) -> None:
+def test_not_in_training_is_explained_once(tmp_path: Path, trained: Trained) -> None:
     run = Run.load(trained.run)
     masked = next(n for n in range(run.stream.n_nodes) if run.predictor.notes(np.array([n]), np.array([10**6]))[0])
     name = run.stream.ids.names[masked].as_py()
@@ -110,8 +110,8 @@ def test_what_not_in_training_means_is_said_once(tmp_path: Path, trained: Traine
     assert "--refit" in works("recommend", trained.run, "--source", str(name)).err
 
 
-def test_an_unseen_id_is_one_newcomer_on_both_sides(tmp_path: Path, trained: Trained, shop: Trained) -> None:
-    """Where ids are shared, a newcomer paired with itself is not two newcomers; where they are not, it is."""
+def test_an_unknown_id_is_one_node_on_both_sides(tmp_path: Path, trained: Trained, shop: Trained) -> None:
+    """With shared ids an unknown id paired with itself is one node; with separate ids it is two."""
     for run, alike in ((trained.run, False), (shop.run, True)):
         pairs = pairs_file(tmp_path / "p.csv", ("zed", "zed"), ("zed", "yak"), ("x", "yak"))
         scores = [row["score"] for row in works("predict", run, "--pairs", pairs).rows]
@@ -119,10 +119,10 @@ def test_an_unseen_id_is_one_newcomer_on_both_sides(tmp_path: Path, trained: Tra
         assert scores[1] == scores[2]
 
 
-# -------------------- newer events
+# -------------------- later events
 
 
-def test_new_events_are_appended_before_answering(tmp_path: Path, trained: Trained) -> None:
+def test_new_events_are_appended_before_the_query(tmp_path: Path, trained: Trained) -> None:
     new = write_events(tmp_path / "new.csv", [(50, 4, LAST + 5), (50, 5, LAST + 6), (3, 50, LAST + 7)])
     said = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (50, 4), (50, 60)), "--events", new)
     assert "3 events appended" in said.err
@@ -182,7 +182,7 @@ def test_files_are_read_once_and_may_be_pipes(
 
 
 def fed_pipe(file: Path) -> Path:
-    """A named pipe that gives the content of a file, once."""
+    """Return a named pipe that gives the content of a file, once."""
     pipe = file.with_suffix(".pipe")
     os.mkfifo(pipe)
     Thread(target=pipe.write_bytes, args=(file.read_bytes(),), daemon=True).start()
@@ -228,13 +228,13 @@ def test_only_new_partners(trained: Trained) -> None:
     assert {row["met"] for row in found} == {0}
 
 
-def test_a_newcomer_is_answered_and_marked(trained: Trained) -> None:
+def test_an_unknown_source_gets_recommendations_and_a_note(trained: Trained) -> None:
     said = works("recommend", trained.run, "--source", "zed", "--top", "2", "--json")
     assert "zed: no history" in said.err
     assert {(row["src"], row["src_note"]) for row in said.json} == {("zed", "no history")}
 
 
-def test_a_destination_asked_for_as_a_source(tmp_path: Path) -> None:
+def test_a_destination_given_as_a_source(tmp_path: Path) -> None:
     data = write_rows(
         tmp_path / "d.csv", [(f"u{u}", f"i{v}", t) for u, v, t in events()], header=("user", "item", "time")
     )
@@ -243,8 +243,8 @@ def test_a_destination_asked_for_as_a_source(tmp_path: Path) -> None:
     assert "i3: no history as a source; it is a destination" in said.err
 
 
-def test_nobody_to_recommend_yet(trained: Trained) -> None:
-    """At the first moment nothing has happened."""
+def test_no_partner_to_recommend_yet(trained: Trained) -> None:
+    """At the first event's time no event is visible."""
     said = works("recommend", trained.run, "--source", "3", "--at", events()[0][2], "--json")
     assert said.json == []
     assert "no partner" in said.err
@@ -299,8 +299,8 @@ def test_embeddings_of_some_nodes(tmp_path: Path, trained: Trained) -> None:
     assert then[0]["embedding"] != pytest.approx(by_node[5], abs=1e-6)
 
 
-def test_embeddings_where_an_id_may_be_two_nodes(tmp_path: Path, shop: Trained) -> None:
-    """A column tells the sides apart; an id that only one side has needs none."""
+def test_embeddings_of_an_id_of_two_nodes(tmp_path: Path, shop: Trained) -> None:
+    """A column ``side`` is needed only for an id of both sides."""
     works("embed", shop.run, "--output", "all.parquet")
     by_node = {(r["node"], r["side"]): r["embedding"] for r in pq.read_table("all.parquet").to_pylist()}
     nodes = write_rows(tmp_path / "n.csv", [("003", "dst"), ("003", "src"), ("zed", "dst")], header=("id", "side"))
@@ -315,7 +315,7 @@ def test_embeddings_where_an_id_may_be_two_nodes(tmp_path: Path, shop: Trained) 
     assert [(row["node"], row["side"], row["note"]) for row in one] == [("009", "src", ""), ("zed", None, "no history")]
 
 
-def test_embeddings_of_destinations_that_no_source_is_called_like(tmp_path: Path) -> None:
+def test_embeddings_of_ids_that_only_destinations_have(tmp_path: Path) -> None:
     rows = [(f"u{u}", f"i{v}", t) for u, v, t in events()]
     data = write_rows(tmp_path / "d.csv", rows, header=("user", "item", "time"))
     works("train", data, *TINY, "--out", "run")
@@ -324,7 +324,7 @@ def test_embeddings_of_destinations_that_no_source_is_called_like(tmp_path: Path
     assert [(row["node"], row["side"]) for row in _read(Path("v.csv"))] == [("i3", "dst"), ("u3", "src")]
 
 
-# -------------------- the form of an answer
+# -------------------- output formats
 
 
 def questions(run: Path, data: Path, pairs: Path) -> dict[str, list[Any]]:
@@ -343,7 +343,7 @@ def questions(run: Path, data: Path, pairs: Path) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("name", list(questions(Path(), Path(), Path())))
 def test_json_of_every_answer(tmp_path: Path, trained: Trained, name: str) -> None:
-    """On standard output nothing but the answer; into a file the same."""
+    """Standard output has only the answer; a file has the same."""
     command = questions(trained.run, trained.data, pairs_file(tmp_path / "p.csv", (3, 4)))[name]
     printed = works(*command, "--json")
     dashed = works(*command, "--json", "-")
@@ -358,7 +358,7 @@ def test_json_of_every_answer(tmp_path: Path, trained: Trained, name: str) -> No
 
 
 def test_json_before_the_argument(trained: Trained) -> None:
-    """``--json`` takes the next word for its file only where it can be one."""
+    """``--json`` takes the next word as its file only if it can be one."""
     assert works("evaluate", "--json", trained.run).json["model"] == "cordgt"
     assert works("data", "describe", "--json", trained.data).json["events"] == 160
     assert trained.data.read_text().startswith("src,dst,time")
@@ -380,7 +380,7 @@ def test_notes_go_to_standard_error(trained: Trained) -> None:
 
 
 def test_ids_that_look_like_csv_or_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever an id holds, it comes back: in CSV, in JSON, in the table for people."""
+    """Ids are unchanged in CSV, in JSON and in the table."""
     names = ["a,b", 'say "x"', "#1", "[bold]x[/bold]", "1,000", "007", "7"]
     rows = [(_quoted(names[u % 7]), _quoted(names[v % 7]), t) for u, v, t in events()]
     data = write_rows(tmp_path / "d.csv", rows, header=("src", "dst", "time"))
@@ -399,7 +399,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"'
 
 
-def test_a_table_for_people(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_on_a_terminal(tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "is_piped", lambda: False)
     shown = works("recommend", trained.run, "--source", "3", "--top", "3").out
     assert "rank" in shown
@@ -411,7 +411,7 @@ def test_a_table_for_people(tmp_path: Path, trained: Trained, monkeypatch: pytes
     assert max(map(len, said.out.splitlines())) <= 80
 
 
-def test_evaluate_under_other_rules(trained: Trained) -> None:
+def test_evaluate_with_another_protocol(trained: Trained) -> None:
     own = works("evaluate", trained.run, "--json").json
     for visibility in ("event", "paper", "batch"):
         found = works("evaluate", trained.run, "--visibility", visibility, "--set", "batch_size=200", "--json").json
@@ -424,7 +424,7 @@ def test_evaluate_under_other_rules(trained: Trained) -> None:
     assert other["test"]["transductive"]["ap"] != own["test"]["transductive"]["ap"]
 
 
-def test_the_reader_of_a_pipe_may_go_away(trained: Trained) -> None:
+def test_a_closed_pipe(trained: Trained) -> None:
     asked = process("recommend", trained.run, "--source", "3")
     assert asked.stdout is not None
     asked.stdout.close()
@@ -433,8 +433,8 @@ def test_the_reader_of_a_pipe_may_go_away(trained: Trained) -> None:
     asked.wait(timeout=300)
 
 
-def test_a_command_of_its_own_process(shop: Trained) -> None:
-    """``python -m cordgt``: the answer, and nothing else, not even a library's warning."""
+def test_a_command_in_its_own_process(shop: Trained) -> None:
+    """``python -m cordgt`` prints the answer and no warning of a library."""
     out, err = process("recommend", shop.run, "--source", "001", "--json").communicate(timeout=300)
     assert len(json.loads(out)) == 7
     assert err == ""
@@ -443,7 +443,7 @@ def test_a_command_of_its_own_process(shop: Trained) -> None:
 # -------------------- from Python
 
 
-def test_the_same_answers_from_python(tmp_path: Path, trained: Trained, shop: Trained) -> None:
+def test_python_gives_the_same_answers(tmp_path: Path, trained: Trained, shop: Trained) -> None:
     run = Run.load(trained.run)
     row = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (3, 4, LAST))).rows[0]
     assert run.score(3, 4, LAST)[0] == pytest.approx(float(row["score"]))
@@ -456,7 +456,7 @@ def test_the_same_answers_from_python(tmp_path: Path, trained: Trained, shop: Tr
     assert run.metrics["test"] == json.loads((trained.run / "metrics.json").read_text())["test"]
 
 
-def test_python_remembers_columns_too(tmp_path: Path, shop: Trained) -> None:
+def test_python_uses_the_training_columns_too(tmp_path: Path, shop: Trained) -> None:
     later = write_rows(tmp_path / "later.csv", shop_rows(5, 120), header=SHOP_HEADER)
     assert Run.load(shop.run).with_events(later).stream.n_events == 125
 
@@ -465,13 +465,13 @@ def test_python_remembers_columns_too(tmp_path: Path, shop: Trained) -> None:
 
 
 def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At toy size; the real one is `make demo`."""
+    """At a small size; `make demo` runs the real one."""
     from cordgt.cli import demo
     from cordgt.io.datasets import synthetic
 
     small: dict[str, Any] = {"fanout": (2, 1), "hidden": 4, "heads": 1, "layers": 1, "epochs": 1}
     make: Callable[..., Any] = synthetic.synthetic_stream
-    monkeypatch.setattr(demo, "SMALL", small)
+    monkeypatch.setattr(demo, "SMALL_SETTINGS", small)
     monkeypatch.setattr(demo, "synthetic_stream", lambda seed: make(nodes=40, events=400, seed=seed))
     said: Said = works("demo")
     for words in ("oracle", "CorDGT", "pairs seen before", "will most likely meet", "runs/demo", "recommend"):

@@ -1,4 +1,4 @@
-"""`cordgt audit`, `cordgt compare` and `cordgt train --mask-draws`, as a person runs them."""
+"""`cordgt audit`, `cordgt compare` and `cordgt train --mask-draws` on the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .helpers import TINY, call, events, fails, settings, unchanged, works, writ
 
 
 @pytest.mark.parametrize("rule", ["event", "paper", "batch"])
-def test_a_run_passes(trained: Trained, rule: str) -> None:
+def test_audit_of_a_run_passes(trained: Trained, rule: str) -> None:
     with unchanged(trained.run):
         found = works("audit", trained.run, "--queries", 20, "--set", f"visibility={rule}", "--json").json
     assert found["passed"] and found["model"] == "cordgt" and found["protocol"]["visibility"] == rule
@@ -26,14 +26,14 @@ def test_a_run_passes(trained: Trained, rule: str) -> None:
 
 
 def test_dates_features_and_separate_ids_pass(shop: Trained) -> None:
-    said = works("audit", shop.run, "--queries", 20)
+    result = works("audit", shop.run, "--queries", 20)
     for words in ("future", "same moment", "time shift", "other names", "same seed", "new like known", "ok"):
-        assert words in said.out
-    assert "FAIL" not in said.out
+        assert words in result.out
+    assert "FAIL" not in result.out
 
 
 @pytest.mark.parametrize("model", ["edgebank", "popularity"])
-def test_rules_pass(tmp_path: Path, model: str) -> None:
+def test_models_without_parameters_pass(tmp_path: Path, model: str) -> None:
     data = write_events(tmp_path / "d.csv")
     works("train", data, "--model", model, "--out", "run")
     works("audit", "run", "--queries", 20)
@@ -47,29 +47,29 @@ def test_times_of_any_size_pass(tmp_path: Path, unit: float) -> None:
     assert {row["check"]: row["result"] for row in rows}["time shift"] == "ok"
 
 
-def test_what_fails_gives_exit_code_1(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_check_gives_exit_code_1(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     def leaks(*_: object) -> audit.Check:
-        return audit.Check("future", "later events", audit.FAIL, "3 of 40 scores move")
+        return audit.Check("future", "later events", audit.FAIL, "3 of 40 scores change")
 
-    monkeypatch.setattr(audit, "future", leaks)
-    said = call("audit", trained.run, "--queries", 5)
-    assert said.code == 1
-    assert "FAIL" in said.out and "does not pass: future" in said.err
-    told = call("audit", trained.run, "--queries", 5, "--json")
-    assert told.code == 1 and told.json["passed"] is False
+    monkeypatch.setattr(audit, "check_future", leaks)
+    result = call("audit", trained.run, "--queries", 5)
+    assert result.code == 1
+    assert "FAIL" in result.out and "does not pass: future" in result.err
+    result = call("audit", trained.run, "--queries", 5, "--json")
+    assert result.code == 1 and result.json["passed"] is False
 
 
-def test_data(trained: Trained, tmp_path: Path) -> None:
-    said = works("audit", trained.data)
+def test_audit_of_data(trained: Trained, tmp_path: Path) -> None:
+    result = works("audit", trained.data)
     for words in ("ties", "duplicates", "gaps", "repetition", "new nodes", "destinations"):
-        assert words in said.out
+        assert words in result.out
     odd = write_rows(tmp_path / "odd.csv", [(i % 7, 8, i) for i in range(60)], header=("who", "whom", "day"))
     lone = call("audit", odd, "--src", "who", "--dst", "whom", "--time", "day", "--json")
     assert lone.code == 1
     assert lone.json["events"] == 60 and not lone.json["passed"]
 
 
-def test_mistakes_of_an_audit(trained: Trained, tmp_path: Path) -> None:
+def test_audit_rejects_bad_arguments(trained: Trained, tmp_path: Path) -> None:
     fails("audit", tmp_path / "nothing", saying="nothing")
     fails("audit", trained.run, "--set", "mask_nodes=0.3", saying="fixed by the training")
     fails("audit", trained.run, "--queries", "0", saying="--queries")
@@ -81,9 +81,9 @@ def test_mistakes_of_an_audit(trained: Trained, tmp_path: Path) -> None:
 def test_two_runs_are_compared(trained: Trained) -> None:
     works("train", trained.data, "--model", "edgebank", "--out", "edgebank")
     with unchanged(trained.run):
-        said = works("compare", trained.run, "edgebank", "--bootstrap", 200)
+        result = works("compare", trained.run, "edgebank", "--bootstrap", 200)
     for words in ("(cordgt)", "(edgebank)", "AP", "AUC", "95 % interval", "to", "points"):
-        assert words in said.out
+        assert words in result.out
     found = works("compare", trained.run, "edgebank", "--bootstrap", 200, "--json").json
     for side, run in (("a", trained.run), ("b", Path("edgebank"))):
         test = json.loads((run / "metrics.json").read_text())["test"]["transductive"]
@@ -105,8 +105,8 @@ def test_other_splits_and_rankings(trained: Trained) -> None:
     assert found["events"] == expected["events"]
 
 
-def test_what_cannot_be_compared_is_refused(trained: Trained, shop: Trained) -> None:
-    fails("compare", trained.run, shop.run, saying=["other data", str(trained.run), str(shop.run)])
+def test_runs_that_are_not_comparable_are_refused(trained: Trained, shop: Trained) -> None:
+    fails("compare", trained.run, shop.run, saying=["different data", str(trained.run), str(shop.run)])
     works("train", trained.data, *settings(visibility="paper", mask_seed=3), "--out", "paper")
     both = ["protocols differ", "visibility (event and paper)", "mask_seed (0 and 3)"]
     fails("compare", trained.run, "paper", saying=both)
@@ -121,10 +121,10 @@ def test_what_cannot_be_compared_is_refused(trained: Trained, shop: Trained) -> 
 # -------------------- mask draws
 
 
-def test_several_draws_of_the_masked_nodes(tmp_path: Path) -> None:
+def test_mask_draws_train_one_run_each(tmp_path: Path) -> None:
     data = write_events(tmp_path / "d.csv")
-    said = works("train", data, *TINY, "--mask-draws", 3, "--out", "draws")
-    assert "±" in said.out and "mask 2, epoch" in said.err
+    result = works("train", data, *TINY, "--mask-draws", 3, "--out", "draws")
+    assert "±" in result.out and "mask 2, epoch" in result.err
     found = json.loads(Path("draws/metrics.json").read_text())
     each = [json.loads(Path(f"draws/mask-{k}/metrics.json").read_text()) for k in range(3)]
     assert [m["protocol"]["mask_seed"] for m in each] == found["mask_seeds"] == [0, 1, 2]
@@ -137,11 +137,11 @@ def test_several_draws_of_the_masked_nodes(tmp_path: Path) -> None:
     assert "nothing was trained" in again.err
 
 
-def test_draws_and_seeds_together(tmp_path: Path) -> None:
+def test_mask_draws_and_seeds_together(tmp_path: Path) -> None:
     data = write_events(tmp_path / "d.csv")
-    said = works("train", data, *TINY, "--mask-draws", 2, "--seeds", 2, "--seed", 5, "--out", "both")
-    assert "mask 1, seed 6, epoch" in said.err
-    assert "recommend both/mask-0-seed-5 --source" in said.err
+    result = works("train", data, *TINY, "--mask-draws", 2, "--seeds", 2, "--seed", 5, "--out", "both")
+    assert "mask 1, seed 6, epoch" in result.err
+    assert "recommend both/mask-0-seed-5 --source" in result.err
     names = {path.name for path in Path("both").iterdir() if path.is_dir()}
     assert names == {"mask-0-seed-5", "mask-0-seed-6", "mask-1-seed-5", "mask-1-seed-6"}
     found = json.loads(Path("both/metrics.json").read_text())

@@ -1,4 +1,4 @@
-"""The bench command: the words of the issue, and a person's mistakes."""
+"""The bench command: its output, and the user's mistakes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ MODEL = [
 ]
 
 
-def test_a_step_as_json(tmp_path: Path) -> None:
+def test_step_as_json(tmp_path: Path) -> None:
     file = tmp_path / "step.json"
     said = works("bench", "step", *SMALL, *MODEL, "--json", file)
     assert json.loads(file.read_text())["step_ms"] > 0
     assert "GFLOP/s" in said.out and "backward" in said.out
-    table = said.out.partition("A step of")[0].splitlines()[1:]
+    table = said.out.partition("A step takes")[0].splitlines()[1:]
     assert len(table) > 10 and max(map(len, table)) <= 80
 
 
-def test_the_machine_alone() -> None:
+def test_machine_alone() -> None:
     assert works("bench", "machine", *SMALL, "--json").json["machine"]["matrix_flops"] > 0
 
 
@@ -32,8 +32,8 @@ def test_mistakes() -> None:
     fails("bench", "step", "--model", "edgebank", *SMALL, saying=["nothing to train"])
 
 
-def test_what_would_be_ignored_or_could_not_be_written_is_refused_first(tmp_path: Path) -> None:
-    """Before anything is measured: what is measured may take an hour."""
+def test_unusable_options_are_refused_before_measuring(tmp_path: Path) -> None:
+    """A measurement may take an hour."""
     fails("bench", "step", "--plot", tmp_path / "a.png", saying="--plot is for `cordgt bench growth`")
     fails("bench", "all", "--scale", "2", saying="--scale is for `cordgt bench growth`")
     fails("bench", "growth", "--processes", "2", saying="--processes is for `cordgt bench processes`")

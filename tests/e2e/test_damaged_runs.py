@@ -1,4 +1,4 @@
-"""A run folder that was damaged is named, with the file, by every command that opens it."""
+"""Every command that opens a damaged run folder names the folder and the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = ("config.toml", "metrics.json", "events.parquet", "nodes.parquet", "mode
 
 @pytest.fixture
 def copy(trained: Trained, tmp_path: Path) -> Path:
-    """A run of one's own to damage."""
+    """A copy of a run, to damage."""
     return Path(shutil.copytree(trained.run, tmp_path / "run"))
 
 
@@ -38,7 +38,7 @@ def every_command_refuses(run: Path, *saying: str) -> None:
             fails(command, run, *options, saying=saying)
 
 
-def test_no_run_at_all(tmp_path: Path) -> None:
+def test_no_run(tmp_path: Path) -> None:
     every_command_refuses(tmp_path / "nowhere", "nowhere does not exist")
     (tmp_path / "folder").mkdir()
     every_command_refuses(tmp_path / "folder", "folder is not a run folder", "no config.toml")
@@ -52,21 +52,21 @@ def test_the_folder_of_several_seeds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_gone(copy: Path, name: str) -> None:
+def test_a_missing_file(copy: Path, name: str) -> None:
     (copy / name).unlink()
     every_command_refuses(copy, str(copy), name)
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("part", [0.0, 0.5, 0.97])
-def test_a_file_is_cut_off(copy: Path, name: str, part: float) -> None:
+def test_a_truncated_file(copy: Path, name: str, part: float) -> None:
     content = (copy / name).read_bytes()
     (copy / name).write_bytes(content[: int(len(content) * part)])
     every_command_refuses(copy, str(copy))
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_garbage(copy: Path, name: str) -> None:
+def test_a_garbage_file(copy: Path, name: str) -> None:
     (copy / name).write_bytes(bytes(range(256)) * 4)
     every_command_refuses(copy, str(copy / name))
 
@@ -103,7 +103,7 @@ def test_a_config_that_was_edited(copy: Path, old: str, new: str, saying: list[s
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "3", '{"test": {}}', "null"])
-def test_figures_that_say_nothing(copy: Path, text: str) -> None:
+def test_invalid_metrics(copy: Path, text: str) -> None:
     (copy / "metrics.json").write_text(text)
     every_command_refuses(copy, "metrics.json is damaged")
 
@@ -142,15 +142,15 @@ def test_weights_of_another_model(copy: Path) -> None:
     every_command_refuses(copy, "model.safetensors is damaged")
 
 
-def test_refitted_weights_that_are_gone(tmp_path: Path) -> None:
-    """They would be missed silently: the weights of the split are still there."""
+def test_missing_refitted_weights(tmp_path: Path) -> None:
+    """The run must not fall back to the other weights silently."""
     works("train", write_events(tmp_path / "d.csv"), *TINY, "--refit", "--out", "run")
     Path("run/refit.safetensors").unlink()
     fails("recommend", "run", "--source", "3", saying="run/refit.safetensors is missing")
     works("evaluate", "run")
 
 
-def test_what_is_not_needed_to_answer(copy: Path) -> None:
+def test_files_that_queries_do_not_need(copy: Path) -> None:
     (copy / "history.jsonl").unlink()
     (copy / "notes.txt").write_text("my own")
     works("evaluate", copy)
@@ -164,7 +164,7 @@ def test_an_unfinished_run(copy: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 100], ids=["empty", "short", "long"])
 def test_a_damaged_checkpoint_is_not_resumed(tmp_path: Path, content: bytes) -> None:
-    """It is said, and nothing is overwritten."""
+    """An error, and no file is overwritten."""
     data = write_events(tmp_path / "d.csv")
     works("train", data, *TINY, "--out", "run")
     Path("run/metrics.json").unlink()
@@ -180,7 +180,7 @@ def test_a_checkpoint_of_another_model_is_not_resumed(tmp_path: Path) -> None:
     works("train", data, *TINY, "--out", "run")
     Path("run/metrics.json").unlink()
     Path("run/model.safetensors").unlink()
-    about = {"phase": "fit", "epoch": 1, "best_epoch": 1, "best_figure": 0.5, "train_seconds": 1.0, "finished": False}
+    about = {"phase": "fit", "epoch": 1, "best_epoch": 1, "best_metric": 0.5, "train_seconds": 1.0, "finished": False}
     save_file({"model.x": torch.zeros(1)}, "run/state.safetensors", metadata={"about": json.dumps(about)})
     fails("train", data, *TINY, "--out", "run", "--resume", saying="run/state.safetensors is damaged")
 
@@ -197,7 +197,7 @@ def test_garbled_lines_of_the_history_do_not_stop_a_resume(tmp_path: Path) -> No
 
 
 def test_a_protocol_that_was_edited(copy: Path) -> None:
-    """With another split its test could hold what it was trained on."""
+    """With another split, test events could be training events."""
     config = copy / "config.toml"
     text = config.read_text(encoding="utf-8")
     assert "train_ratio = 0.7\n" in text

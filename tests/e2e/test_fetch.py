@@ -1,4 +1,4 @@
-"""`cordgt data fetch`: what a person sees. The fetching itself is tested in `tests/unit/test_fetch.py`."""
+"""The output of `cordgt data fetch`. `tests/unit/test_fetch.py` tests the fetching itself."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ML = ",u,i,ts,label,idx\n" + "".join(f"{k},{1 + k % 3},{1 + (k + 1) % 3},{k}.0,0
 
 @pytest.fixture
 def by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a small dataset under a known name."""
-    monkeypatch.setitem(registry.KNOWN, "uci", replace(registry.KNOWN["uci"], nodes=3, links=60))
+    """Write a small dataset under a known name into a folder."""
+    monkeypatch.setitem(registry.KNOWN_DATASETS, "uci", replace(registry.KNOWN_DATASETS["uci"], nodes=3, links=60))
     (tmp_path / "hand").mkdir()
     (tmp_path / "hand" / "ml_uci.csv").write_text(ML)
     return tmp_path / "hand"
 
 
-def test_fetched_then_trained_on_by_name(by_hand: Path) -> None:
+def test_fetch_then_train_by_name(by_hand: Path) -> None:
     said = works("data", "fetch", "uci", "--from", by_hand)
     assert "ml_uci.csv: written" in said.err and "cordgt train uci" in said.err
     assert "published" in said.out and "intensity" in said.out
@@ -31,15 +31,15 @@ def test_fetched_then_trained_on_by_name(by_hand: Path) -> None:
     works("train", "uci", "--model", "edgebank", "--out", "run")
 
 
-def test_other_numbers(by_hand: Path) -> None:
+def test_fetch_with_different_counts(by_hand: Path) -> None:
     (by_hand / "ml_uci.csv").write_text("\n".join(ML.splitlines()[:-1]) + "\n")
     fails("data", "fetch", "uci", "--from", by_hand, saying=["59 links (published: 60)", "--accept-different"])
     works("data", "fetch", "uci", "--from", by_hand, "--accept-different")
 
 
-def test_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "RETRY_DELAY", 0.001)
-    monkeypatch.setattr(sources, "SNAP", "http://127.0.0.1:9/jodie")  # where nobody listens
+    monkeypatch.setattr(sources, "SNAP", "http://127.0.0.1:9/jodie")  # no server there
     monkeypatch.setenv("no_proxy", "*")
     fails("data", "fetch", "reddit", saying=["127.0.0.1 cannot be reached", "Check the network", "--from DIR"])
     fails("data", "fetch", "redit", saying="Did you mean 'reddit'?")

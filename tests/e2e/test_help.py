@@ -1,4 +1,4 @@
-"""Help, versions and lists: readable at 80 columns, in plain words."""
+"""Help, versions and lists fit into 80 columns."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def test_help_of_every_command(command: list[str]) -> None:
     assert undescribed == []
 
 
-def test_defaults_are_told() -> None:
+def test_help_shows_defaults() -> None:
     told = " ".join(works("train", "--help").out.split())
     for default in ("(cordgt)", "(0)", "(runs/DATA-MODEL-seedN)", "auto"):
         assert f"[default: {default}]" in told
 
 
 @pytest.mark.parametrize("command", [[], ["data"]], ids=["cordgt", "data"])
-def test_a_group_alone_shows_its_help(command: list[str]) -> None:
+def test_a_group_without_a_command_shows_its_help(command: list[str]) -> None:
     said = call(*command)
     assert "Usage: cordgt" in said.out + said.err
 
 
-def test_the_columns_options_are_everywhere_they_are_needed() -> None:
+def test_commands_with_column_options() -> None:
     for command in (
         ["train"],
         ["search"],
@@ -72,7 +72,7 @@ def test_models_and_their_settings() -> None:
         key
     ) in "fanout alpha beta hidden heads layers dropout sampling mask stpe td sd head td_unseen sd_unseen".split():
         assert f"{key}=" in rows["cordgt"]["settings"]
-    for name, lr in (("tgn", 0.0001), ("tgat", 0.0001), ("ctdne", 0.01)):  # other than the loop's own
+    for name, lr in (("tgn", 0.0001), ("tgat", 0.0001), ("ctdne", 0.01)):  # not the default of the training loop
         assert f" lr={lr}" in rows[name]["settings"]
     assert " lr=" not in rows["cordgt"]["settings"] and "ema_decay=0.999" in rows["cordgt_plus"]["settings"]
     assert works("models", "cordgt", "--json").json == [rows["cordgt"]]
@@ -89,7 +89,7 @@ def test_known_datasets() -> None:
     assert "157,474" in works("data", "list").out
 
 
-def test_version_of_its_own_process() -> None:
+def test_version_in_its_own_process() -> None:
     out, err = process("version").communicate(timeout=300)
     assert re.search(r"cordgt\s+\d+\.\d+", out)
     assert err == ""

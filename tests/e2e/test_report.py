@@ -1,4 +1,4 @@
-"""`cordgt report`: one run, several, and in a real browser."""
+"""`cordgt report` of one run and of several, and the pages in a real browser."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from .browser import Browser, found
+from .browser import Browser, find_browser
 from .conftest import Trained
 from .helpers import TINY, events, fails, unchanged, works, write_events, write_rows
 
-WITHOUT = "no Chromium or Chrome on this machine ($CORDGT_BROWSER names one): the report was not opened"
+NO_BROWSER = "no Chromium or Chrome found; set $CORDGT_BROWSER to its path to run this test"
 
 
 @pytest.fixture(scope="module")
 def pair(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run and a rule on the same data. Read only."""
+    """A trained run and an untrained one on the same data. Read only."""
     other = tmp_path_factory.mktemp("pair") / "rule"
     works("train", trained.data, "--model", "edgebank", "--out", other)
     return trained.run, other
 
 
-def test_training_leaves_a_report_and_says_so(tmp_path: Path) -> None:
+def test_training_writes_a_report(tmp_path: Path) -> None:
     data = write_events(tmp_path / "data.csv")
-    said = works("train", data, "--model", "edgebank", "--out", "run")
-    assert "See run/report.html" in said.err
+    result = works("train", data, "--model", "edgebank", "--out", "run")
+    assert "See run/report.html" in result.err
     assert Path("run/report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    said = works("train", data, "--model", "edgebank", "--out", "other", "--no-report")
-    assert "report.html" not in said.err and not Path("other/report.html").exists()
+    result = works("train", data, "--model", "edgebank", "--out", "other", "--no-report")
+    assert "report.html" not in result.err and not Path("other/report.html").exists()
 
 
-def test_a_report_again(trained: Trained, tmp_path: Path) -> None:
+def test_report_can_be_written_again(trained: Trained, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained.run, tmp_path / "run"))
     before = (run / "report.html").read_bytes()
     (run / "report.html").unlink()
@@ -44,22 +44,22 @@ def test_a_report_again(trained: Trained, tmp_path: Path) -> None:
     assert re.search(r"5 of the \d+ test events", Path("few.html").read_text(encoding="utf-8"))
 
 
-def test_several_runs(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_report_of_several_runs(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert "comparison.html: written" in works("report", *pair).err
-    made = Path("comparison.html").read_text(encoding="utf-8")
-    assert "2 runs on data" in made and "edgebank" in made and "95 % interval" in made
+    page = Path("comparison.html").read_text(encoding="utf-8")
+    assert "2 runs on data" in page and "edgebank" in page and "95 % interval" in page
 
 
-def test_a_folder_of_seeds(tmp_path: Path) -> None:
+def test_report_of_a_folder_of_seeds(tmp_path: Path) -> None:
     data = write_events(tmp_path / "data.csv")
-    said = works("train", data, *TINY, "--seeds", 2, "--out", "seeds")
-    assert "compare: cordgt report seeds" in said.err
+    result = works("train", data, *TINY, "--seeds", 2, "--out", "seeds")
+    assert "compare: cordgt report seeds" in result.err
     works("report", "seeds", "--output", "both.html")
-    made = Path("both.html").read_text(encoding="utf-8")
-    assert "seed-0" in made and "seed-1" in made and "mean ± standard deviation" in made
+    page = Path("both.html").read_text(encoding="utf-8")
+    assert "seed-0" in page and "seed-1" in page and "mean ± standard deviation" in page
 
 
-def test_mistakes(trained: Trained, tmp_path: Path) -> None:
+def test_report_rejects_bad_arguments(trained: Trained, tmp_path: Path) -> None:
     fails("report", "nowhere", saying="nowhere does not exist")
     fails("report", trained.run, "--events", "some", saying="a number from 1 up, or all")
     fails("report", trained.run, "--events", "0", saying="a number from 1 up, or all")
@@ -76,16 +76,16 @@ def test_mistakes(trained: Trained, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = found()
+    path = find_browser()
     if path is None:
-        pytest.skip(WITHOUT)
+        pytest.skip(NO_BROWSER)
     with Browser(path) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a run on ids that are markup, scripts and requests."""
+    """The report of a run whose node ids are markup, scripts and URLs."""
     folder = tmp_path_factory.mktemp("hostile")
     names = ["<script>document.title='caught'</script>", "<img src=http://127.0.0.1:9/x.png>", "\u202eabc", "x" * 300]
     rows = [(f"{names[a % 4]}{a}", f"{names[b % 4]}{b}", t) for a, b, t in events()]
@@ -96,24 +96,24 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280], ids=["phone", "desktop"])
-def test_in_a_browser(browser: Browser, hostile: Path, width: int, dark: bool) -> None:
+def test_report_in_a_browser(browser: Browser, hostile: Path, width: int, dark: bool) -> None:
     seen = browser.open(hostile, width=width, dark=dark)
     assert seen.console == []
-    assert seen.requests == [hostile.as_uri()]  # itself, and nothing else
-    assert seen.width == width  # nothing sticks out: wide tables scroll by themselves
-    assert seen.smallest > 9.5  # pixels: words in plots can be read
+    assert seen.requests == [hostile.as_uri()]  # only the page itself
+    assert seen.width == width  # wide tables scroll; the page does not
+    assert seen.smallest > 9.5  # pixels: text in plots is readable
     paper, ink = (sum(map(int, colour[4:-1].split(","))) for colour in seen.colours)
     assert (paper < ink) == dark
     assert "The most surprising" in seen.text and "<script>" in seen.text
 
 
-def test_printed(browser: Browser, hostile: Path) -> None:
+def test_report_in_print(browser: Browser, hostile: Path) -> None:
     seen = browser.open(hostile, width=720, dark=True, media="print")
     assert seen.colours[0] == "rgb(255, 255, 255)" and seen.console == []
-    assert seen.smallest > 6.5 and "Curves\nPrecision" not in seen.text  # without links that paper cannot follow
+    assert seen.smallest > 6.5 and "Curves\nPrecision" not in seen.text  # no links in print
 
 
-def test_a_comparison_in_a_browser(browser: Browser, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_comparison_in_a_browser(browser: Browser, pair: tuple[Path, Path], tmp_path: Path) -> None:
     works("report", *pair, "--output", "both.html")
     seen = browser.open(tmp_path / "both.html", width=390)
     assert (seen.console, seen.requests, seen.width) == ([], [(tmp_path / "both.html").as_uri()], 390)
@@ -123,5 +123,5 @@ def test_a_comparison_in_a_browser(browser: Browser, pair: tuple[Path, Path], tm
 
 
 def _copies(run: Path, folder: Path, n: int) -> list[Path]:
-    """The same run under names as long as people give them."""
+    """Copies of a run with long names."""
     return [shutil.copytree(run, folder / f"the-same-run-once-more-{k}") for k in range(n)]

@@ -1,4 +1,4 @@
-"""`cordgt reproduce` on stand-ins for the paper's datasets: skipped, interrupted, resumed, side by side."""
+"""`cordgt reproduce` on small stand-ins for the paper's datasets: skip, interrupt, resume, run in parallel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = settings(epochs=2)
 
 @pytest.fixture(autouse=True)
 def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Streams of 160 events under the names of two datasets."""
+    """Write streams of 160 events under the names of two datasets."""
     data = tmp_path / "data"
     for name, seed in (("uci", 0), ("enron", 1)):
         (data / name).mkdir(parents=True)
@@ -36,22 +36,22 @@ def cells(folder: Path = Path("results")) -> dict[str, bytes]:
     return {k: v for k, v in contents(folder).items() if k.startswith("cells")}
 
 
-def test_a_table_is_filled_and_not_filled_again(tmp_path: Path) -> None:
-    asked = ("--datasets", "uci,enron", "--models", "cordgt,edgebank", "--seeds", "2", *SMALL)
-    said = works("reproduce", "link-ap", *asked)
-    assert "not uci as published" in said.out
+def test_finished_cells_are_not_trained_again(tmp_path: Path) -> None:
+    options = ("--datasets", "uci,enron", "--models", "cordgt,edgebank", "--seeds", "2", *SMALL)
+    result = works("reproduce", "link-ap", *options)
+    assert "not uci as published" in result.out
     assert {p.name for p in Path("results").iterdir()} == {"cells", "link-ap.md", "link-ap.csv", "link-ap.png"}
     done = cells()
     assert len(done) == 8
     assert all(len(content) < 8192 for content in done.values())
-    again = works("reproduce", "link-auc", *asked)  # of the same cells
+    again = works("reproduce", "link-auc", *options)  # of the same cells
     assert "8 of 8 cells are finished" in again.err
     assert cells() == done
     assert Path("results/link-auc.md").exists()
     record = json.loads(next(iter(done.values())))
     assert {"validation", "test", "baselines"} <= set(record["figures"])
-    told = works(*shlex.split(record["command"])[1:], "--out", "again", "--json").json
-    assert told["test"] == record["figures"]["test"]  # the command gives the cell again
+    output = works(*shlex.split(record["command"])[1:], "--out", "again", "--json").json
+    assert output["test"] == record["figures"]["test"]  # the command gives the cell again
 
 
 def test_folders_are_merged_by_copying(tmp_path: Path) -> None:
@@ -62,14 +62,14 @@ def test_folders_are_merged_by_copying(tmp_path: Path) -> None:
         path = Path("a") / name
         assert not path.exists()
         path.write_bytes(content)
-    said = works(*common, "--report", "--out", "a")
-    assert "| EdgeBank |" in said.out
-    assert "cells are finished" not in said.out  # all of them are
+    result = works(*common, "--report", "--out", "a")
+    assert "| EdgeBank |" in result.out
+    assert "cells are finished" not in result.out  # all of them are
     rows = works(*common, "--report", "--out", "a", "--json").json
     assert {row["seeds"] for row in rows} == {2}
 
 
-def test_a_time_limit_stops_and_the_next_call_goes_on(tmp_path: Path) -> None:
+def test_a_time_limit_stops_and_the_next_call_resumes(tmp_path: Path) -> None:
     common = ("reproduce", "link-ap", "--datasets", "uci", "--models", "cordgt", "--seeds", "1", *settings(epochs=400))
     patient = ("--set", "patience=400", "--keep")
 
@@ -78,54 +78,54 @@ def test_a_time_limit_stops_and_the_next_call_goes_on(tmp_path: Path) -> None:
         return max((json.loads(line)["epoch"] for line in lines), default=0)
 
     def limited(beyond: int) -> Said:
-        """Called until more epochs are trained than that: how far 1.8 s go hangs on the machine."""
+        """Repeat the call until more epochs are trained: 1.8 s may be too short on a slow machine."""
         for _ in range(20):
-            said = works(*common, *patient, "--minutes", "0.03")
+            result = works(*common, *patient, "--minutes", "0.03")
             if trained() > beyond:
                 break
-        return said
+        return result
 
-    said = limited(0)
-    assert "stopped, saved after" in said.err
-    assert "no cell is finished yet" in said.err
+    result = limited(0)
+    assert "stopped, saved after" in result.err
+    assert "no cell is finished yet" in result.err
     assert not Path("results/cells").exists()
     assert not Path("results/link-ap.md").exists()
     begun = trained()
     more = limited(begun)
-    assert "saved after" in more.err and "seed 0: goes on" in more.err
+    assert "saved after" in more.err and "seed 0: resumes" in more.err
     assert trained() > begun  # it went on, and did not start anew
 
 
-def test_processes_side_by_side_and_a_signal(tmp_path: Path) -> None:
-    """Two trainings without end; once both have trained, the first process is told to stop."""
+def test_a_signal_stops_parallel_processes(tmp_path: Path) -> None:
+    """Two endless trainings; once both have trained an epoch, the main process gets SIGTERM."""
     common = ("reproduce", "link-ap", "--datasets", "uci,enron", "--models", "cordgt", "--workers", "2", "--seeds", "1")
-    folder, told = tmp_path / "results" / "runs", []
+    folder, signals = tmp_path / "results" / "runs", []
 
     def stop_when_both_train() -> None:
         deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             if len([p for p in folder.rglob("history.jsonl") if "validation" in p.read_text()]) == 2:
-                told.append("stop")
+                signals.append("stop")
                 break
             time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGTERM)
 
     watcher = threading.Thread(target=stop_when_both_train)
     watcher.start()
-    said = call(*common, *settings(epochs=100_000, patience=100_000))
+    result = call(*common, *settings(epochs=100_000, patience=100_000))
     watcher.join()
-    assert told, said.err
-    assert said.code == 143, said.err
-    assert said.err.count("stopped, saved after") == 2
-    assert "2 cells are left" in said.err
+    assert signals, result.err
+    assert result.code == 143, result.err
+    assert result.err.count("stopped, saved after") == 2
+    assert "2 cells are left" in result.err
     assert not (tmp_path / "results" / "cells").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_has_nothing_to_save_says_how_it_goes_on(
+def test_an_interrupted_measurement_says_how_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    """A measurement is ended at once: SIGTERM killed it without a word, and Ctrl-C said only "interrupted"."""
+    """A measurement has nothing to save, so it stops at once."""
     measured = []
 
     def grow(cell: Any, *_: Any) -> dict[str, Any]:
@@ -137,24 +137,24 @@ def test_what_has_nothing_to_save_says_how_it_goes_on(
         sizes = ("batch", "context", "events")
         return dict.fromkeys(sizes, points) | dict.fromkeys((f"{k}_order" for k in sizes), 1.0)
 
-    monkeypatch.setitem(measurements.UNTRAINED, "growth", grow)
+    monkeypatch.setitem(measurements.STREAM_MEASUREMENTS, "growth", grow)
     common = ("reproduce", "complexity", "--datasets", "uci")
-    said = call(*common)
-    assert said.code == 128 + number
-    assert "growth, uci, tgat, seed 0: stopped" in said.err
-    assert "2 cells are left, 1 finished. It goes on with: cordgt" in said.err
-    assert "| CorDGT | 1: 1, 2: 1 |" in said.out
+    result = call(*common)
+    assert result.code == 128 + number
+    assert "growth, uci, tgat, seed 0: stopped" in result.err
+    assert "2 cells are left, 1 finished" in result.err
+    assert "| CorDGT | 1: 1, 2: 1 |" in result.out
     assert not Path("results/runs").exists()
     assert "1 of 3 cells are finished" in works(*common).err
     assert measured == ["cordgt", "tgat", "tgat", "tgn"]
 
 
-def test_no_data_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_and_wrong_names_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "nothing"))
     with unchanged(tmp_path):
-        fails("reproduce", "link-ap", saying=["None of the datasets of this table is at hand", "ml_NAME.csv"])
+        fails("reproduce", "link-ap", saying=["None of this experiment's datasets", "ml_NAME.csv"])
         fails("reproduce", "ablation", "--datasets", "uci", saying="The dataset uci is not here")
-        fails("reproduce", "datasets", saying=["None of the datasets of this table is at hand", "cordgt data fetch"])
+        fails("reproduce", "datasets", saying=["None of this experiment's datasets", "cordgt data fetch"])
         fails("reproduce", "link-pa", saying="Did you mean 'link-ap'?")
         fails("reproduce", saying="Name what to reproduce")
         fails("reproduce", "link-ap", "--models", "cordgtt", "--datasets", "synthetic", saying="Did you mean 'cordgt'?")
@@ -163,74 +163,74 @@ def test_no_data_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, stand_ins: Path) -> None:
     write_rows(stand_ins / "uci" / "ml_uci.csv", [(0, 1, 2, 0, 0, 1)], header=("", "u", "i", "ts", "label", "idx"))
-    said = call("reproduce", "link-ap", "--datasets", "uci,enron", "--models", "edgebank", "--seeds", "1")
-    assert said.code == 1
-    assert "Too few events to split" in said.err
+    result = call("reproduce", "link-ap", "--datasets", "uci,enron", "--models", "edgebank", "--seeds", "1")
+    assert result.code == 1
+    assert "Too few events to split" in result.err
     assert [name for name in cells() if "uci" in name] == []
     assert len(cells()) == 1
 
 
-def test_labels_are_looked_at_before_the_encoder_is_trained(stand_ins: Path) -> None:
+def test_labels_are_checked_before_training(stand_ins: Path) -> None:
     rows = [(k, u + 1, v + 1, t, 0, k + 1) for k, (u, v, t) in enumerate(events())]
     write_rows(stand_ins / "uci" / "ml_uci.csv", rows, header=("", "u", "i", "ts", "label", "idx"))
-    said = call("reproduce", "node-classification", "--datasets", "uci", "--models", "cordgt,tgn", "--seeds", "2")
-    assert said.code == 1
-    assert said.err.count("uci has no labels to tell apart: every one is 0") == 1  # and not once a model and seed
-    assert "Nothing is trained on uci: leave it out of --datasets." in said.err
-    assert "epoch" not in said.err and "begins" not in said.err
+    result = call("reproduce", "node-classification", "--datasets", "uci", "--models", "cordgt,tgn", "--seeds", "2")
+    assert result.code == 1
+    assert result.err.count("The labels of uci must have two different values") == 1  # not once per model and seed
+    assert "Nothing is trained on uci: leave it out of --datasets." in result.err
+    assert "epoch" not in result.err and "starts" not in result.err
     assert not Path("results").exists()
     both = ("--datasets", "uci,enron", "--models", "jodie", "--seeds", "1")
-    said = call("reproduce", "node-classification", *both, *settings(memory_dim=4, time_dim=4))
-    assert said.code == 1 and "every one is 0" in said.err
+    result = call("reproduce", "node-classification", *both, *settings(memory_dim=4, time_dim=4))
+    assert result.code == 1 and "labels of uci must have two different values" in result.err
     assert {name.split("/")[2] for name in cells()} == {"enron"}  # which is classified all the same
 
 
-def test_quick_stays_apart(tmp_path: Path) -> None:
-    asked = ("reproduce", "link-ap", "--quick", "--datasets", "uci", "--models", "edgebank,cordgt")
-    works(*asked, *settings(epochs=3))
+def test_quick_writes_to_its_own_folder(tmp_path: Path) -> None:
+    options = ("reproduce", "link-ap", "--quick", "--datasets", "uci", "--models", "edgebank,cordgt")
+    works(*options, *settings(epochs=3))
     written = Path("results/quick/link-ap.md").read_text()
-    assert written.count("**Quick**: of the first 160 events, up to 3 epochs.") == 1
+    assert written.count("**Quick**: the first 160 events, up to 3 epochs.") == 1
     assert not Path("results/cells").exists()
 
 
 def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
     works("train", "uci", *settings(), "--out", "encoder")
-    asked = ("train", "uci", "--task", "node", "--set", "epochs=2")
-    said = works(*asked, "--encoder", "encoder", "--out", "node", "--json")
-    assert said.json["test"]["events"] > 0
-    assert "weigh the same in the loss" in said.err
-    fails(*asked, saying="--task node needs --encoder RUN")
+    options = ("train", "uci", "--task", "node", "--set", "epochs=2")
+    result = works(*options, "--encoder", "encoder", "--out", "node", "--json")
+    assert result.json["test"]["events"] > 0
+    assert "weigh the same in the loss" in result.err
+    fails(*options, saying="--task node needs --encoder RUN")
     fails("train", "uci", "--encoder", "encoder", saying="--encoder is for --task node")
-    fails(*asked, "--encoder", "encoder", "--refit", saying="--refit is not for --task node")
-    fails(*asked, "--encoder", "encoder", "--processes", 2, saying="--processes is not for --task node")
-    fails(*asked, "--encoder", "encoder", "--no-report", saying="--no-report is not for --task node")
-    fails(*asked, "--encoder", "nowhere", saying="nowhere does not exist")
+    fails(*options, "--encoder", "encoder", "--refit", saying="--refit is not for --task node")
+    fails(*options, "--encoder", "encoder", "--processes", 2, saying="--processes is not for --task node")
+    fails(*options, "--encoder", "encoder", "--no-report", saying="--no-report is not for --task node")
+    fails(*options, "--encoder", "nowhere", saying="nowhere does not exist")
     fails("train", "enron", "--task", "node", "--encoder", "encoder", saying="other events")
     rows = [(u + 1, v + 1, t, 1) for u, v, t in events()]
     write_rows(Path("one.csv"), rows, header=("u", "i", "ts", "label"))
     alike = ("train", "one.csv", "--task", "node", "--encoder", "encoder")
-    fails(*alike, saying="one.csv has no labels to tell apart: every one is 1")
+    fails(*alike, saying="one.csv must have two different values, such as 0 and 1, but have 1 (1)")
     fails("recommend", "node", "--source", "1", saying="is a node classifier")
-    works(*asked, "--encoder", "encoder", "--seed", 4)
+    works(*options, "--encoder", "encoder", "--seed", 4)
     assert Path("runs/uci-cordgt-node-seed4/metrics.json").exists()
 
 
-def test_labels_are_asked_for_only_where_they_are_needed() -> None:
+def test_labels_are_required_only_for_classification() -> None:
     rows = [(u, v, t, k % 2) for k, (u, v, t) in enumerate(events())]
     write_rows(Path("log.csv"), rows, header=("buyer", "thing", "day", "left"))
     columns = ("--src", "buyer", "--dst", "thing", "--time", "day")
     works("train", "log.csv", *columns, "--label", "left", *settings(), "--out", "encoder", "--no-report")
     node = ("--task", "node", "--encoder", "encoder", "--set", "epochs=1", "--out", "node")
     write_rows(Path("bare.csv"), [row[:3] for row in rows], header=("buyer", "thing", "day"))
-    told = fails("train", "bare.csv", *node, saying="bare.csv has no column 'left' for --label").err
-    assert "encoder was trained with that one; name another with --label" in told
+    output = fails("train", "bare.csv", *node, saying="bare.csv has no column 'left' for --label").err
+    assert "encoder was trained with that column" in output
     write_rows(Path("called.csv"), rows, header=("buyer", "thing", "day", "gone"))
     assert "trained with" not in fails("train", "called.csv", *node, "--label", "lost", saying="no column 'lost'").err
     works("train", "called.csv", *node, "--label", "gone")
     later = [(u, v, t + 10**6) for u, v, t, _ in rows[:5]]  # to answer, no labels are needed
     write_rows(Path("later.csv"), later, header=("buyer", "thing", "day"))
-    said = works("recommend", "encoder", "--source", str(rows[0][0]), "--events", "later.csv")
-    assert "5 events appended" in said.err
+    result = works("recommend", "encoder", "--source", str(rows[0][0]), "--events", "later.csv")
+    assert "5 events appended" in result.err
 
 
 NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
@@ -242,8 +242,8 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     from cordgt.experiments import sensitivity
 
     monkeypatch.setattr(sensitivity, "WEIGHTS", (0.1, 1.0))
-    monkeypatch.setattr(sensitivity, "NEIGHBOURS", (2, 3))
-    monkeypatch.setattr(sensitivity, "BATCHES", (50, 100))
+    monkeypatch.setattr(sensitivity, "NEIGHBORS", (2, 3))
+    monkeypatch.setattr(sensitivity, "BATCH_SIZES", (50, 100))
     models = {
         "scalability": "cordgt,jodie",
         "beyond": "cordgt_plus,edgebank",
@@ -252,30 +252,30 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         "complexity": "cordgt,tgn",
     }
     some = ("--models", models[name]) if name in models else ()
-    said = works("reproduce", name, "--datasets", "uci", "--quick", *some, *settings(memory_dim=4, time_dim=4))
+    result = works("reproduce", name, "--datasets", "uci", "--quick", *some, *settings(memory_dim=4, time_dim=4))
     folder = Path("results/quick")
     assert (folder / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
     assert (folder / f"{name}.csv").read_text().count("\n") > 2
     assert (folder / f"{name}.md").read_text().startswith("# ")
-    assert said.out.startswith("# ")
+    assert result.out.startswith("# ")
     assert not (folder / "runs").exists()
     again = works(
         "reproduce", name, "--report", "--datasets", "uci", "--quick", *some, *settings(memory_dim=4, time_dim=4)
     )
-    assert again.out == said.out
+    assert again.out == result.out
 
 
-def test_the_list(stand_ins: Path) -> None:
+def test_list_of_experiments(stand_ins: Path) -> None:
     rows = {row["name"]: row for row in works("reproduce", "--list", "--json").json}
     assert set(rows) == {"link-ap", "link-auc", *NAMES}
     assert rows["link-ap"]["data"] == "uci, enron"
     assert "reddit" in rows["link-ap"]["missing"]
     assert rows["scalability"]["data"] == "food-twin, outdoors-twin"
     assert rows["heatmap"]["cells"] == "0/6"
-    told = works("reproduce", "--list").out
-    assert "not here: reddit" in told
-    asked = ("--datasets", "enron,reddit", "--models", "tgn,cordgt", "--seeds", "2")
-    rows = {row["name"]: row for row in works("reproduce", "--list", *asked, "--json").json}
+    output = works("reproduce", "--list").out
+    assert "not here: reddit" in output
+    options = ("--datasets", "enron,reddit", "--models", "tgn,cordgt", "--seeds", "2")
+    rows = {row["name"]: row for row in works("reproduce", "--list", *options, "--json").json}
     assert (rows["link-ap"]["data"], rows["link-ap"]["missing"]) == ("enron", "reddit")
     assert rows["link-ap"]["cells"] == "0/4"
     assert rows["heatmap"]["cells"] == "0/2"  # which is CorDGT's alone

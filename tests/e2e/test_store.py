@@ -1,4 +1,4 @@
-"""A store from the command line: made, asked, added to, damaged, cut off."""
+"""Stores from the command line: convert, train, append, damage, interruptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from cordgt.io.convert import convert_to_store, parse_size
 from cordgt.store import arrays, build
-from cordgt.store.store import VERSION, locked, open_store
+from cordgt.store.store import VERSION, open_store, store_lock
 
 from .helpers import TINY, events, fails, process, settings, works, write_events, write_rows
 
@@ -26,7 +26,7 @@ HEADER = ("src", "dst", "time")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file, the same as a store, and a run of each."""
+    """A file, the same events as a store, and a run of each."""
     folder = tmp_path_factory.mktemp("store")
     write_rows(folder / "log.csv", events(), header=HEADER)
     works("data", "convert", folder / "log.csv", folder / "log.store")
@@ -45,7 +45,7 @@ def metrics(run: Path) -> dict[str, Any]:
     return {k: v for k, v in found.items() if k not in ("seconds_per_epoch", "peak_memory_mb")}
 
 
-def test_a_store_trains_and_answers_as_the_file_does(home: Path) -> None:
+def test_a_store_gives_the_same_results_as_its_file(home: Path) -> None:
     runs = [home / f"run-{data}" for data in ("log.csv", "log.store")]
     assert metrics(runs[0]) == metrics(runs[1])
     assert (runs[0] / "model.safetensors").read_bytes()[-400:] == (runs[1] / "model.safetensors").read_bytes()[-400:]
@@ -59,7 +59,7 @@ def test_a_store_trains_and_answers_as_the_file_does(home: Path) -> None:
     assert list((home / "log.store").glob("masked-*")), "the index for training is kept"
 
 
-def test_described_and_converted_back(home: Path) -> None:
+def test_describe_and_convert_back(home: Path) -> None:
     told = [works("data", "describe", home / data, "--json").json for data in ("log.csv", "log.store")]
     assert told[0] == told[1]
     works("data", "convert", home / "log.store", home / "back.csv")
@@ -67,8 +67,8 @@ def test_described_and_converted_back(home: Path) -> None:
     assert (home / "back.csv").read_text() == (home / "there.csv").read_text()
 
 
-def test_a_run_sees_what_was_appended_to_its_store(home: Path, tmp_path: Path) -> None:
-    """As with --events: the questions see it, the figures stay."""
+def test_a_run_uses_events_appended_to_its_store(home: Path, tmp_path: Path) -> None:
+    """As with --events: predictions use new events, metrics do not change."""
     own = tmp_path / "own.store"
     convert_to_store(home / "log.csv", own)
     run, last = tmp_path / "run", events()[-1][2]
@@ -82,7 +82,7 @@ def test_a_run_sees_what_was_appended_to_its_store(home: Path, tmp_path: Path) -
     assert works("predict", run, "--pairs", asked).out == expected
     assert works("evaluate", run, "--json").json == figures
     said = works("train", own, *TINY, "--device", "cpu", "--out", run, "--resume").err
-    assert f"this run goes on with the {len(events())} events that it began with" in said
+    assert f"this run continues with the {len(events())} events that it started with" in said
 
 
 def test_late_events_are_refused_or_merged(store: Path, home: Path, tmp_path: Path) -> None:
@@ -106,12 +106,12 @@ def test_a_damaged_store_is_refused(store: Path) -> None:
     about.write_text(said.replace(f'"version": {VERSION}', '"version": 99'))
     fails("data", "describe", store, saying=("version 99", "Convert the data again"))
     about.write_text(said.replace('"time": "number"', '"time": "date"'))
-    fails("train", store, saying="altered")
+    fails("train", store, saying="checksum")
     about.write_text(said[: len(said) // 2])
     fails("data", "describe", store, saying="damaged")
     about.write_text(said)
     name.write_bytes(whole[:-4])
-    fails("data", "describe", store, saying="cut short")
+    fails("data", "describe", store, saying="truncated")
     name.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     works("data", "describe", store)  # of the right size: only a check looks at every byte
     fails("data", "check", store, saying="is damaged")
@@ -119,7 +119,7 @@ def test_a_damaged_store_is_refused(store: Path) -> None:
     fails("data", "describe", store, saying="is missing")
 
 
-def test_targets_that_will_not_do(store: Path, home: Path, tmp_path: Path) -> None:
+def test_bad_targets_are_refused(store: Path, home: Path, tmp_path: Path) -> None:
     fails("data", "convert", home / "log.csv", store, saying=("already a store", "--replace"))
     works("data", "convert", home / "log.csv", store, "--replace")
     works("data", "check", store)
@@ -134,7 +134,7 @@ def test_targets_that_will_not_do(store: Path, home: Path, tmp_path: Path) -> No
     assert (parse_size("4GB"), parse_size("2 GiB")) == (4 * 10**9, 2**31)
 
 
-def test_files_of_a_folder_have_the_same_columns(tmp_path: Path) -> None:
+def test_files_of_a_folder_must_have_the_same_columns(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     folder.mkdir()
     fails("data", "convert", folder, tmp_path / "s", saying="holds no table")
@@ -146,29 +146,29 @@ def test_files_of_a_folder_have_the_same_columns(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-def test_another_process_writes(store: Path, home: Path, tmp_path: Path) -> None:
-    with locked(store):
+def test_a_locked_store_is_refused(store: Path, home: Path, tmp_path: Path) -> None:
+    with store_lock(store):
         fails("data", "append", store, home / "log.csv", saying="Another process is writing")
         works("data", "describe", store)
     (tmp_path / "new.part").mkdir()
-    with locked(tmp_path / "new.part"):
+    with store_lock(tmp_path / "new.part"):
         fails("data", "convert", home / "log.csv", tmp_path / "new", saying="Another process is writing")
 
 
 def test_a_full_disk(store: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store that was there stays, and a new one goes on once there is room."""
+    """The old store stays, and the conversion resumes when there is space."""
     last = events()[-1][2]
     later = write_rows(tmp_path / "later.csv", [(1, 5, last + 1)], header=HEADER)
-    written, room = arrays.Writer.append, [10]
+    written, room = arrays.ArrayWriter.append, [10]
 
-    def append(self: arrays.Writer, values: Any) -> None:
+    def append(self: arrays.ArrayWriter, values: Any) -> None:
         room[0] -= 1
         if room[0] < 0:
             raise OSError(28, "No space left on device")
         written(self, values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(arrays.Writer, "append", append)
+        patch.setattr(arrays.ArrayWriter, "append", append)
         fails("data", "append", store, later, saying=("No space left on device", "unchanged"))
         room[0] = 10
         fails("data", "convert", home / "log.csv", tmp_path / "new", saying=("No space left", "to resume"))
@@ -185,12 +185,12 @@ def test_a_full_disk(store: Path, home: Path, tmp_path: Path, monkeypatch: pytes
 
 
 class Cut(BaseException):
-    """As a kill would: nothing catches it."""
+    """Simulates SIGKILL: nothing catches it."""
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files left open, as a kill leaves them
-def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any file operation: what is there then is no store, or the whole one; in the end it is the whole one."""
+def test_killed_at_any_file_operation_the_conversion_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is never a partial store at the target, and the resumed conversion gives the same store."""
     log = tmp_path / "log.parquet"
     table = pa.table({k: [row[i] for row in reversed(events(60))] for i, k in enumerate(HEADER)})
     pq.write_table(table, log, row_group_size=9)
@@ -208,7 +208,7 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypat
         return call
 
     for owner, name in (
-        (arrays.Column, "append"), (arrays.Writer, "append"), (arrays.Writer, "close"), (os, "replace"),
+        (arrays.ScratchArray, "append"), (arrays.ArrayWriter, "append"), (arrays.ArrayWriter, "close"), (os, "replace"),
         (os, "rename"), (build.shutil, "rmtree"),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
@@ -226,17 +226,17 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_store(tmp_path: Path, monkeypat
             except Cut:
                 cuts += 1
                 if target.exists():
-                    open_store(target).check()
+                    open_store(target).verify()
         left[0] = -1
         found = open_store(target)
-        found.check()
+        found.verify()
         assert {n: (a.dtype, a.parts) for n, a in found.arrays.items()} == {
             n: (a.dtype, a.parts) for n, a in whole.arrays.items()
         }
     assert cuts > 16
 
 
-def test_killed_for_real_it_goes_on(tmp_path: Path) -> None:
+def test_a_killed_process_resumes(tmp_path: Path) -> None:
     log = tmp_path / "log.parquet"
     rows = events(20_000, nodes=500)
     table = pa.table({k: [row[i] for row in rows] for i, k in enumerate(HEADER)})
@@ -265,28 +265,28 @@ def test_features_stay_on_disk(tmp_path: Path) -> None:
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b") | {"data": "log"}
 
 
-def test_unfinished_is_said(tmp_path: Path, home: Path) -> None:
+def test_messages_about_an_unfinished_store(tmp_path: Path, home: Path) -> None:
     part = tmp_path / "x.store.part"
     (part / "stage").mkdir(parents=True)
     write_rows(tmp_path / "v.store", events(), header=HEADER)
     for asked in (tmp_path / "x.store", part):
-        fails("data", "describe", asked, saying=("It was begun in", "and interrupted", "again"))
-        fails("data", "append", asked, home / "log.csv", saying="It was begun in")
-        with locked(part):
+        fails("data", "describe", asked, saying=(str(part), "interrupted", "again"))
+        fails("data", "append", asked, home / "log.csv", saying="interrupted")
+        with store_lock(part):
             fails("data", "describe", asked, saying=("being made now", str(part)))
     fails("data", "convert", home / "log.csv", tmp_path / "y.part", saying=".part")
 
 
-def test_what_is_no_store_is_said(store: Path, home: Path, tmp_path: Path) -> None:
+def test_messages_about_what_is_not_a_store(store: Path, home: Path, tmp_path: Path) -> None:
     fails("data", "append", home / "log.csv", store, saying=("is a file, not a store", "data convert"))
-    fails("data", "append", tmp_path / "no.store", home / "log.csv", saying="is not there")
+    fails("data", "append", tmp_path / "no.store", home / "log.csv", saying="does not exist")
     fails("data", "append", store, tmp_path / "no.csv", "--late", "perhaps", saying="refuse, merge")
     fails("data", "append", store, home / "log.csv", "--memory", "10MB", saying="(500MB)")
     assert " kB." in works("data", "check", store).out
     assert "500MB" in works("data", "convert", "--help").out
 
 
-def test_columns_are_remembered(tmp_path: Path) -> None:
+def test_append_uses_the_columns_of_the_store(tmp_path: Path) -> None:
     rows = [(1, 2, 3, 9), (2, 1, 4, 8)]
     log = write_rows(tmp_path / "log.csv", rows, header=("who", "whom", "day", "amount"))
     named = ("--src", "who", "--dst", "whom", "--time", "day", "--features", "amount")
@@ -303,8 +303,8 @@ def test_columns_are_remembered(tmp_path: Path) -> None:
     fails("data", "append", tmp_path / "x.store", other, saying=("no column 'who' for --src", "another with --src"))
 
 
-def test_the_same_day_twice_is_said(tmp_path: Path) -> None:
-    """As a nightly job does that is started again. Nothing is refused: two purchases at one time may well be two."""
+def test_duplicate_events_are_reported(tmp_path: Path) -> None:
+    """A nightly job may run twice. Nothing is refused, because two equal purchases are possible."""
     days = [[(f"a{k}", f"b{k % 3}", f"2024-03-0{day}") for k in range(20)] for day in (1, 2)]
     first, second = (write_events(tmp_path / f"{k}.csv", rows) for k, rows in enumerate(days))
     works("data", "convert", first, "it.store")
@@ -314,7 +314,7 @@ def test_the_same_day_twice_is_said(tmp_path: Path) -> None:
     assert "20 of the new events repeat" in again and "80 events in all" in again
 
 
-def test_lines_that_an_append_takes_for_comments_are_said(tmp_path: Path) -> None:
+def test_skipped_comment_lines_are_reported(tmp_path: Path) -> None:
     works("data", "convert", write_events(tmp_path / "a.csv", [("a", "b", 1), ("c", "d", 2)] * 5), "it.store")
     said = works("data", "append", "it.store", write_events(tmp_path / "b.csv", [("a", "b", 3), ("#c", "d", 4)])).err
     assert "lines starting with # or % skipped (ids that begin so belong in quotes)" in said

@@ -1,4 +1,4 @@
-"""A stranger's files go through every command with nothing but column options."""
+"""Files in many formats go through every command with only column options."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .conftest import SHOP_COLUMNS, SHOP_HEADER, Trained, shop_rows
 from .helpers import TINY, Said, events, works, write_events, write_rows
 
 
-def through_everything(data: Path, *columns: str, pairs: Path, source: str) -> tuple[Said, Said, Any]:
-    """Train on a file, then evaluate, predict, recommend and embed; the last three answers come back."""
+def run_every_command(data: Path, *columns: str, pairs: Path, source: str) -> tuple[Said, Said, Any]:
+    """Train on a file, evaluate, predict, recommend and embed; return the last three results."""
     works("train", data, *columns, *TINY, "--out", "run")
     figures = json.loads(Path("run/metrics.json").read_text())
     measured = works("evaluate", "run", "--json").json
@@ -29,14 +29,14 @@ def through_everything(data: Path, *columns: str, pairs: Path, source: str) -> t
     return scored, recommended, pq.read_table("vectors.parquet")
 
 
-def test_a_snap_edge_list_without_a_header(tmp_path: Path) -> None:
+def test_snap_edge_list_without_a_header(tmp_path: Path) -> None:
     """White space of all kinds, comments, no header."""
     lines = ["# Directed graph: CollegeMsg.txt", "# Nodes: 12 Edges: 160", "# SRC DST UNIXTS"]
     lines += [f"{u}{' ' if k % 2 else chr(9)}{v}  {t}" for k, (u, v, t) in enumerate(events())]
     data = tmp_path / "CollegeMsg.txt"
     data.write_text("\n".join(lines) + "\n")
     pairs = write_rows(tmp_path / "pairs.txt", [(3, 4), (4, 3)], mark=" ")
-    scored, recommended, vectors = through_everything(data, pairs=pairs, source="3")
+    scored, recommended, vectors = run_every_command(data, pairs=pairs, source="3")
     assert [(row["src"], row["dst"]) for row in scored.rows] == [("3", "4"), ("4", "3")]
     assert {row["time"] for row in scored.rows} == {str(events()[-1][2])}
     assert [row["rank"] for row in recommended.rows] == ["1", "2", "3"]
@@ -45,7 +45,7 @@ def test_a_snap_edge_list_without_a_header(tmp_path: Path) -> None:
     assert vectors["embedding"].type.list_size == 4
 
 
-def test_an_edge_list_in_another_order_of_columns(tmp_path: Path) -> None:
+def test_edge_list_with_columns_in_another_order(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "edges", [(t, v, 1.0, u) for u, v, t in events()], mark=" ")
     works("train", data, "--src", "3", "--dst", "1", "--time", "0", *TINY, "--out", "run")
     plain = write_events(tmp_path / "plain.csv")
@@ -54,7 +54,7 @@ def test_an_edge_list_in_another_order_of_columns(tmp_path: Path) -> None:
     assert first["test"] == second["test"]
 
 
-def test_text_ids_and_iso_dates_under_odd_names(tmp_path: Path) -> None:
+def test_text_ids_and_iso_dates_with_unusual_column_names(tmp_path: Path) -> None:
     """An unusual order, quotes where needed, ids with commas and umlauts: all of it comes back as written."""
     people = ["Müller, Anna", "007", "7", "O'Neill", 'Bo "the bee"', "x y"]
     start = datetime(2024, 2, 28, 22, 30)
@@ -69,7 +69,7 @@ def test_text_ids_and_iso_dates_under_odd_names(tmp_path: Path) -> None:
         [("2024-03-02T10:00:00Z", _quoted(people[0]), "007"), ("2024-03-02", "7", "nobody")],
         header=("When?", "said by", "to whom"),
     )
-    scored, recommended, vectors = through_everything(data, *columns, pairs=pairs, source="007")
+    scored, recommended, vectors = run_every_command(data, *columns, pairs=pairs, source="007")
     assert [row["src"] for row in scored.rows] == ["Müller, Anna", "7"]
     assert [row["dst"] for row in scored.rows] == ["007", "nobody"]
     assert [row["time"] for row in scored.rows] == ["2024-03-02T10:00:00Z", "2024-03-02T00:00:00Z"]
@@ -84,7 +84,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if set(text) & set(',"') else text
 
 
-def test_a_parquet_file(tmp_path: Path) -> None:
+def test_parquet_file(tmp_path: Path) -> None:
     """Typed columns: timestamps, text ids, a list of features."""
     rows = events()
     when = [datetime(2021, 5, 1) + timedelta(seconds=t) for _, _, t in rows]
@@ -98,7 +98,7 @@ def test_a_parquet_file(tmp_path: Path) -> None:
     )
     pq.write_table(table, tmp_path / "log.parquet")
     pq.write_table(table.slice(150).drop_columns(["features"]), tmp_path / "pairs.parquet")
-    scored, recommended, _ = through_everything(
+    scored, recommended, _ = run_every_command(
         tmp_path / "log.parquet", "--time", "at", pairs=tmp_path / "pairs.parquet", source="u3"
     )
     assert len(scored.rows) == 10
@@ -109,8 +109,8 @@ def test_a_parquet_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "mark", "packed"), [("d.csv.gz", ",", True), ("d.tsv", "\t", False), ("d", ";", False)]
 )
-def test_other_dressings_of_the_same_file(tmp_path: Path, trained: Trained, name: str, mark: str, packed: bool) -> None:
-    """Compressed, with tabs, with semicolons: told by content, and the same figures."""
+def test_other_formats_of_the_same_file(tmp_path: Path, trained: Trained, name: str, mark: str, packed: bool) -> None:
+    """Gzip, tabs and semicolons are detected by content, and give the same metrics."""
     data = write_rows(tmp_path / name, events(), header=("src", "dst", "time"), mark=mark)
     if packed:
         data.write_bytes(gzip.compress(data.read_bytes()))
@@ -133,7 +133,7 @@ def test_customers_and_products_whose_ids_overlap(shop: Trained, tmp_path: Path)
     assert sorted(line.split(",")[1] for line in lines) == ["dst"] * 7 + ["src"] * 9
 
 
-def test_users_and_items_are_told_apart_by_the_names_of_their_columns(tmp_path: Path) -> None:
+def test_users_and_items_get_separate_id_spaces(tmp_path: Path) -> None:
     rows = [(u, v, t) for u, v, t in events(120)]
     data = write_rows(tmp_path / "d.csv", rows, header=("user_id", "item_id", "timestamp"))
     said = works("train", data, *TINY, "--out", "run")
@@ -143,7 +143,7 @@ def test_users_and_items_are_told_apart_by_the_names_of_their_columns(tmp_path: 
 
 
 def test_features_of_events_and_nodes(tmp_path: Path) -> None:
-    """Both kinds change the answers, and new nodes bring theirs."""
+    """Edge and node features change the predictions, and new nodes have features too."""
     rows = [(u, v, t, k % 5, 0.25) for k, (u, v, t) in enumerate(events())]
     data = write_rows(tmp_path / "d.csv", rows, header=("src", "dst", "time", "amount", "weight"))
     nodes = write_rows(tmp_path / "n.csv", [(k, k / 10, 1 - k % 2) for k in range(12)], header=("id", "age", "kind"))
@@ -169,7 +169,7 @@ def test_features_of_events_and_nodes(tmp_path: Path) -> None:
     assert pq.read_table("v.parquet").num_rows == 13
 
 
-def test_the_published_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ml_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``$CORDGT_DATA/NAME/ml_NAME.csv`` with both arrays, by name."""
     folder = tmp_path / "data" / "mine"
     folder.mkdir(parents=True)
@@ -188,7 +188,7 @@ def test_the_published_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     works("recommend", "runs/mine-cordgt-seed0", "--source", "3")
 
 
-def test_jodies_layout(tmp_path: Path) -> None:
+def test_jodie_layout(tmp_path: Path) -> None:
     lines = ["user_id,item_id,timestamp,state_label,comma_separated_list_of_features"]
     lines += [f"{u},{v},{t}.0,0,0.1,{k % 3},-1" for k, (u, v, t) in enumerate(events())]
     (tmp_path / "wiki.csv").write_text("\n".join(lines) + "\n")
@@ -201,14 +201,14 @@ def test_jodies_layout(tmp_path: Path) -> None:
 def test_convert_gives_the_same_stream(shop: Trained) -> None:
     works("data", "convert", shop.data, "out.parquet", *SHOP_COLUMNS, "--ids", "separate")
     works("data", "convert", shop.data, "out.csv", *SHOP_COLUMNS, "--ids", "separate")
-    told = works("data", "describe", shop.data, *SHOP_COLUMNS, "--ids", "separate", "--json").json
+    described = works("data", "describe", shop.data, *SHOP_COLUMNS, "--ids", "separate", "--json").json
     for name in ("out.parquet", "out.csv"):
         again = works("data", "describe", name, "--ids", "separate", "--json").json
-        different = {key for key in told if told[key] != again[key]}
+        different = {key for key in described if described[key] != again[key]}
         assert different == {"name", "notes"}
 
 
-def test_the_layout_of_the_training_is_remembered(shop: Trained, tmp_path: Path) -> None:
+def test_column_options_of_training_apply_to_queries(shop: Trained, tmp_path: Path) -> None:
     """New events, pairs, sources and nodes in the same layout need no options."""
     later = write_rows(tmp_path / "later.csv", shop_rows(9, 120), header=SHOP_HEADER)
     said = works("recommend", shop.run, "--source", "001", "--events", later, "--json")
@@ -222,8 +222,8 @@ def test_the_layout_of_the_training_is_remembered(shop: Trained, tmp_path: Path)
     assert {r["src"] for r in works("recommend", shop.run, "--sources", sources).rows} == {"004", "005"}
 
 
-def test_another_layout_than_the_trainings(shop: Trained, tmp_path: Path) -> None:
-    """The usual names are still the usual names, options still count, and positions are never taken for names."""
+def test_queries_with_other_columns_than_training(shop: Trained, tmp_path: Path) -> None:
+    """Usual names are still recognized, options still win, and positions are never read as names."""
     rows = [(who, thing, date, price) for date, thing, price, who in shop_rows(5, 120)]
     usual = write_rows(tmp_path / "usual.csv", rows, header=("user", "item", "time", "feature_0"))
     first = works("recommend", shop.run, "--source", "001", "--events", usual, "--json")
@@ -236,7 +236,7 @@ def test_another_layout_than_the_trainings(shop: Trained, tmp_path: Path) -> Non
     )
 
 
-def test_positions_are_remembered_for_files_without_a_header(tmp_path: Path) -> None:
+def test_positions_of_training_apply_to_files_without_a_header(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "d.txt", [(t, v, u) for u, v, t in events()], mark=" ")
     works("train", data, "--src", "2", "--dst", "1", "--time", "0", *TINY, "--out", "run")
     last = events()[-1][2]
@@ -247,7 +247,7 @@ def test_positions_are_remembered_for_files_without_a_header(tmp_path: Path) -> 
     assert {row["src_note"] for row in answers[0]} == {"not in training"}
 
 
-def test_column_options_beside_events_may_be_the_events_alone(shop: Trained, tmp_path: Path) -> None:
+def test_column_options_may_apply_to_the_events_only(shop: Trained, tmp_path: Path) -> None:
     rows = [(who, thing, date, price) for date, thing, price, who in shop_rows(5, 120)]
     odd = write_rows(tmp_path / "odd.csv", rows, header=("a", "b", "c", "d"))
     named = ["--src", "a", "--dst", "b", "--time", "c", "--features", "d"]

@@ -1,4 +1,4 @@
-"""Trainings in processes of their own that are signalled, killed, starved of disk or memory, or not alone."""
+"""Trainings from the command line: signals, kills, a full disk, too little memory, two in one folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = settings(epochs=40, patience=40, min_delta=0, batch_size=20)
 KILLS = Path(__file__).parents[1] / "survival" / "kills.py"
 
 
-def ending(run: Path) -> dict[str, Any]:
+def final_state(run: Path) -> dict[str, Any]:
     found = {k: v for k, v in json.loads((run / "metrics.json").read_text()).items() if k in ("test", "validation")}
     weights = load_file(run / "model.safetensors")
     return found | {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
@@ -30,21 +30,21 @@ def ending(run: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def whole(data: Path) -> dict[str, Any]:
-    """The ending of a training that nobody disturbed, in this process: another one on one thread has the same."""
+    """The final state of an undisturbed training, in this process; another one with one thread has the same."""
     works("train", data, *LONG, "--out", data.parent / "run")
-    return ending(data.parent / "run")
+    return final_state(data.parent / "run")
 
 
-def wait_for(there: Callable[[], bool], training: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], bool], training: subprocess.Popen[str]) -> None:
     end = time.monotonic() + 120
-    while not there() and training.poll() is None:
+    while not condition() and training.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.005)
     assert training.poll() is None, training.communicate()
 
 
-def hears_ctrl_c() -> None:
-    """Background processes ignore it otherwise."""
+def handle_ctrl_c() -> None:
+    """Reset the handler, because background processes ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -54,35 +54,35 @@ def hears_ctrl_c() -> None:
 def test_killed_three_times_in_a_row() -> None:
     """The short form of ``python tests/survival/kills.py --kills 50``."""
     command = [sys.executable, str(KILLS), "--kills", "3", "--in-a-row"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 identical endings" in done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "1 identical results" in completed.stdout
 
 
 # -------------------- signals
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_within_the_epoch(data: Path, whole: dict[str, Any], number: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_within_the_epoch(data: Path, whole: dict[str, Any], signum: signal.Signals, code: int) -> None:
     command = ["train", data, *LONG, "--out", "run"]
-    training = process(*command, preexec_fn=hears_ctrl_c)
+    training = process(*command, preexec_fn=handle_ctrl_c)
     wait_for(lambda: Path("run/state.safetensors").exists(), training)
-    training.send_signal(number)
+    training.send_signal(signum)
     _, err = training.communicate(timeout=120)
     assert training.returncode == code, err
     assert "Traceback" not in err
     last = err.strip().splitlines()[-1]
     assert last.startswith("Error: interrupted, and saved after ") and " of epoch " in last
-    assert last.endswith("It goes on from there with: cordgt " + " ".join(map(str, command)) + " --resume")
+    assert last.endswith("Continue with: cordgt " + " ".join(map(str, command)) + " --resume")
     works(*command, "--resume")
-    assert ending(Path("run")) == whole
+    assert final_state(Path("run")) == whole
 
 
-# -------------------- two at once
+# -------------------- two in one folder
 
 
 def test_two_processes_on_one_folder(data: Path, whole: dict[str, Any]) -> None:
-    """The second is refused with or without --resume; one that was killed is in nobody's way."""
+    """The second is refused with or without --resume; a killed process does not block the folder."""
     command = ["train", data, *LONG, "--out", "run"]
     training = process(*command)
     wait_for(lambda: Path("run/state.safetensors").exists(), training)
@@ -92,7 +92,7 @@ def test_two_processes_on_one_folder(data: Path, whole: dict[str, Any]) -> None:
     training.kill()
     training.communicate()
     works(*command, "--resume")
-    assert ending(Path("run")) == whole
+    assert final_state(Path("run")) == whole
 
 
 # -------------------- disk
@@ -100,28 +100,28 @@ def test_two_processes_on_one_folder(data: Path, whole: dict[str, Any]) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB, enough for a run and its report; skipped where it cannot be made."""
+    """A file system of 256 KiB, enough for a run and its report; skipped if it cannot be mounted."""
     (tmp_path / "disk").mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path / "disk")]
     try:
-        made = subprocess.run(mount, capture_output=True).returncode == 0
+        is_mounted = subprocess.run(mount, capture_output=True).returncode == 0
     except OSError:
-        made = False
-    if not made:
-        pytest.skip("only root can make a small file system")
+        is_mounted = False
+    if not is_mounted:
+        pytest.skip("only root can mount a small file system")
     yield tmp_path / "disk"
     subprocess.run(["umount", "-l", str(tmp_path / "disk")], check=True)
 
 
 def fill(disk: Path) -> Path:
-    """A file that takes all that is left."""
-    room = os.statvfs(disk)
-    (disk / "filler").write_bytes(b"x" * room.f_bavail * room.f_frsize)
+    """Fill the disk with one file."""
+    stats = os.statvfs(disk)
+    (disk / "filler").write_bytes(b"x" * stats.f_bavail * stats.f_frsize)
     return disk / "filler"
 
 
 def stop_halfway(command: list[Any]) -> None:
-    training = process(*command, preexec_fn=hears_ctrl_c)
+    training = process(*command, preexec_fn=handle_ctrl_c)
     wait_for(lambda: Path(command[-1], "state.safetensors").exists(), training)
     training.send_signal(signal.SIGINT)
     assert training.wait(timeout=120) == 130
@@ -137,23 +137,23 @@ def test_a_full_disk(data: Path, whole: dict[str, Any], small_disk: Path) -> Non
     fails(*command, "--resume", saying=["No space left on device", "What was saved before is intact", "--resume"])
     filler.unlink()
     works(*command, "--resume")
-    assert ending(small_disk / "run") == whole
+    assert final_state(small_disk / "run") == whole
 
 
 def test_a_read_only_folder(data: Path, whole: dict[str, Any], small_disk: Path) -> None:
     command = ["train", data, *LONG, "--out", small_disk / "run"]
     stop_halfway(command)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    said = ["cannot be written", "Read-only file system"]
-    fails(*command, "--resume", saying=[*said, "What was saved before is intact"])
-    fails(*command[:-1], small_disk / "other", saying=said)
+    messages = ["cannot be written", "Read-only file system"]
+    fails(*command, "--resume", saying=[*messages, "What was saved before is intact"])
+    fails(*command[:-1], small_disk / "other", saying=messages)
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
     works(*command, "--resume")
-    assert ending(small_disk / "run") == whole
+    assert final_state(small_disk / "run") == whole
 
 
-def test_files_that_may_not_grow(data: Path) -> None:
-    """What a quota does: the history can be written, the weights cannot."""
+def test_file_size_limit(data: Path) -> None:
+    """As with a quota: the history can be written, the weights cannot."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
@@ -170,11 +170,11 @@ def test_files_that_may_not_grow(data: Path) -> None:
 # -------------------- numbers and memory
 
 
-def test_a_loss_that_is_no_number(data: Path) -> None:
+def test_diverged_loss(data: Path) -> None:
     fails("train", data, *settings(lr=1e30, epochs=3), "--out", "run", saying=["no longer", "--set lr="])
 
 
-def test_memory_that_runs_out(tmp_path: Path) -> None:
+def test_out_of_memory(tmp_path: Path) -> None:
     data = write_events(tmp_path / "many.csv", events(400))
 
     def limit() -> None:
@@ -185,4 +185,4 @@ def test_memory_that_runs_out(tmp_path: Path) -> None:
     _, err = training.communicate(timeout=120)
     assert training.returncode == 2, err
     assert "Traceback" not in err
-    assert "Memory ran out. With another --out and a smaller batch_size (now 100), fanout (now 400,100)" in err
+    assert "Memory ran out. Use a smaller batch_size (now 100), fanout (now 400,100)" in err

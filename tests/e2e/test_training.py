@@ -1,4 +1,4 @@
-"""Training: the run folder, going on after an interruption, several seeds, other starts, settings from files."""
+"""Training: the run folder, resume, several seeds, --init and --refit, config files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def same_figures(a: str | Path, b: str | Path) -> bool:
 # -------------------- the run folder
 
 
-def test_what_a_run_folder_holds(trained: Trained) -> None:
+def test_contents_of_a_run_folder(trained: Trained) -> None:
     names = {path.name for path in trained.run.iterdir()} - {"tensorboard"}
     assert names == {
         "config.toml", "metrics.json", "history.jsonl", "model.safetensors", "events.parquet", "nodes.parquet",
@@ -70,7 +70,7 @@ def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
     assert {p.stat().st_mode & 0o777 for p in files} == {0o640}
 
 
-def test_the_run_answers_without_the_file_it_was_trained_on(tmp_path: Path) -> None:
+def test_a_run_does_not_need_its_data_file(tmp_path: Path) -> None:
     data = write_events(tmp_path / "d.csv")
     works("train", data, *TINY, "--out", "run")
     data.unlink()
@@ -97,10 +97,10 @@ def test_a_name_that_toml_must_quote(tmp_path: Path) -> None:
     works("evaluate", "run")
 
 
-# -------------------- what is said
+# -------------------- printed notes
 
 
-def test_a_training_says_what_it_does_and_no_more(tmp_path: Path) -> None:
+def test_output_of_a_training(tmp_path: Path) -> None:
     rows = events()
     data = write_events(tmp_path / "d.csv", [rows[1], rows[0], *rows[2:]])
     said = works("train", data, *TINY, "--out", "run")
@@ -133,7 +133,7 @@ def test_the_papers_settings_for_a_known_dataset(tmp_path: Path, monkeypatch: py
     assert "paper" not in works("train", "uci", "--model", "edgebank").err
 
 
-def test_settings_that_a_model_does_not_use_are_said(tmp_path: Path) -> None:
+def test_unused_settings_are_printed(tmp_path: Path) -> None:
     said = works("train", write_events(tmp_path / "d.csv"), "--model", "edgebank", *TINY, "--out", "run")
     assert "not used by edgebank: fanout, hidden, heads, layers, td_dim, sd_dim" in said.err
     assert set(figures("run")["test"]["transductive"]) >= set(FIGURES)
@@ -142,8 +142,8 @@ def test_settings_that_a_model_does_not_use_are_said(tmp_path: Path) -> None:
     works("evaluate", "run")
 
 
-def test_figures_that_are_not_defined(tmp_path: Path) -> None:
-    """No node is new: null, a dash, and a sentence."""
+def test_undefined_metrics(tmp_path: Path) -> None:
+    """Without new nodes: null in JSON, a dash in the table, and a note."""
     data = write_events(tmp_path / "d.csv")
     said = works("train", data, *settings(mask_nodes=0), "--out", "run")
     row = figures("run")["test"]["inductive"]
@@ -162,7 +162,7 @@ def test_figures_that_are_not_defined(tmp_path: Path) -> None:
 # -------------------- resuming
 
 
-def test_resume_where_nothing_was_begun_starts(tmp_path: Path) -> None:
+def test_resume_without_a_run_starts_one(tmp_path: Path) -> None:
     works("train", write_events(tmp_path / "d.csv"), *TINY, "--out", "run", "--resume")
     assert figures("run")["epochs"] == 1
 
@@ -192,17 +192,17 @@ def test_resume_with_other_settings(trained: Trained, options: list[str], saying
             "--out",
             trained.run,
             "--resume",
-            saying=["begun with other settings", saying],
+            saying=["other settings", saying],
         )
 
 
 def test_resume_on_other_data(tmp_path: Path, trained: Trained) -> None:
-    """Other events, or the same events between nodes of other names."""
+    """Other events, or the same events with other node names."""
     other = write_events(tmp_path / "data.csv", events(170))
     renamed = write_events(tmp_path / "renamed.csv", [(u + 1, v + 1, t) for u, v, t in events()])
     for data in (other, renamed):
         with unchanged(trained.run):
-            fails("train", data, *TINY, "--out", trained.run, "--resume", saying="begun on other data")
+            fails("train", data, *TINY, "--out", trained.run, "--resume", saying="other data")
 
 
 def test_resume_before_the_first_checkpoint_starts_over(
@@ -225,10 +225,10 @@ def test_resume_before_the_first_checkpoint_starts_over(
     assert same_figures("run", trained.run)
 
 
-def test_interrupted_while_the_folder_is_made(
+def test_interrupted_while_the_folder_is_created(
     tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a configuration there is no run: it can be begun again, with or without --resume."""
+    """Without a config.toml there is no run: it can start again, with or without --resume."""
     from cordgt.training.run_folder import RunFolder
 
     data = write_events(tmp_path / "data.csv")
@@ -247,15 +247,15 @@ def test_interrupted_while_the_folder_is_made(
     assert same_figures("run", trained.run)
 
 
-def test_interrupted_before_anything_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As while the data is read."""
+def test_interrupted_before_the_training_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example while the data is read."""
     data = write_events(tmp_path / "data.csv")
 
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cordgt.io.datasets.registry.load", stop)
+        patch.setattr("cordgt.io.datasets.registry.load_dataset", stop)
         for command in ("train", "search"):
             said = call(command, data, *TINY, "--out", "run", *(["--grid", "seed=1"] if command == "search" else []))
             told = "Error: interrupted before the training began: nothing was written. Start it again.\n"
@@ -263,8 +263,8 @@ def test_interrupted_before_anything_was_begun(tmp_path: Path, monkeypatch: pyte
     assert not Path("run").exists()
 
 
-def test_a_search_ends_with_the_command_that_measures_its_best(tmp_path: Path) -> None:
-    """Whatever the search was given: seed, file of settings and columns."""
+def test_a_search_prints_the_command_that_evaluates_its_best(tmp_path: Path) -> None:
+    """The command repeats the seed, the config file and the columns of the search."""
     data = write_events(tmp_path / "data.csv")
     Path("mine.toml").write_text("hidden = 6\n")
     given = ["--config", "mine.toml", "--set", "fanout=2,1", "--set", "epochs=1", "--set", "heads=1", "--seed", 3]
@@ -272,7 +272,7 @@ def test_a_search_ends_with_the_command_that_measures_its_best(tmp_path: Path) -
     assert "[2/2] layers-2, epoch   1" in said.err and "1 of 2 tried; the others take about a minute" in said.err
     command = shlex.split(said.err.rstrip().splitlines()[-1].partition(": cordgt ")[2])
     told = works(*command).err
-    assert "epoch " not in told and "finished already" not in told  # it is not trained again, but only now measured
+    assert "epoch " not in told and "finished already" not in told  # evaluated, not trained again
     folder = Path(command[command.index("--out") + 1])
     assert folder.parent.name == "data-cordgt-search" and (folder / "metrics.json").exists()
 
@@ -289,10 +289,8 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
-    uninterrupted: Trained, how: signal.Signals
-) -> None:
-    """Ctrl-C, or the machine going down: the same figures and weights as in one go."""
+def test_an_interrupted_training_resumes_to_the_same_result(uninterrupted: Trained, how: signal.Signals) -> None:
+    """After Ctrl-C or SIGTERM: the same metrics and weights as without an interruption."""
     command = ["train", uninterrupted.data, *LONG, "--refit", "--out", "run"]
     training = process(*command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
     history = Path("run/history.jsonl")
@@ -310,7 +308,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
         assert err.rstrip().endswith("--out run --resume")
         assert not list(Path("run").glob(".*"))
     fails("recommend", "run", "--source", "3", saying=["run is not finished", "--resume"])
-    works("train", uninterrupted.data, *LONG, "--out", "run", "--resume")  # it remembers that it refits
+    works("train", uninterrupted.data, *LONG, "--out", "run", "--resume")  # the run folder stores --refit
     assert same_figures("run", uninterrupted.run)
     for name in ("model.safetensors", "refit.safetensors"):
         first, second = (load_file(folder / name) for folder in (Path("run"), uninterrupted.run))
@@ -320,16 +318,16 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     assert fit == list(range(1, 31))
 
 
-def test_interrupting_a_question(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_query(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cordgt.cli.writers.recommendations", stop)
+    monkeypatch.setattr("cordgt.cli.answers.recommendation_table", stop)
     said = call("recommend", trained.run, "--source", "3")
     assert (said.code, said.out, said.err) == (130, "", "Error: interrupted.\n")
 
 
-def test_a_stream_too_short_for_a_memory_is_told(tmp_path: Path) -> None:
+def test_a_stream_too_short_for_a_memory_gets_a_note(tmp_path: Path) -> None:
     data = write_events(tmp_path / "data.csv")
     tiny = ["--model", "jodie", "--set", "memory_dim=4", "--set", "time_dim=4", "--set", "epochs=1", "--no-report"]
     said = works("train", data, *tiny, "--set", "block=1000", "--out", "run")
@@ -362,8 +360,8 @@ def test_several_seeds(tmp_path: Path) -> None:
     assert alone["test"] == figures("runs/seed-5")["test"]
 
 
-def test_several_seeds_go_on(tmp_path: Path) -> None:
-    """Finished ones are kept, cut off ones continued, more can be asked for."""
+def test_several_seeds_resume(tmp_path: Path) -> None:
+    """Finished runs are kept, interrupted ones continue, and seeds can be added."""
     data = write_events(tmp_path / "data.csv")
     said = works("train", data, *TINY, "--seeds", "2", "--out", "runs")
     assert "±" in said.out
@@ -378,7 +376,7 @@ def test_several_seeds_go_on(tmp_path: Path) -> None:
     assert "finished already" in works("train", data, *TINY, "--seeds", "3", "--out", "runs", "--resume").err
 
 
-# -------------------- other starts
+# -------------------- --init and --refit
 
 
 def test_init_starts_from_the_weights_and_settings_of_a_run(tmp_path: Path, trained: Trained) -> None:
@@ -393,10 +391,10 @@ def test_init_starts_from_the_weights_and_settings_of_a_run(tmp_path: Path, trai
         works("train", newer, "--init", trained.run, *again)
         works("train", newer, *TINY, "--set", "lr=1e-12", "--out", "run", "--resume")
     works("train", newer, *TINY, "--set", "lr=1e-12", "--out", "plain")
-    fails("train", newer, "--init", trained.run, *again[:-2], "plain", "--resume", saying=["begun without --init"])
+    fails("train", newer, "--init", trained.run, *again[:-2], "plain", "--resume", saying=["without --init"])
 
 
-def test_refit_trains_on_everything_and_leaves_the_figures(tmp_path: Path, trained: Trained) -> None:
+def test_refit_trains_on_all_events_and_keeps_the_metrics(tmp_path: Path, trained: Trained) -> None:
     data = write_events(tmp_path / "data.csv")
     works("train", data, *TINY, "--refit", "--out", "run")
     assert same_figures("run", trained.run)
@@ -421,7 +419,7 @@ def test_refit_of_a_run_that_is_finished(tmp_path: Path) -> None:
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-# -------------------- settings from files
+# -------------------- config files
 
 
 def test_config_files(tmp_path: Path) -> None:
@@ -450,7 +448,7 @@ def test_a_runs_own_config_gives_the_same_run(tmp_path: Path, trained: Trained) 
 
 
 class Recorder:
-    """Stands in for TensorBoard's writer."""
+    """Replaces TensorBoard's writer."""
 
     made: list[Recorder] = []  # noqa: RUF012
 
@@ -469,13 +467,13 @@ class Recorder:
         self.closed = True
 
 
-def test_curves_for_tensorboard_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = Recorder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     monkeypatch.setattr(Recorder, "made", [])
     said = works("train", write_events(tmp_path / "d.csv"), *settings(epochs=2), "--refit", "--out", "run")
-    assert "epoch   2" in said.err  # the bar still hears
+    assert "epoch   2" in said.err  # the progress bar still gets its calls
     (writer,) = Recorder.made
     assert writer.folder == "run/tensorboard"
     assert writer.closed
@@ -488,7 +486,7 @@ def test_without_tensorboard_nothing_happens(tmp_path: Path, monkeypatch: pytest
     assert not Path("run/tensorboard").exists()
 
 
-def test_real_curves(tmp_path: Path) -> None:
+def test_real_tensorboard_curves(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     works("train", write_events(tmp_path / "d.csv"), *TINY, "--out", "run")
     assert list(Path("run/tensorboard").glob("events.out.tfevents*"))

@@ -22,7 +22,7 @@ import atheris
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 with atheris.instrument_imports(include=["cordgt"], enable_loader_override=False):
     from fuzz import seeds
-    from fuzz.targets import _TRY, Readers, SettingsFiles, outcome_of
+    from fuzz.targets import _TRY, Readers, SettingsFiles, run_attempt
 
 WHAT = os.environ.get("CORDGT_FUZZ", "events")
 FOLDER = Path(tempfile.mkdtemp(prefix="cordgt-atheris-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
@@ -31,12 +31,12 @@ READERS, SETTINGS = Readers(FOLDER), SettingsFiles()
 
 def try_one(data: bytes) -> None:
     if WHAT == "settings":
-        outcome = outcome_of(lambda: SETTINGS._file(data), 10)
+        outcome = run_attempt(lambda: SETTINGS._file(data), 10)
     else:
         path = FOLDER / "input"
         path.write_bytes(data)
         target = "nodes" if WHAT == "npy" else WHAT
-        outcome = outcome_of(lambda: _TRY[target](random.Random(zlib.crc32(data)), path, data, READERS), 10)
+        outcome = run_attempt(lambda: _TRY[target](random.Random(zlib.crc32(data)), path, data, READERS), 10)
     if outcome.is_bug:
         raise RuntimeError(f"{outcome.kind} in {outcome.where}: {outcome.detail}")
 

@@ -1,4 +1,4 @@
-"""Mutated files against the readers, the run loader and the settings: what is refused, what is read, what breaks.
+"""Run mutated files through the readers, the run loader and the settings: what raises, what is read, what crashes.
 
     python tests/fuzz/fuzz.py --count 100000 --seed 0 --what all
 
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fuzz.seeds import real_heads
 from fuzz.targets import TARGETS, Fuzzer
 
-SHARES = {"readers": 0.8, "runs": 0.1, "settings": 0.1}  # of the inputs, where all is asked for
+SHARES = {"readers": 0.8, "runs": 0.1, "settings": 0.1}  # of the inputs, if no target is named
 
 
 def main() -> int:
@@ -59,17 +59,17 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-# -------------------- the process that tries
+# -------------------- the worker process
 
 
 def _limit_memory(gib: float) -> None:
-    """So much address space beyond what is in use now: torch alone maps several GiB."""
+    """Allow this much address space beyond the current use: torch alone maps several GiB."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + int(gib * 2**30),) * 2)
 
 
 def _work(options: argparse.Namespace) -> int:
-    """Tries the inputs from ``--start`` to ``--count``; a line of JSON each now and then, and for every bug."""
+    """Try the inputs from ``--start`` to ``--count``; print a line of JSON now and then, and for every bug."""
     warnings.simplefilter("error", RuntimeWarning)
     fuzzer = Fuzzer(real_heads(options.data))
     fuzzer.target(options.what)
@@ -109,7 +109,7 @@ def _one(options: argparse.Namespace) -> int:
     return 0
 
 
-# -------------------- the process that watches
+# -------------------- the supervising process
 
 
 def _watch(what: str, count: int, options: argparse.Namespace, counts: Counter[Any], bugs: dict[Any, Any]) -> None:

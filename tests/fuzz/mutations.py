@@ -1,4 +1,4 @@
-"""Damage: to bytes, to lines and fields of text, to headers of binary files. Everything is drawn from ``rng``."""
+"""Mutate bytes, lines and fields of text, and headers of binary files. All randomness comes from ``rng``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MARKS = (b",", b"\t", b";", b"|", b" ")
 
 
 def mutate_text(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
-    """Text after a few mutations; ``pool`` is what splices come from."""
+    """Return text after a few mutations; splices come from ``pool``."""
     for _ in range(_how_many(rng)):
         change = rng.choice(_TEXT) if rng.random() < 0.7 else rng.choice(_BYTES)
         data = change(rng, data, pool)
@@ -46,14 +46,14 @@ def mutate_text(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
 
 
 def mutate_bytes(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
-    """Bytes after a few mutations that know nothing about what they mean."""
+    """Return bytes after a few mutations that ignore their meaning."""
     for _ in range(_how_many(rng)):
         data = rng.choice(_BYTES)(rng, data, pool)
     return data
 
 
 def mutate_binary(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
-    """As ``mutate_bytes``, and sometimes a number somewhere is made huge, as a declared size may be."""
+    """Mutate as ``mutate_bytes``, and sometimes make a number huge, as a declared size may be."""
     if rng.random() < 0.3 and len(data) > 8:
         at = rng.randrange(len(data) - 7)
         size = rng.choice([0, 1, 2**31 - 1, 2**32 - 1, 2**40, 2**63 - 1, 2**64 - 1])
@@ -149,7 +149,7 @@ def _mark_of(data: bytes) -> bytes:
 
 
 def _field(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
-    """One field of one line is replaced, removed, repeated, moved or quoted."""
+    """Replace, remove, repeat, swap or quote one field of one line."""
     mark, lines = _mark_of(data), data.split(b"\n")
     at = rng.randrange(len(lines))
     fields = lines[at].split(mark)
@@ -170,7 +170,7 @@ def _field(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
 
 
 def _column(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
-    """A column is exchanged with another, removed, repeated, quoted, or filled with one extreme value."""
+    """Swap, remove, repeat or quote a column, or fill it with one extreme value."""
     mark, lines = _mark_of(data), data.split(b"\n")
     rows = [line.split(mark) for line in lines]
     width = max(map(len, rows))
@@ -193,14 +193,14 @@ def _column(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
 
 
 def _delimiter(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
-    """Another delimiter, from some line on or everywhere."""
+    """Change the delimiter, from some line on or everywhere."""
     mark, other = _mark_of(data), rng.choice([*_MARKS, b", ", b"  ", b":", b"::", b"\x1f"])
     at = rng.choice([0, rng.randrange(len(data) + 1)])
     return data[:at] + data[at:].replace(mark, other)
 
 
 def _numbers(rng: Random, data: bytes, pool: Sequence[bytes]) -> bytes:
-    """Some number becomes an extreme one."""
+    """Replace a number by an extreme one."""
     found = list(re.finditer(rb"\d+(\.\d+)?", data))
     if not found:
         return data
@@ -214,12 +214,12 @@ _TEXT: list[_Change] = [_lines, _lines, _field, _field, _field, _column, _delimi
 
 
 def typed_table(rng: Random) -> Any:
-    """A table with columns called as those of events are, of all sorts of types and values."""
+    """Return a table with the column names of events and random types and values."""
     n = rng.choice([0, 1, 3, 5])
     names = rng.choice([["src", "dst", "time"], ["user_id", "item_id", "ts"], ["id", "side", "x"], ["u", "v", "t"]])
     names = names + rng.sample(["label", "features", "feature_0", "msg", "src", "x.y", "side", ""], rng.randint(0, 3))
     columns = [_typed_column(rng, n) for _ in names]
-    for place in range(3):  # mostly something that can be read, so that what follows is reached
+    for place in range(3):  # mostly readable, so that later steps are reached
         if rng.random() < 0.6:
             columns[place] = _plain_column(rng, n)
     table = pa.table(columns, names=names)

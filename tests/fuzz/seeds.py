@@ -1,4 +1,4 @@
-"""What mutation starts from: small files as people have them, typed tables, and run folders."""
+"""Seeds for mutation: small files as users have them, typed tables, and run folders."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordgt.events.stream import EventStream
-from cordgt.training.model_factory import make_network
+from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
-from cordgt.training.settings import make
+from cordgt.training.settings import make_settings
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
 
@@ -67,7 +67,7 @@ NODE_FEATURES: dict[str, bytes] = {
 
 
 def real_heads(folder: str | os.PathLike[str] | None, n_bytes: int = 3000) -> dict[str, bytes]:
-    """The first few KB of every ``ml_NAME.csv[.gz]`` under a folder; none where there is no folder."""
+    """Return the first few KB of every ``ml_NAME.csv[.gz]`` under a folder; empty if there is no folder."""
     found = {}
     for path in sorted(Path(folder).glob("*/ml_*.csv*")) if folder else []:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -88,7 +88,7 @@ def parquet(table: Any, **options: Any) -> bytes:
 
 
 def parquet_events() -> dict[str, bytes]:
-    """Typed files of events: integers, text, dates, lists of features."""
+    """Return Parquet files of events: integers, text, dates, lists of features."""
     n = 7
     numbers = {"src": list(range(n)), "dst": [3] * n, "time": [float(k) for k in range(n)], "label": [0, 1] * 3 + [0]}
     when = pa.array([10**15 + k for k in range(n)], pa.timestamp("us", "UTC"))
@@ -102,7 +102,7 @@ def parquet_events() -> dict[str, bytes]:
 
 
 def streams() -> list[EventStream]:
-    """A bare stream, and one with everything a stream can have."""
+    """Return a minimal stream, and one with everything that a stream can have."""
     rng = np.random.default_rng(5)
     n = 40
     src, dst = rng.integers(0, 9, (2, n))
@@ -117,13 +117,13 @@ def streams() -> list[EventStream]:
 
 
 def run_folders(into: Path) -> list[Path]:
-    """A finished run of every stream, with untrained weights, and the checkpoint of an unfinished one."""
+    """Write a finished run of each stream, with untrained weights, and a checkpoint of an unfinished run."""
     made = []
     for stream in streams():
-        settings = make("cordgt", TINY, seed=3)
+        settings = make_settings("cordgt", TINY, seed=3)
         folder = RunFolder(into / stream.name)
         folder.create(settings, stream, columns={"src": "src", "features": "rest"})
-        weights = make_network(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim).state_dict()
+        weights = build_model(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim).state_dict()
         folder.write_tensors("model.safetensors", weights, {"epoch": 1})
         folder.write_tensors("state.safetensors", weights, {"epoch": 1, "best": 0.5})
         figures = {"ap": 0.75, "auc": 0.5}

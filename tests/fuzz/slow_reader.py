@@ -1,7 +1,7 @@
-"""Delimited text read the slow and obvious way, one character at a time, to compare with what the readers made of it.
+"""A slow, obvious reader of delimited text, one character at a time, to compare with `read_events`.
 
-Which delimiter, which columns and whether there is a header are taken from the table that was opened: what a person
-sees in its notes. Everything else is done here again, without Arrow, ``csv`` or regular expressions.
+Delimiter, header and column roles come from the opened table. Everything else is done here again, without Arrow,
+``csv`` or regular expressions.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 
 from cordgt.events.stream import EventStream
-from cordgt.io.column_roles import Roles
+from cordgt.io.column_roles import ColumnRoles
 from cordgt.io.tables import TextTable
 
 
-def rows_of(data: bytes, delimiter: str, *, comments: bool = True) -> list[list[str]]:
-    """The fields of every row that is neither blank nor a comment; ``comments`` False: only before the first row.
+def parse_rows(data: bytes, delimiter: str, *, comments: bool = True) -> list[list[str]]:
+    """Return the fields of each row that is neither blank nor a comment; ``comments`` False: only before the first row.
 
-    A quote opens a field only at its start or after spaces there; two of them within are one. A comment begins at the
-    start of a line.
-    A space as delimiter stands for any run of spaces and tabs.
+    A quote opens a field only at its start or after leading spaces; two quotes within a field are one. A comment starts
+    at the start of a line. A space as delimiter stands for any run of spaces and tabs.
     """
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
@@ -46,7 +45,7 @@ def _end_of_line(text: str, at: int) -> int:
 
 
 def _row(text: str, at: int, delimiter: str) -> tuple[list[str], int]:
-    """The row that begins at ``at``, and where the next one does."""
+    """Return the row that starts at ``at``, and the start of the next one."""
     marks = " \t" if delimiter == " " else delimiter
     row: list[str] = []
     while True:
@@ -63,7 +62,7 @@ def _row(text: str, at: int, delimiter: str) -> tuple[list[str], int]:
 
 
 def _field(text: str, at: int, marks: str) -> tuple[str, int]:
-    """The field that begins at ``at``, and where the mark after it stands."""
+    """Return the field that starts at ``at``, and its end."""
     inside = len(text) - len(text[at:].lstrip(" "))
     if " " not in marks and text[inside : inside + 1] == '"':
         at = inside
@@ -91,14 +90,14 @@ def _field(text: str, at: int, marks: str) -> tuple[str, int]:
 # -------------------- comparing
 
 
-def events_differ(data: bytes, table: TextTable, roles: Roles, stream: EventStream) -> str:
-    """What a stream that was read from these bytes has wrong, in words; empty where nothing was found."""
+def compare_events(data: bytes, table: TextTable, roles: ColumnRoles, stream: EventStream) -> str:
+    """Describe the first error in a stream read from these bytes; empty if there is none."""
     rows = _data_rows(data, table)
     if len(rows) != stream.n_events:
         return f"{len(rows)} rows, {stream.n_events} events"
     assert roles.time is not None
     written = [(_id(row, roles.src, table), _id(row, roles.dst, table)) for row in rows]
-    pairs = (stream.ids.take(k).to_pylist() for k in (stream.src, stream.dst))
+    pairs = (stream.ids.decode(k).to_pylist() for k in (stream.src, stream.dst))
     found = [(str(a), str(b)) for a, b in zip(*pairs, strict=True)]
     times = [_time(row[roles.time], stream) for row in rows]
     if any(t is None for t in times):  # a date that Arrow reads and Python does not
@@ -110,13 +109,15 @@ def events_differ(data: bytes, table: TextTable, roles: Roles, stream: EventStre
             return f"row {number}: {written[number]} was read as {found[place]}"
         if times[number] != when[place]:
             return f"row {number}: the time {rows[number][roles.time]!r} was read as {when[place]!r}"
-        wrong = _label_or_features_differ(rows[number], table, roles, stream, place)
+        wrong = _compare_label_and_features(rows[number], table, roles, stream, place)
         if wrong:
             return f"row {number}: {wrong}"
     return ""
 
 
-def _label_or_features_differ(row: list[str], table: TextTable, roles: Roles, stream: EventStream, place: int) -> str:
+def _compare_label_and_features(
+    row: list[str], table: TextTable, roles: ColumnRoles, stream: EventStream, place: int
+) -> str:
     if roles.label is not None and stream.label is not None:
         text, label = row[roles.label].strip(), stream.label[place]
         missing = math.isnan(label) and text.lower().lstrip("+-") in ("", "nan")
@@ -130,8 +131,8 @@ def _label_or_features_differ(row: list[str], table: TextTable, roles: Roles, st
     return ""
 
 
-def ids_differ(data: bytes, table: TextTable, columns: dict[int, Any]) -> str:
-    """The same for the ids of questions, which come back in the order of the file. ``columns``: position to values."""
+def compare_ids(data: bytes, table: TextTable, columns: dict[int, Any]) -> str:
+    """Describe the first error in the ids of queries, in file order. ``columns``: position to values."""
     rows = _data_rows(data, table, comments=False)
     for position, values in columns.items():
         if len(rows) != len(values):
@@ -143,16 +144,16 @@ def ids_differ(data: bytes, table: TextTable, columns: dict[int, Any]) -> str:
 
 
 def _data_rows(data: bytes, table: TextTable, *, comments: bool = True) -> list[list[str]]:
-    rows = rows_of(data, table.delimiter, comments=comments)
+    rows = parse_rows(data, table.delimiter, comments=comments)
     return rows if table.header is None else rows[1:]
 
 
-def _trimmed(text: str, table: TextTable) -> str:
-    return text.lstrip() if table.trim else text
+def _strip(text: str, table: TextTable) -> str:
+    return text.lstrip() if table.strip_leading_space else text
 
 
 def _id(row: list[str], position: int, table: TextTable) -> str:
-    return _trimmed(row[position], table) if position else row[position]
+    return _strip(row[position], table) if position else row[position]
 
 
 def _equals(number: Any, text: str) -> bool:
@@ -163,7 +164,7 @@ def _equals(number: Any, text: str) -> bool:
 
 
 def _time(text: str, stream: EventStream) -> Any:
-    """A time as the number or date that it is; None for a date that Python does not read."""
+    """Return a time as number or date; None for a date that Python cannot parse."""
     text = text.strip()
     if stream.time.kind == "number":
         return int(text) if stream.t.dtype.kind == "i" else float(text)

@@ -1,4 +1,4 @@
-"""What is fuzzed: a target makes the k-th input of a seed, tries it, and says what came of it."""
+"""Fuzz targets: each makes the k-th input of a seed, tries it, and returns the outcome."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ import numpy as np
 import pyarrow as pa
 
 from cordgt.errors import CordgtError, DataError, RunError, SettingError
-from cordgt.events.export import convert
+from cordgt.events.export import export_stream
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
 from cordgt.inference.run import Run
-from cordgt.io.column_roles import ColumnOptions, choose, open_table
-from cordgt.io.open_table import Expected, open_source
-from cordgt.io.readers import join_node_features, read_events, read_ids, read_pairs
+from cordgt.io.column_names import NODE_NAMES, SRC_NAMES, match_columns
+from cordgt.io.column_roles import ColumnOptions, assign_roles, open_event_table
+from cordgt.io.node_features import join_node_features
+from cordgt.io.open_table import TextReadOptions, open_table
+from cordgt.io.readers import read_events, read_ids, read_pairs
 from cordgt.io.tables import TextTable
 from cordgt.training.run_folder import RunFolder
-from cordgt.training.settings import from_toml, make, parse_toml
+from cordgt.training.settings import from_toml, make_settings, parse_toml
 
 from . import seeds
 from .mutations import EXTREMES, NAMES, mutate_binary, mutate_text, typed_table
-from .slow_reader import events_differ, ids_differ
+from .slow_reader import compare_events, compare_ids
 
-LONGEST_MESSAGE = 3000  # characters; one that quotes a whole file helps nobody
-LARGEST_GROWTH = 512 << 20  # bytes of memory that one small input may take
+MAX_MESSAGE = 3000  # characters; a message must not quote a whole file
+MAX_GROWTH = 512 << 20  # bytes of memory that one small input may take
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an input: its class, and for a bug where it is and what happened."""
+    """The outcome of an input: its kind, and for a bug the place and the message."""
 
     kind: str
     where: str = ""
@@ -53,14 +55,14 @@ class Outcome:
 
 
 class Hang(BaseException):
-    """Raised by the alarm; not an Exception, so that nothing on the way swallows it."""
+    """Raised by the alarm. Not an Exception, so that no handler swallows it."""
 
 
 class Misread(Exception):
-    """What was accepted is not what the file says."""
+    """The reader returned something that is not in the file."""
 
 
-# -------------------- trying
+# -------------------- one attempt
 
 
 @contextmanager
@@ -77,14 +79,14 @@ def alarm(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def outcome_of(attempt: Callable[[], str], seconds: float) -> Outcome:
-    """What comes of an attempt, which returns how it was read; its errors are sorted into refusals and bugs."""
+def run_attempt(attempt: Callable[[], str], seconds: float) -> Outcome:
+    """Run an attempt, which returns how the input was read, and classify its errors as refusals or bugs."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         with alarm(seconds):
             kind = attempt()
     except CordgtError as error:
-        if len(str(error)) > LONGEST_MESSAGE:
+        if len(str(error)) > MAX_MESSAGE:
             return Outcome("BUG: endless message", _place(error), str(error)[:300])
         known = next((k for k in (DataError, RunError, SettingError) if isinstance(error, k)), CordgtError)
         return Outcome(f"refused: {known.__name__}")
@@ -94,18 +96,18 @@ def outcome_of(attempt: Callable[[], str], seconds: float) -> Outcome:
         return Outcome("BUG: silent misreading", "", str(error)[:600])
     except MemoryError as error:
         return Outcome("BUG: memory", _place(error), str(error)[:300])
-    except BaseException as error:  # everything else is what is looked for: pyo3's panics are no Exceptions
+    except BaseException as error:  # a bug; pyo3's panics are not Exceptions
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         return Outcome(f"BUG: {type(error).__name__}", _place(error), str(error)[:300])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    if grown > LARGEST_GROWTH:
+    if grown > MAX_GROWTH:
         return Outcome("BUG: memory", "", f"{grown >> 20} MiB more")
     return Outcome(kind)
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of ours that an error went through."""
+    """Return the innermost function of this package in a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if f"{os.sep}cordgt{os.sep}" in f.filename] or frames
     return f"{Path(ours[-1].filename).name}:{ours[-1].name}"
@@ -139,15 +141,15 @@ class Readers:
         ]
 
     def prepare(self, rng: Random) -> Callable[[], str]:
-        """One input, written where it has to be, and what to do with it."""
+        """Write one input, and return the attempt to read it."""
         what = rng.choices(["events", "pairs", "ids", "nodes", "beside"], [12, 3, 3, 4, 2])[0]
         form = rng.choices(["text", "parquet", "typed", "npy"], [16, 2, 2, 1])[0]
         if what == "beside":
-            return self._beside(rng)
+            return self._prepare_published(rng)
         if form == "typed":
             table = typed_table(rng)
             data = _parquet_or_none(table)
-            if data is None or rng.random() < 0.4:  # in memory, as what no Parquet file can hold always is
+            if data is None or rng.random() < 0.4:  # in memory; always, if Parquet cannot hold it
                 return lambda: _TRY[what](rng, table, None, self)
         elif form == "npy" and what == "nodes":
             data = mutate_binary(rng, rng.choice(self.npy), self.npy)
@@ -159,8 +161,8 @@ class Readers:
         path.write_bytes(data)
         return lambda: _TRY[what](rng, path, data, self)
 
-    def _beside(self, rng: Random) -> Callable[[], str]:
-        """The published layout with its arrays beside it."""
+    def _prepare_published(self, rng: Random) -> Callable[[], str]:
+        """Write the published layout and the numpy files beside it."""
         path = self.folder / "ml_beside.csv"
         data = seeds.EVENTS["ml"] if rng.random() < 0.5 else mutate_text(rng, seeds.EVENTS["ml"], self.pool)
         path.write_bytes(data)
@@ -193,7 +195,7 @@ def _options(rng: Random) -> dict[str, Any]:
 
 
 def _text_table(source: Any, data: bytes | None, opened: Callable[[], Any]) -> TextTable | None:
-    """The table as text, where the slow reader can read it again."""
+    """Return the table if it is text, which the slow reader can read again."""
     table = None if data is None else opened()
     return table if isinstance(table, TextTable) else None
 
@@ -202,10 +204,10 @@ def _try_events(rng: Random, source: Any, data: bytes | None, own: Readers, bare
     options = {} if bare else _options(rng)
     given = {"ids": rng.choice(["auto", "shared", "separate"])} if rng.random() < 0.1 else {}
     stream = read_events(source, **options, **given)
-    asked = ColumnOptions(**options)
-    table = _text_table(source, data, lambda: open_table(source, asked))
+    column_options = ColumnOptions(**options)
+    table = _text_table(source, data, lambda: open_event_table(source, column_options))
     if table is not None and data is not None:
-        wrong = events_differ(data, table, choose(table, asked), stream)
+        wrong = compare_events(data, table, assign_roles(table, column_options), stream)
         if wrong:
             raise Misread(wrong)
     _check_use(rng, stream, own)
@@ -213,15 +215,15 @@ def _try_events(rng: Random, source: Any, data: bytes | None, own: Readers, bare
 
 
 def _check_use(rng: Random, stream: EventStream, own: Readers) -> None:
-    """What is done with a stream at once: its numbers make sense, it can be written and read back."""
+    """Check that a stream has valid times, and can be written and read back."""
     if (stream.elapsed < 0).any() or not np.isfinite(stream.elapsed).all():
         raise Misread("an elapsed time is negative or not finite")
     if rng.random() < 0.1:
         ending = rng.choice([".csv", ".parquet"])
-        path = convert(stream, own.folder / f"again{ending}")[0]
+        path = export_stream(stream, own.folder / f"again{ending}")[0]
         again = read_events(path)
         same = again.n_events == stream.n_events and np.array_equal(again.t, stream.t)
-        ids = [[str(k) for k in one.ids.take(one.src).to_pylist()] for one in (stream, again)]
+        ids = [[str(k) for k in one.ids.decode(one.src).to_pylist()] for one in (stream, again)]
         if not same or ids[0] != ids[1]:
             raise Misread(f"written as {ending} and read again, {stream.t}, {ids[0]} is {again.t}, {ids[1]}")
 
@@ -233,32 +235,37 @@ def _try_pairs(rng: Random, source: Any, data: bytes | None, own: Readers) -> st
     src, dst, when = read_pairs(source, **options, need_time=need_time, axis=axis)
     if when is not None and len(when) != len(src):
         raise Misread(f"{len(src)} pairs, {len(when)} times")
-    asked = ColumnOptions(**options)
-    table = _text_table(source, data, lambda: open_table(source, asked, need_time=need_time, comments=False))
+    column_options = ColumnOptions(**options)
+    table = _text_table(
+        source, data, lambda: open_event_table(source, column_options, need_time=need_time, allow_comments=False)
+    )
     if table is not None and data is not None:
-        roles = choose(table, asked, need_time=need_time)
-        wrong = ids_differ(data, table, {roles.src: src, roles.dst: dst})
+        roles = assign_roles(table, column_options, need_time=need_time)
+        wrong = compare_ids(data, table, {roles.src: src, roles.dst: dst})
         if wrong:
             raise Misread(wrong)
-    own.streams[2].ids.find(src)
+    own.streams[2].ids.encode(src)
     return "read" if table is None else "read and compared"
 
 
 def _try_ids(rng: Random, source: Any, data: bytes | None, own: Readers) -> str:
     column = _some_column(rng) if rng.random() < 0.2 else None
     ids = read_ids(source, column)
-    own.streams[0].ids.find(ids)
+    own.streams[0].ids.encode(ids)
     if data is None or column is not None or data[:4] == b"PAR1":
         return "read"
-    # Only where there is nothing to choose: one field a row.
-    ids_alone: dict[str, Any] = {"what": "Ids", "n_columns": 2, "whitespace": False, "comments": False}
-    table = open_source(source, Expected(is_header=lambda _: False, **ids_alone))
-    if not isinstance(table, TextTable) or table.width != 1:
+    # Compare only files with one field per row.
+    read_options: dict[str, Any] = {
+        "content": "Ids",
+        "min_columns": 2,
+        "allow_whitespace": False,
+        "allow_comments": False,
+    }
+    table = open_table(source, TextReadOptions(is_header=lambda _: False, **read_options))
+    if not isinstance(table, TextTable) or table.n_columns != 1:
         return "read"
-    first = open_source(source, Expected(is_header=lambda _: True, **ids_alone)).header
-    from cordgt.io.column_names import NODE, SRC, named_in
-
-    wrong = "" if named_in(first or (), NODE | SRC) else ids_differ(data, table, {0: ids})
+    first = open_table(source, TextReadOptions(is_header=lambda _: True, **read_options)).header
+    wrong = "" if match_columns(first or (), NODE_NAMES | SRC_NAMES) else compare_ids(data, table, {0: ids})
     if wrong:
         raise Misread(wrong)
     return "read and compared"
@@ -284,7 +291,7 @@ _TRY: dict[str, Callable[..., str]] = {
 
 @dataclass
 class Runs:
-    """Run folders with one or two files damaged or exchanged."""
+    """Run folders with one or two files damaged or swapped."""
 
     folder: Path
 
@@ -338,7 +345,7 @@ class Runs:
             same &= all(_same(getattr(a, k), getattr(b, k)) for k in ("src", "dst", "t", "label", "edge_x", "node_x"))
             same &= a.ids.names.equals(b.ids.names) and a.notes == b.notes and a.time == b.time
         if rng.random() < 0.01:
-            run._network(run.weights)
+            run._load_model(run.weights_file)
         binary = [k for k in changed if k.endswith((".parquet", ".safetensors"))]
         if same:
             return "read, as it was"
@@ -365,7 +372,7 @@ class SettingsFiles:
 
     def __post_init__(self) -> None:
         self.pool = [
-            make("cordgt", {}).to_toml().encode(),
+            make_settings("cordgt", {}).to_toml().encode(),
             b'model = "edgebank"\nseed = 3\nepochs = 4\n',
             b"[training]\nlr = 1e-3\n[settings]\nfanout = [32, 1]\nmask = true\n",
         ]
@@ -381,18 +388,22 @@ class SettingsFiles:
     def _file(self, data: bytes) -> str:
         text = data.decode("utf-8", errors="replace")
         given = parse_toml(text, "x.toml")
-        made = make(given.model or "cordgt", given.keys, seed=0 if given.seed is None else given.seed, where="x.toml")
+        made = make_settings(
+            given.model or "cordgt", given.keys, seed=0 if given.seed is None else given.seed, where="x.toml"
+        )
         if from_toml(made.to_toml(), "again") != made:
-            raise Misread("written as TOML and read again, the settings are others")
+            raise Misread("the settings differ after writing and reading TOML")
         return "read and compared"
 
     def _keys(self, rng: Random) -> str:
         from cordgt.training.settings import known_keys
 
         values = [*(k.decode("utf-8", "replace") for k in EXTREMES), 10**400, -1, 1.5, [1, 2], {"1": 2}, [], None, True]
-        made = make("cordgt", {rng.choice(known_keys()): rng.choice(values) for _ in range(2)}, seed=rng.choice([0, 5]))
+        made = make_settings(
+            "cordgt", {rng.choice(known_keys()): rng.choice(values) for _ in range(2)}, seed=rng.choice([0, 5])
+        )
         if from_toml(made.to_toml(), "again") != made:
-            raise Misread("written as TOML and read again, the settings are others")
+            raise Misread("the settings differ after writing and reading TOML")
         return "read and compared"
 
 
@@ -400,7 +411,7 @@ class SettingsFiles:
 
 
 class Fuzzer:
-    """The targets with a folder of their own, on memory where there is one."""
+    """The targets with a temporary folder, in memory if possible."""
 
     def __init__(self, real: dict[str, bytes] | None = None) -> None:
         self.folder = Path(
@@ -412,22 +423,22 @@ class Fuzzer:
     def target(self, name: str) -> Any:
         if name not in self._targets:
             made: dict[str, Callable[[], Any]] = {
-                "readers": lambda: Readers(self._made("readers"), self._real),
-                "runs": lambda: Runs(self._made("runs")),
+                "readers": lambda: Readers(self._make_folder("readers"), self._real),
+                "runs": lambda: Runs(self._make_folder("runs")),
                 "settings": SettingsFiles,
             }
             self._targets[name] = made[name]()
         return self._targets[name]
 
-    def _made(self, name: str) -> Path:
+    def _make_folder(self, name: str) -> Path:
         path = self.folder / name
         path.mkdir()
         return path
 
     def try_one(self, name: str, seed: int, number: int, seconds: float = 10.0) -> Outcome:
-        """The outcome of the input with this number: always the same one."""
+        """Return the outcome of the input with this number, which is always the same."""
         attempt = self.target(name).prepare(random.Random(f"{seed}/{name}/{number}"))
-        return outcome_of(attempt, seconds)
+        return run_attempt(attempt, seconds)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

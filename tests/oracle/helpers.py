@@ -1,4 +1,4 @@
-"""From a random stream to what the package takes."""
+"""Build the package's objects from random streams; check types and shapes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def build(stream: Stream) -> TemporalIndex:
 
 
 def shape_of(values: torch.Tensor, dtype: torch.dtype, size: tuple[int, ...], device: torch.device) -> Any:
-    """The values as plain lists, once type, shape and device are as promised."""
+    """Check type, shape and device; return the values as lists."""
     assert values.dtype == dtype
     assert tuple(values.shape) == size
     assert values.device.type == device.type
     return values.tolist()
 
 
-# Ten events at times 10 to 30. Node 5 is in none of them; 3 is a self-loop; 1 and 2 are tied, and so are 4, 5 and 6.
+# Ten events at times 10 to 30. Node 5 has none; event 3 is a self-loop; events 1 and 2 are tied, and so are 4, 5, 6.
 #             position  0   1   2   3   4   5   6   7   8   9
 TEN = Stream(
     src=[0, 1, 0, 2, 0, 3, 1, 4, 2, 1],

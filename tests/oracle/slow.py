@@ -1,7 +1,7 @@
-"""What the fast modules mean, said slowly: plain loops over plain integers, lists and dictionaries.
+"""Slow reference implementations: plain loops over plain integers, lists and dictionaries.
 
-Nothing here imports from ``cordgt`` or knows an array. Every function can be read as the definition of its fast twin.
-Keys of draws are unsigned 64-bit integers; ``signed`` gives the same bits as an int64 tensor holds them.
+Nothing here imports from ``cordgt`` or uses arrays. Every function is the definition of its fast twin.
+Random keys are unsigned 64-bit integers; ``signed`` returns the int64 with the same bits.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ GOLDEN = 0x9E3779B97F4A7C15
 # Draws ---------------------------------------------------------------------------------------------------------------
 
 
-def mix(z: int) -> int:
-    """The finaliser of splitmix64: every bit of the answer depends on every bit of ``z``."""
+def mix64(z: int) -> int:
+    """The finalizer of splitmix64: every bit of the result depends on every bit of ``z``."""
     z &= BITS
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & BITS
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & BITS
     return z ^ (z >> 31)
 
 
-def child(key: int, v: int) -> int:
-    """The key of the ``v``-th thing below ``key``."""
-    return mix(key + (v + 1) * GOLDEN)
+def fold_in(key: int, v: int) -> int:
+    """Derive a new key from a key and a number."""
+    return mix64(key + (v + 1) * GOLDEN)
 
 
 def root_key(seed: int, epoch: int, root: int, cut: int) -> int:
     """The key of a whole tree."""
-    return child(child(child(mix(seed), epoch), root), cut)
+    return fold_in(fold_in(fold_in(mix64(seed), epoch), root), cut)
 
 
-def below(key: int, n: int) -> int:
-    """A number in [0, n), from the upper half of the key."""
+def randint(key: int, n: int) -> int:
+    """An integer in [0, n), from the upper 32 bits of the key."""
     return ((key >> 32) * n) >> 32
 
 
@@ -52,7 +52,7 @@ def signed(key: int) -> int:
 
 @dataclass(frozen=True)
 class History:
-    """A stream of events, of which only those with ``keep`` can be seen; positions are those of the whole stream."""
+    """A stream of events, of which only those with ``keep`` are indexed; positions are those of the whole stream."""
 
     src: Sequence[int]
     dst: Sequence[int]
@@ -75,15 +75,15 @@ class History:
         return len(self.events_of(node, cut))
 
     def pair_history(self, node: int, other: int, cut: int) -> tuple[int, float]:
-        """How often, and when last, the two met among the first ``cut`` events, whichever of them was the source."""
+        """Number and last time of the two nodes' events among the first ``cut``, in either direction."""
         count, last = 0, 0.0
         for p in self.events_of(node, cut):
             if self.partner(node, p) == other:
                 count, last = count + 1, self.elapsed[p]
         return count, last
 
-    def neighbour(self, node: int, rank: int) -> tuple[int, int]:
-        """The node met at, and the position of, the ``rank``-th visible event of the node; 0 is its oldest."""
+    def neighbor(self, node: int, rank: int) -> tuple[int, int]:
+        """Neighbor and position of the ``rank``-th visible event of the node; 0 is its oldest."""
         p = self.events_of(node, len(self.src))[rank]
         return self.partner(node, p), p
 
@@ -99,7 +99,7 @@ class History:
 
 @dataclass(frozen=True)
 class Slot:
-    """One place of a tree. ``path`` is the way from the root: which child, of which child, ... ; the root's is ()."""
+    """A slot of a tree. ``path``: which child, of which child, ... from the root, whose path is ()."""
 
     path: tuple[int, ...]
     node: int
@@ -108,14 +108,14 @@ class Slot:
     key: int
 
 
-def grow(history: History, parent: Slot, j: int, sampling: str) -> Slot:
+def sample_child(history: History, parent: Slot, j: int, sampling: str) -> Slot:
     """The ``j``-th child of a slot: an event of its node strictly before the parent's own time, or padding."""
-    path, key = (*parent.path, j), child(parent.key, j)
+    path, key = (*parent.path, j), fold_in(parent.key, j)
     events = [] if parent.node == PADDING else history.events_of(parent.node, parent.cut)
-    rank = below(key, len(events))
+    rank = randint(key, len(events))
     if sampling == "recent":
         rank = len(events) - 1 - j
-    if sampling == "mixed" and j % 2 == 1:  # a draw, the latest, a draw, the last but one, ...
+    if sampling == "mixed" and j % 2 == 1:  # random, latest, random, second latest, ...
         rank = len(events) - 1 - j // 2
     if not events or rank < 0:
         return Slot(path, PADDING, PADDING, 0, key)
@@ -130,7 +130,7 @@ def tree(
     hop = [Slot((), root, PADDING, cut, root_key(seed, epoch, root, cut))]
     slots = list(hop)
     for n in fanout:
-        hop = [grow(history, parent, j, sampling) for parent in hop for j in range(n)]
+        hop = [sample_child(history, parent, j, sampling) for parent in hop for j in range(n)]
         slots += hop
     return slots
 
@@ -141,7 +141,7 @@ def tree(
 def recent(
     history: History, node: int, t: float, cut: int, n: int, oldest_first: bool
 ) -> tuple[list[int], list[int], list[float]]:
-    """Whom the node met in its latest ``n`` visible events, at which positions, how long before ``t``; then padding."""
+    """Neighbors, positions and elapsed times of the node's latest ``n`` visible events; then padding."""
     positions = history.events_of(node, cut)[::-1][:n]
     if oldest_first:
         positions = positions[::-1]
@@ -153,29 +153,33 @@ def recent(
     )
 
 
-def recent_mean(history: History, table: Sequence[Sequence[float]], node: int, cut: int, n: int) -> list[float]:
-    """Column by column, the mean over those whom the node met in its latest ``n`` visible events; 0 for nobody."""
-    met = [history.partner(node, p) for p in history.events_of(node, cut)[::-1][:n]]
-    return [sum(table[w][k] for w in met) / max(len(met), 1) for k in range(len(table[0]))]
+def recent_neighbor_mean(
+    history: History, table: Sequence[Sequence[float]], node: int, cut: int, n: int
+) -> list[float]:
+    """Column means over the neighbors in the node's latest ``n`` visible events; 0 without events."""
+    neighbors = [history.partner(node, p) for p in history.events_of(node, cut)[::-1][:n]]
+    return [sum(table[w][k] for w in neighbors) / max(len(neighbors), 1) for k in range(len(table[0]))]
 
 
-def appearances(nodes: Sequence[int], among: Sequence[int]) -> list[int]:
-    """How often each node stands among the others; padding nowhere."""
-    return [0 if node == PADDING else sum(other == node for other in among) for node in nodes]
+def count_occurrences(nodes: Sequence[int], others: Sequence[int]) -> list[int]:
+    """How often each node occurs among the others; 0 for padding."""
+    return [0 if node == PADDING else sum(other == node for other in others) for node in nodes]
 
 
 # Walks ---------------------------------------------------------------------------------------------------------------
 
 
 def step(history: History, node: int, cut: int, key: int, scale: float) -> int | None:
-    """The event that a walk goes to next: later ones have more weight, by ``exp(scale * t)``. None: there is none."""
+    """The next event of a walk, sampled with weights ``exp(scale * t)``; None if there is none."""
     events = history.events_of(node, cut)
     if not events:
         return None
     latest = history.elapsed[events[-1]]
     weights = [math.exp(scale * (history.elapsed[p] - latest)) for p in events]
-    share = ((key >> 11) + 1) * 2.0**-53
-    rank = next(k for k in range(len(events)) if sum(weights[: k + 1]) >= share * sum(weights) or k + 1 == len(events))
+    uniform = ((key >> 11) + 1) * 2.0**-53
+    rank = next(
+        k for k in range(len(events)) if sum(weights[: k + 1]) >= uniform * sum(weights) or k + 1 == len(events)
+    )
     return events[rank]
 
 
@@ -183,10 +187,10 @@ def walk(
     history: History, root: int, cut: int, number: int, length: int, scale: float, seed: int, epoch: int
 ) -> tuple[list[int], list[int]]:
     """Nodes and positions of the steps of one walk; padding after it ends."""
-    node, key = root, child(root_key(seed, epoch, root, cut), number)
+    node, key = root, fold_in(root_key(seed, epoch, root, cut), number)
     nodes, positions = [], []
     for k in range(length):
-        key = child(key, k)
+        key = fold_in(key, k)
         p = step(history, node, cut, key, scale)
         if p is None:
             return nodes + [PADDING] * (length - k), positions + [PADDING] * (length - k)
@@ -199,23 +203,23 @@ def walk(
 # Distance ------------------------------------------------------------------------------------------------------------
 
 
-def spatial_distance(node: int, slots: Sequence[Slot], absent: float) -> float:
-    """The smallest hop at which the node stands in the tree."""
+def spatial_distance(node: int, slots: Sequence[Slot], sd_unseen: float) -> float:
+    """The smallest hop at which the node occurs in the tree."""
     hops = [len(slot.path) for slot in slots if slot.node == node and node != PADDING]
-    return min(hops) if hops else absent
+    return min(hops) if hops else sd_unseen
 
 
 def temporal_distance(
-    history: History, node: int, root: int, t: float, pair_cut: int, alpha: float, beta: float, never_met: float
+    history: History, node: int, root: int, t: float, pair_cut: int, alpha: float, beta: float, td_unseen: float
 ) -> float:
-    """Inverse intensity (by alpha) and recency (by beta) of two nodes' meetings, seen from elapsed time ``t``."""
+    """Inverse intensity (times alpha) and recency (times beta) of two nodes' events, seen from time ``t``."""
     if node == PADDING:
-        return never_met
+        return td_unseen
     if node == root:
         return 0.0
     count, last = history.pair_history(node, root, pair_cut)
     if count == 0:
-        return never_met
+        return td_unseen
     return alpha * last / (t * count) + beta * (t - last) / t
 
 
@@ -262,7 +266,7 @@ def split_events(
     validation = [p for p in range(len(t)) if first < t[p] <= second]
     test = [p for p in range(len(t)) if t[p] > second]
     later = {node for p in validation + test for node in (src[p], dst[p])}
-    by_key = sorted(later, key=lambda node: child(mix(mask_seed), node))
+    by_key = sorted(later, key=lambda node: fold_in(mix64(mask_seed), node))
     masked = set(by_key[: int(mask_nodes * n_nodes)])
     train = [p for p in before if src[p] not in masked and dst[p] not in masked]
     seen = {node for p in train for node in (src[p], dst[p])}
@@ -282,9 +286,9 @@ def negative(
 ) -> int | None:
     """One of the pool but never ``dst``; None where there is no other. ``number``: which of several, 0 the first."""
     others = [node for node in pool if node != dst]
-    key = child(child(child(mix(seed), tag), epoch), position)
-    key = child(key, number) if number else key
-    return others[below(key, len(others))] if others else None
+    key = fold_in(fold_in(fold_in(mix64(seed), tag), epoch), position)
+    key = fold_in(key, number) if number else key
+    return others[randint(key, len(others))] if others else None
 
 
 # Metrics -------------------------------------------------------------------------------------------------------------
@@ -363,8 +367,8 @@ def partner(
 ) -> int:
     """One of the ``partners``; padding where there are none."""
     fit = partners(history, pool, node, cut, now, since)
-    key = child(child(child(mix(seed), tag), 0), position)
-    return fit[below(key, len(fit))] if fit else PADDING
+    key = fold_in(fold_in(fold_in(mix64(seed), tag), 0), position)
+    return fit[randint(key, len(fit))] if fit else PADDING
 
 
 Pair = tuple[int, int]
@@ -395,8 +399,8 @@ def pairs(
     found = []
     for b, batch in enumerate(batches):
         fit = past_pairs(src, dst, t, batch, trained_until)
-        key = child(mix(seed), b)
-        found.append(sorted(fit, key=lambda pair, key=key: child(key, number[pair]))[: len(batch)])
+        key = fold_in(mix64(seed), b)
+        found.append(sorted(fit, key=lambda pair, key=key: fold_in(key, number[pair]))[: len(batch)])
     return found
 
 
@@ -408,11 +412,11 @@ def candidates(pool: Sequence[int], n: int, dst: int, position: int, seed: int, 
     others = [node for node in pool if node != dst]
     if n >= len(pool):
         return others
-    key = child(child(child(mix(seed), tag), 0), position)
+    key = fold_in(fold_in(fold_in(mix64(seed), tag), 0), position)
     chosen: list[int] = []
     for j in range(n):
         newest = len(others) - n + j
-        drawn = below(child(key, j), newest + 1)
+        drawn = randint(fold_in(key, j), newest + 1)
         chosen.append(newest if drawn in chosen else drawn)
     return [others[i] for i in chosen]
 
@@ -533,56 +537,56 @@ class Evaluation:
         return found
 
 
-# Proximity -----------------------------------------------------------------------------------------------------------
+# Pair features -------------------------------------------------------------------------------------------------------
 
 
-def pace(elapsed: float, t: float, cut: int) -> float:
-    """How many events the stream usually has in such a time."""
+def to_event_count(elapsed: float, t: float, cut: int) -> float:
+    """Average number of stream events in an elapsed time."""
     return elapsed / t * cut if t > 0 else 0.0
 
 
-def told(values: Sequence[float]) -> list[float]:
-    """Counts and ages as a network is told them."""
+def log_scaled(values: Sequence[float]) -> list[float]:
+    """Counts and ages as the features hold them."""
     return [0.25 * math.log(1 + x) for x in values]
 
 
-def last_meeting(history: History, node: int, other: int, cut: int) -> int:
+def last_interaction(history: History, node: int, other: int, cut: int) -> int:
     """The position of the last event of the two among the first ``cut``; -1 if there is none."""
     return max((p for p in history.events_of(node, cut) if history.partner(node, p) == other), default=-1)
 
 
-def beside(history: History, w: int, tree: Sequence[Slot], t: float, cut: int, pair_cut: int) -> list[float]:
-    """How often a node stands in a tree, and how often and how long ago it met the root."""
+def relate(history: History, w: int, tree: Sequence[Slot], t: float, cut: int, pair_cut: int) -> list[float]:
+    """Occurrences of a node in a tree, and count and age of its events with the root."""
     count, last = history.pair_history(w, tree[0].node, pair_cut)
-    return [sum(slot.node == w for slot in tree), count, pace(t - last, t, cut)]
+    return [sum(slot.node == w for slot in tree), count, to_event_count(t - last, t, cut)]
 
 
-def slot_proximity(
+def slot_features(
     history: History, slot: Slot, own: Sequence[Slot], other: Sequence[Slot] | None, t: float, cut: int, pair_cut: int
 ) -> list[float]:
-    """What is known of a slot of the tree ``own`` beside that of the other end, if there is one."""
+    """The features of a slot of the tree ``own``, relative to it and to the other tree, if there is one."""
     if slot.node == PADDING:
         return [0.0] * 10
     drawn, w = slot.pos >= 0, slot.node
-    age = pace(t - history.elapsed[slot.pos], t, cut) if drawn else 0.0
-    near = [age, cut - slot.pos if drawn else 0, history.degree(w, cut), *beside(history, w, own, t, cut, pair_cut)]
+    age = to_event_count(t - history.elapsed[slot.pos], t, cut) if drawn else 0.0
+    near = [age, cut - slot.pos if drawn else 0, history.degree(w, cut), *relate(history, w, own, t, cut, pair_cut)]
     sent = 0.0 if not drawn else 1.0 if history.src[slot.pos] == w else -1.0
-    far = [0.0] * 3 if other is None else beside(history, w, other, t, cut, pair_cut)
-    return [*told(near), sent, *told(far)]
+    far = [0.0] * 3 if other is None else relate(history, w, other, t, cut, pair_cut)
+    return [*log_scaled(near), sent, *log_scaled(far)]
 
 
-def pair_proximity(history: History, u: int, v: int, t: float, cut: int, pair_cut: int) -> list[float]:
-    """What is known of a pair."""
+def pair_features(history: History, u: int, v: int, t: float, cut: int, pair_cut: int) -> list[float]:
+    """The features of a pair."""
     begins = [max(cut - window, 0) for window in (64, 512, 4096, 32768)]
-    (count, met), last = history.pair_history(u, v, pair_cut), last_meeting(history, u, v, pair_cut)
+    (count, met), last = history.pair_history(u, v, pair_cut), last_interaction(history, u, v, pair_cut)
     latest = [max(history.events_of(end, cut), default=-1) for end in (u, v)]
     known = [
         count,
-        pace(t - met, t, cut),
+        to_event_count(t - met, t, cut),
         *(history.degree(end, cut) - history.degree(end, last + 1) for end in (u, v)),
         *(history.degree(end, cut) for end in (u, v)),
-        *(pace(t - (history.elapsed[p] if p >= 0 else 0.0), t, cut) for p in latest),
+        *(to_event_count(t - (history.elapsed[p] if p >= 0 else 0.0), t, cut) for p in latest),
         *(history.degree(end, cut) - history.degree(end, begin) for end in (u, v) for begin in begins),
         *(count - history.pair_history(u, v, min(begin, pair_cut))[0] for begin in begins),
     ]
-    return [*told(known), 0.0 if last < 0 else 1.0 if history.src[last] == u else -1.0]
+    return [*log_scaled(known), 0.0 if last < 0 else 1.0 if history.src[last] == u else -1.0]

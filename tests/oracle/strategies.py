@@ -1,4 +1,4 @@
-"""Random streams with what breaks things: tied times, repeated pairs, self-loops, isolated nodes, hidden events."""
+"""Random streams with edge cases: tied times, repeated pairs, self-loops, isolated nodes, masked events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = ("int", "float", "date")
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream small enough to be printed when a test fails."""
+    """A stream small enough to print when a test fails."""
 
     src: list[int]
     dst: list[int]
@@ -41,7 +41,7 @@ class Stream:
         return np.array(self.t, dtype=np.float64 if any(isinstance(t, float) for t in self.t) else np.int64)
 
     def first(self, cut: int) -> Stream:
-        """The first ``cut`` events alone."""
+        """The first ``cut`` events only."""
         return Stream(self.src[:cut], self.dst[:cut], self.t[:cut], self.n_nodes, self.keep and self.keep[:cut])
 
 
@@ -60,18 +60,18 @@ def _times(draw: st.DrawFn, n_events: int, kind: str) -> list[int] | list[float]
 
 @st.composite
 def streams(draw: st.DrawFn, *, min_events: int = 1, max_events: int = 32, filtered: bool | None = None) -> Stream:
-    """A stream of a few nodes, so that pairs repeat; more ids than are used, so that some nodes stand alone.
+    """A stream of few nodes, so that pairs repeat, with more ids than are used, so that some nodes are isolated.
 
-    ``filtered``: whether events are hidden; None leaves it to the draw.
+    ``filtered``: whether some events are masked; None: random.
     """
     n_events = draw(st.integers(min_events, max_events))
     n_nodes = draw(st.integers(1, 9))
     in_use = draw(st.lists(st.integers(0, n_nodes - 1), min_size=1, max_size=6, unique=True))
-    ends = st.lists(st.sampled_from(in_use), min_size=n_events, max_size=n_events)
-    src, dst = draw(ends), draw(ends)
+    endpoints = st.lists(st.sampled_from(in_use), min_size=n_events, max_size=n_events)
+    src, dst = draw(endpoints), draw(endpoints)
     t = _times(draw, n_events, draw(st.sampled_from(KINDS)))
-    hide = draw(st.booleans()) if filtered is None else filtered
-    keep = draw(st.lists(st.booleans(), min_size=n_events, max_size=n_events)) if hide else None
+    has_mask = draw(st.booleans()) if filtered is None else filtered
+    keep = draw(st.lists(st.booleans(), min_size=n_events, max_size=n_events)) if has_mask else None
     return Stream(src, dst, t, n_nodes, keep)
 
 
@@ -86,7 +86,7 @@ samplings = st.sampled_from(("uniform", "recent", "mixed"))
 
 
 def nodes(stream: Stream, *, padding: bool = True) -> st.SearchStrategy[int]:
-    """Any id that may be asked about: known, newcomer (beyond the last known) and, if wanted, padding."""
+    """Any valid id: known nodes, new nodes (past the last known one) and optionally padding."""
     return st.integers(-1 if padding else 0, stream.n_nodes + 2)
 
 

@@ -1,4 +1,4 @@
-"""Attention and dropout on the CPU against torch's own, both ways; and a batch in parts against the whole."""
+"""CPU attention and dropout against torch's, forward and backward; micro-batches against the whole batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.cordgt import Cordgt
 from cordgt.nn import attention as on_cpu
-from cordgt.runtime.threads import keep_threads
+from cordgt.runtime.threads import pin_num_threads
 from cordgt.tasks.link import LinkTask, score_queries
-from cordgt.training.model_factory import make_network
-from cordgt.training.settings import make
+from cordgt.training.model_factory import build_model
+from cordgt.training.settings import make_settings
 from cordgt.training.step import Step, make_optimizer
 
 SHAPE = (4, 7, 3, 2, 8)  # S, C, 3, H, D
@@ -28,10 +28,10 @@ def some(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-@pytest.mark.parametrize("everyone", [False, True])
-def test_attention_is_torchs(rows: int, everyone: bool) -> None:
+@pytest.mark.parametrize("no_mask", [False, True])
+def test_attention_equals_torchs(rows: int, no_mask: bool) -> None:
     qkv, above = some(*SHAPE).requires_grad_(), some(4, 7, 2, 8, seed=1)
-    attn_mask = (some(4, rows, 7, seed=2) < 0.5) | everyone
+    attn_mask = (some(4, rows, 7, seed=2) < 0.5) | no_mask
     attn_mask[..., 0] = True
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
     expected = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask.unsqueeze(1)).transpose(1, 2)
@@ -41,8 +41,8 @@ def test_attention_is_torchs(rows: int, everyone: bool) -> None:
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
 
 
-def test_attention_drops_weights_as_its_definition() -> None:
-    """Equal weights over unit values, a head's own mask each: outputs count what was kept, and gradients agree."""
+def test_attention_dropout_masks_weights() -> None:
+    """Equal weights over unit values, one mask per head: outputs show which weights were kept; gradients agree."""
     n, size, drop = 30, 7, 0.4
     qkv = torch.zeros(n, size, 3, 2, size)
     qkv[:, :, 2] = torch.eye(size)[None, :, None]  # the weight of slot j is output j
@@ -62,7 +62,7 @@ def test_attention_drops_weights_as_its_definition() -> None:
 
 
 @pytest.mark.parametrize("drop", [0.0, 0.1, 0.9])
-def test_dropout_keeps_its_share_and_the_same_backwards(drop: float) -> None:
+def test_dropout_has_its_probability_and_the_same_mask_backward(drop: float) -> None:
     x = torch.ones(300, 500, requires_grad=True)
     torch.manual_seed(1)
     y = on_cpu.dropout(x, drop)
@@ -74,66 +74,75 @@ def test_dropout_keeps_its_share_and_the_same_backwards(drop: float) -> None:
 
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
-    """Sets the number of threads; what it was comes back in the end."""
-    before, most = torch.get_num_threads(), numba.get_num_threads()
+    """Return a function that sets the number of threads; restore it afterwards."""
+    before, numba_threads = torch.get_num_threads(), numba.get_num_threads()
 
     def use(n: int) -> None:
-        numba.set_num_threads(most)
+        numba.set_num_threads(numba_threads)
         torch.set_num_threads(n)
-        keep_threads()
+        pin_num_threads()
 
     yield use
     use(before)
 
 
-def test_a_batch_in_parts_is_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same loss and the same weights after a step, to rounding, however the batch is worked off."""
-    for parts, whole in zip(a_step(10, 0.0, monkeypatch), a_step(None, 0.0, monkeypatch), strict=True):
+def test_micro_batches_give_the_step_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same loss and weights after a step, up to rounding."""
+    for parts, whole in zip(run_step(10, 0.0, monkeypatch), run_step(None, 0.0, monkeypatch), strict=True):
         torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
 
 
-def test_threads_that_compute_side_by_side_change_nothing(
+def test_steps_do_not_depend_on_the_number_of_threads(
     threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropout and all, to the bit; and other parts draw other dropout."""
+    """Bit for bit, with dropout; other micro-batches draw other dropout."""
     found = []
     for n in (1, 2, 3):
         threads(n)
-        found.append(a_step(10, 0.3, monkeypatch))
+        found.append(run_step(10, 0.3, monkeypatch))
     assert all(torch.equal(a, b) for others in found[1:] for a, b in zip(found[0], others, strict=True))
-    assert not torch.equal(found[0][0], a_step(20, 0.3, monkeypatch)[0])
+    assert not torch.equal(found[0][0], run_step(20, 0.3, monkeypatch)[0])
     few = []
     for n in (1, 2):
         threads(n)
-        few.append(a_step(1000, 0.3, monkeypatch))  # too little to share
+        few.append(run_step(1000, 0.3, monkeypatch))  # one micro-batch: nothing to parallelize
     assert all(torch.equal(a, b) for a, b in zip(*few, strict=True))
 
 
-@pytest.mark.parametrize("at_once", [10, None])
-def test_gradients_may_lie_in_memory_as_they_like(at_once: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adam in one kernel goes by a parameter's own strides, so it must be given gradients that have them."""
-    plain, turned = (a_step(at_once, 0.0, monkeypatch, adam=True, turned=turned) for turned in (False, True))
-    assert all(torch.equal(a, b) for a, b in zip(plain, turned, strict=True))
+@pytest.mark.parametrize("micro_batch_size", [10, None])
+def test_gradients_may_have_any_strides(micro_batch_size: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused Adam uses the strides of the parameter, so gradients must be given to it with the same strides."""
+    plain, transposed = (
+        run_step(micro_batch_size, 0.0, monkeypatch, adam=True, transposed=transposed) for transposed in (False, True)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(plain, transposed, strict=True))
 
 
-def a_step(
-    at_once: int | None, drop: float, monkeypatch: pytest.MonkeyPatch, *, adam: bool = False, turned: bool = False
+def run_step(
+    micro_batch_size: int | None,
+    drop: float,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    adam: bool = False,
+    transposed: bool = False,
 ) -> list[Tensor]:
-    """The loss and the weights of a step with ``at_once`` queries a part; None: in one.
+    """Return the loss and the weights after a step; ``micro_batch_size`` None: in one batch.
 
-    ``adam``: as training makes it, in place of plain descent. ``turned``: gradients of matrices lie by columns.
+    ``adam``: training's optimizer instead of SGD. ``transposed``: gradients of matrices are column-major.
     """
     stream = synthetic_stream(events=600, nodes=40, seed=1).stream
-    settings = make("cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6, "dropout": drop})
+    settings = make_settings(
+        "cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6, "dropout": drop}
+    )
     task = LinkTask.prepare(stream, settings.protocol, seed=0, device=torch.device("cpu"))
     position = torch.from_numpy(task.split.train[100:137])
     weight = torch.ones(len(position))
     weight[-3:] = 0.0
     torch.manual_seed(3)
-    model = make_network(settings, edge_dim=0, node_dim=0).train()
-    for matrix in (p for p in model.parameters() if turned and p.dim() == 2):
+    model = build_model(settings, edge_dim=0, node_dim=0).train()
+    for matrix in (p for p in model.parameters() if transposed and p.dim() == 2):
         matrix.register_hook(lambda gradient: gradient.t().contiguous().t())
-    monkeypatch.setattr(Cordgt, "micro_batch_size", at_once)
+    monkeypatch.setattr(Cordgt, "micro_batch_size", micro_batch_size)
     cpu = torch.device("cpu")
     optimizer = make_optimizer(settings, model, cpu) if adam else torch.optim.SGD(model.parameters(), lr=0.1)
     loss = Step(model, task, optimizer, 0, 1)(position, weight)
@@ -142,12 +151,12 @@ def a_step(
 
 def test_scores_do_not_depend_on_the_number_of_threads(threads: Callable[[int], None]) -> None:
     stream = synthetic_stream(events=600, nodes=40, seed=1).stream
-    settings = make("cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6})
+    settings = make_settings("cordgt", {"fanout": "3,1", "hidden": 8, "heads": 2, "td_dim": 6, "sd_dim": 6})
     task = LinkTask.prepare(stream, settings.protocol, seed=0, device=torch.device("cpu"))
-    model = make_network(settings, edge_dim=0, node_dim=0)
+    model = build_model(settings, edge_dim=0, node_dim=0)
     _, queries = task.evaluation_queries("test", "transductive")
     found = []
     for n in (1, 2):
         threads(n)
-        found.append(score_queries(model, task.whole, queries, max_pairs_per_batch=16))
+        found.append(score_queries(model, task.full_history, queries, max_pairs_per_batch=16))
     assert np.array_equal(*found)

@@ -1,4 +1,4 @@
-"""Trees: slot by slot as the definition draws them, whatever the device, the batch and the order of the roots."""
+"""Sampled trees against their definition, slot by slot, for every device, batch and order of roots."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def test_shape(fanout: tuple[int, ...]) -> None:
     shape = TreeShape(fanout)
     slots = slow.tree(slow.History([], [], [], []), fanout, root=0, cut=0, seed=0, epoch=0)
     place_of = {slot.path: i for i, slot in enumerate(slots)}
-    assert shape.size == len(slots)
-    assert shape.hop.tolist() == [len(slot.path) for slot in slots]
+    assert shape.n_slots == len(slots)
+    assert shape.slot_hop.tolist() == [len(slot.path) for slot in slots]
     assert shape.parent.tolist() == [place_of[slot.path[:-1]] for slot in slots]
 
 
 def test_shape_by_hand() -> None:
     shape = TreeShape((2, 3))
-    assert shape.size == 1 + 2 + 6
-    assert shape.hop.tolist() == [0, 1, 1, 2, 2, 2, 2, 2, 2]
+    assert shape.n_slots == 1 + 2 + 6
+    assert shape.slot_hop.tolist() == [0, 1, 1, 2, 2, 2, 2, 2, 2]
     assert shape.parent.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
@@ -57,10 +57,10 @@ def test_shape_by_hand() -> None:
 
 
 def test_recent_tree_by_hand(place: Any) -> None:
-    """Before time 30 node 1 met 0 (event 6), 3 (event 5) and 0 (event 2), latest first.
+    """Before time 30 node 1 interacted with 0 (event 6), 3 (event 5) and 0 (event 2), latest first.
 
-    Below event 6 (time 15) node 0 looks at the first 4 events: 2 and 0, both with 1. Below event 5 node 3 has nothing:
-    its event 4 has the same time. Below event 2 (time 12) node 0 looks at the first event alone.
+    Below event 6 (time 15) node 0 sees the first 4 events: 2 and 0, both with 1. Below event 5 node 3 sees nothing:
+    its event 4 has the same time. Below event 2 (time 12) node 0 sees only the first event.
     """
     got = sample(place, TEN, (3, 2), 1, 9, seed=0, epoch=0, sampling="recent")
     assert got.node.tolist() == [1, 0, 3, 0, 1, 1, -1, -1, 1, -1]
@@ -76,20 +76,20 @@ def test_recent_tree_through_a_self_loop_by_hand(place: Any) -> None:
 
 
 def test_uniform_tree_without_a_choice_by_hand(place: Any) -> None:
-    """Before event 9 node 4 has event 7 alone, so every draw is this one, with replacement."""
+    """Before event 9 node 4 has only event 7, so every draw is that one, with replacement."""
     got = sample(place, TEN, (3,), 4, 9, seed=11, epoch=2, sampling="uniform")
     assert got.node.tolist() == [4, 0, 0, 0]
     assert got.pos.tolist() == [-1, 7, 7, 7]
 
 
-def test_uniform_tree_as_it_was(place: Any) -> None:
+def test_uniform_tree_equals_the_golden_one(place: Any) -> None:
     """Golden: ``slow.tree(TEN.history, (3, 2), root=0, cut=9, seed=12, epoch=1)``. Draws must never change."""
     got = sample(place, TEN, (3, 2), 0, 9, seed=12, epoch=1, sampling="uniform")
     assert got.node.tolist() == [0, 2, 1, 3, 1, 2, 0, 2, -1, -1]
     assert got.pos.tolist() == [-1, 8, 6, 4, 1, 3, 0, 1, -1, -1]
 
 
-def test_newcomer_and_isolated_roots(place: Any) -> None:
+def test_new_and_isolated_roots(place: Any) -> None:
     got = sample(place, TEN, (2, 1), [5, 6, 99, 0], [10, 10, 10, 0], seed=1, epoch=0, sampling="uniform")
     assert got.node.tolist() == [[5, -1, -1, -1, -1], [6, -1, -1, -1, -1], [99, -1, -1, -1, -1], [0, -1, -1, -1, -1]]
     assert got.pos.tolist() == [[-1] * 5] * 4
@@ -112,7 +112,7 @@ def test_trees(
     root, cut = zip(*queries, strict=True)
     got = sample(place, stream, fanout, root, cut, seed, epoch, sampling)
     expected = [slow.tree(stream.history, fanout, r, c, seed, epoch, sampling) for r, c in queries]
-    size = (len(queries), TreeShape(fanout).size)
+    size = (len(queries), TreeShape(fanout).n_slots)
     assert shape_of(got.node, torch.int64, size, place.device) == [nodes_of(slots) for slots in expected]
     assert shape_of(got.pos, torch.int64, size, place.device) == [positions_of(slots) for slots in expected]
     assert got.valid.equal(got.node >= 0)
@@ -150,7 +150,7 @@ def test_trees_do_not_depend_on_the_batch(
 def test_a_larger_fanout_keeps_the_earlier_draws(
     place: Any, data: st.DataObject, stream: Stream, fanout: tuple[int, ...], seed: int, sampling: str
 ) -> None:
-    """What stands at a path (second child of the first child, ...) depends on the path alone."""
+    """The node at a path (second child of the first child, ...) depends only on the path."""
     larger = tuple(n + data.draw(st.integers(0, 2)) for n in fanout) + data.draw(st.sampled_from(((), (2,))))
     root, cut = data.draw(some.nodes(stream, padding=False)), data.draw(some.cuts(stream))
     small = sample(place, stream, fanout, root, cut, seed, 1, sampling)
@@ -162,10 +162,10 @@ def test_a_larger_fanout_keeps_the_earlier_draws(
 
 
 @given(data=st.data(), stream=streams(min_events=2), fanout=some.fanouts, seed=some.seeds, sampling=some.samplings)
-def test_trees_do_not_see_the_future(
+def test_later_events_do_not_change_trees(
     place: Any, data: st.DataObject, stream: Stream, fanout: tuple[int, ...], seed: int, sampling: str
 ) -> None:
-    """Whatever happens from ``cut`` on, with whichever times and newcomers, the trees stay as they are."""
+    """Events from ``cut`` on, with any times and new nodes, leave the trees as they are."""
     cut = data.draw(st.integers(1, stream.n_events - 1))
     n_later = data.draw(st.integers(0, 9))
     n_nodes = stream.n_nodes + 3
@@ -188,13 +188,13 @@ def test_trees_do_not_see_the_future(
 def test_every_slot_is_an_earlier_event_of_its_parent(
     place: Any, data: st.DataObject, stream: Stream, fanout: tuple[int, ...], seed: int, sampling: str
 ) -> None:
-    """What a tree promises, without a word on how it was drawn."""
+    """Properties of every tree, however it is sampled."""
     cut = data.draw(some.cuts(stream))
     shape = TreeShape(fanout)
     trees = sample(place, stream, fanout, list(range(stream.n_nodes)), cut, seed, 2, sampling)
     history, parent = stream.history, shape.parent.tolist()
     for node, pos in zip(trees.node.tolist(), trees.pos.tolist(), strict=True):
-        for slot in range(1, shape.size):
+        for slot in range(1, shape.n_slots):
             up, p = parent[slot], pos[slot]
             if p < 0:
                 assert node[slot] == -1
@@ -204,8 +204,8 @@ def test_every_slot_is_an_earlier_event_of_its_parent(
             assert up == 0 or stream.t[p] < stream.t[pos[up]]
 
 
-def test_uniform_means_uniform(place: Any) -> None:
-    """One node with 8 events: over many cuts beyond them each event is drawn about equally often (chi-square, 7 df)."""
+def test_uniform_sampling_is_uniform(place: Any) -> None:
+    """One node with 8 events: over many seeds each event is drawn about equally often (chi-square, 7 df)."""
     index = place.index(TemporalIndex.build(np.zeros(8, int), np.arange(1, 9), np.arange(8.0), 9))
     trees = sample_trees(index, TreeShape((40,)), place.ints(0), place.ints(8).expand(1), seed=5, epoch=0)
     many = [
@@ -217,7 +217,7 @@ def test_uniform_means_uniform(place: Any) -> None:
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "recent", "mixed"])
-def test_seed_and_epoch_matter_only_where_something_is_drawn(place: Any, sampling: str) -> None:
+def test_seed_and_epoch_change_only_random_sampling(place: Any, sampling: str) -> None:
     def trees(seed: int, epoch: int) -> list[int]:
         return sample(place, TEN, (5, 3), list(range(6)), 10, seed, epoch, sampling).pos.tolist()
 
@@ -225,16 +225,16 @@ def test_seed_and_epoch_matter_only_where_something_is_drawn(place: Any, samplin
     assert changed == [sampling != "recent"] * 3
 
 
-def test_an_epoch_held_by_a_tensor(place: Any) -> None:
+def test_epoch_as_a_tensor(place: Any) -> None:
     index, shape = place.index(build(TEN)), TreeShape((4, 2))
     root, cut = place.ints([0, 1, 2]), place.ints([9, 10, 7])
     plain = sample_trees(index, shape, root, cut, seed=3, epoch=4)
-    held = sample_trees(index, shape, root, cut, seed=3, epoch=place.ints(4))
-    assert plain.node.equal(held.node) and plain.pos.equal(held.pos)
+    from_tensor = sample_trees(index, shape, root, cut, seed=3, epoch=place.ints(4))
+    assert plain.node.equal(from_tensor.node) and plain.pos.equal(from_tensor.pos)
 
 
 def test_large_batches_on_many_threads(place: Any, all_threads: None) -> None:
-    """4,001 trees at once over 1,500 events: the compiled loops', and a few of them drawn slowly."""
+    """4,001 trees at once over 1,500 events equal the Numba trees, and some of them the slow ones."""
     rng = np.random.default_rng(3)
     ends = (rng.zipf(1.4, (2, 1500)) - 1) % 61  # a few busy nodes, many quiet ones, self-loops
     stream = Stream(ends[0].tolist(), ends[1].tolist(), np.sort(rng.integers(0, 700, 1500)).tolist(), 64, None)

@@ -1,4 +1,4 @@
-"""Partners, whole pairs and many candidates, against sets."""
+"""Hard negatives, negative pairs and ranking candidates, compared with Python sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.tasks.negatives import draw_candidates, draw_pairs, draw_partners
+from cordgt.tasks.negatives import draw_candidates, draw_hard_negatives, draw_negative_pairs
 
 from . import slow
 from .helpers import TEN, build
@@ -38,7 +38,7 @@ Query = tuple[int, int, range, int]  # source, cut, the events of its own time, 
 
 def partners(stream: Stream, pool: list[int], asked: list[Query], since: int = 0, seed: int = 0) -> list[int]:
     src, cut, now, position = zip(*asked, strict=True)
-    got = draw_partners(
+    got = draw_hard_negatives(
         build(stream), ints(pool), ints(src), ints(cut), ints([r.start for r in now]), ints([r.stop for r in now]),
         ints(position), since=since, seed=seed,
     )  # fmt: skip
@@ -63,7 +63,7 @@ def queries(draw: st.DrawFn, stream: Stream) -> Query:
 
 @settings(max_examples=100)
 @given(data=st.data(), stream=streams(), pool=pools, seed=seeds)
-def test_partners(data: st.DataObject, stream: Stream, pool: list[int], seed: int) -> None:
+def test_hard_negatives(data: st.DataObject, stream: Stream, pool: list[int], seed: int) -> None:
     asked = data.draw(st.lists(queries(stream), min_size=1, max_size=6))
     since = data.draw(st.one_of(st.just(0), st.integers(0, stream.n_events + 1)))
     got = partners(stream, pool, asked, since, seed)
@@ -75,7 +75,7 @@ def test_partners(data: st.DataObject, stream: Stream, pool: list[int], seed: in
 
 @settings(max_examples=30)
 @given(data=st.data(), stream=streams(min_events=4), pool=pools)
-def test_partners_are_pure_in_the_cut(data: st.DataObject, stream: Stream, pool: list[int]) -> None:
+def test_hard_negatives_are_pure_in_cut(data: st.DataObject, stream: Stream, pool: list[int]) -> None:
     """Whatever follows the query's own time may be missing, and whoever else is asked about may be too."""
     asked = [(src, now.start, now, p) for src, _, now, p in data.draw(st.lists(queries(stream), min_size=1))]
     whole = partners(stream, pool, asked)
@@ -83,7 +83,7 @@ def test_partners_are_pure_in_the_cut(data: st.DataObject, stream: Stream, pool:
         assert partners(stream.first(query[2].stop), pool, [query]) == [one]
 
 
-def test_partners_by_hand() -> None:
+def test_hard_negatives_by_hand() -> None:
     """Events 0-1, 1-2, 0-1, 2-2, then at one time 0-3, 3-1, 1-0, then 4-0, 2-0, 1-4."""
     everyone, at_5, at_8, at_9 = list(range(6)), range(4, 7), range(8, 9), range(9, 10)
     assert partners(TEN, everyone, [(1, 4, at_5, 5)]) == [2]  # 1 met 0 and 2, and meets 3 and 0 now
@@ -96,7 +96,7 @@ def test_partners_by_hand() -> None:
     assert partners(TEN, [], [(1, 9, at_9, 9)]) == [-1]
 
 
-def test_partners_are_even() -> None:
+def test_hard_negatives_are_uniform() -> None:
     """One that met the source a hundred times is as likely as one that met it once (chi-square, 4 df)."""
     dst = [1] * 100 + [2, 3, 4, 5, 6]
     stream = Stream([0] * len(dst), dst, list(range(len(dst))), 8, None)
@@ -109,7 +109,7 @@ def test_partners_are_even() -> None:
 
 
 @pytest.mark.usefixtures("all_threads")
-def test_partners_side_by_side() -> None:
+def test_hard_negatives_do_not_depend_on_threads() -> None:
     """The compiled loop shares nothing between queries."""
     rng = np.random.default_rng(0)
     n, n_nodes = 4000, 60
@@ -129,7 +129,7 @@ def test_partners_side_by_side() -> None:
 def pairs(
     stream: Stream, batches: list[list[int]], trained_until: float | None = None, seed: int = 0
 ) -> list[list[slow.Pair]]:
-    got = draw_pairs(
+    got = draw_negative_pairs(
         ints(stream.src), ints(stream.dst), stream.times, [ints(b) for b in batches],
         trained_until=trained_until, seed=seed,
     )  # fmt: skip
@@ -138,7 +138,7 @@ def pairs(
 
 @settings(max_examples=100)
 @given(data=st.data(), stream=streams(filtered=False), seed=seeds, size=st.integers(1, 9))
-def test_pairs(data: st.DataObject, stream: Stream, seed: int, size: int) -> None:
+def test_negative_pairs(data: st.DataObject, stream: Stream, seed: int, size: int) -> None:
     positions = range(data.draw(st.integers(0, stream.n_events - 1)), stream.n_events)
     if data.draw(st.booleans()):  # only some of the events, as those of new nodes
         positions = [p for p in positions if stream.src[p] % 2 == 0] or list(positions)
@@ -152,7 +152,7 @@ def test_pairs(data: st.DataObject, stream: Stream, seed: int, size: int) -> Non
         assert len(drawn) == len(set(drawn)) == min(len(fit), len(batch))
 
 
-def test_pairs_by_hand() -> None:
+def test_negative_pairs_by_hand() -> None:
     """Events 0-1, 1-2, 0-1, 2-2, then at one time 0-3, 3-1, 1-0, then 4-0, 2-0, 1-4. Pairs have a direction."""
 
     def every(start: int, end: int, until: float | None = None) -> set[slow.Pair]:
@@ -170,7 +170,7 @@ def test_pairs_by_hand() -> None:
     assert pairs(TEN, []) == []
 
 
-def test_pairs_are_even() -> None:
+def test_negative_pairs_are_uniform() -> None:
     """However often a pair met; each batch has a draw of its own (chi-square, 9 df: ten ways to choose 3 of 5)."""
     dst = [1] * 50 + [2, 3, 4, 5] + [6] * 3
     stream = Stream([0] * len(dst), dst, list(range(len(dst))), 8, None)
@@ -208,7 +208,7 @@ def test_candidates(pool: list[int], n: int, asked: list[tuple[int, int]], seed:
 
 
 @pytest.mark.parametrize("dst", [2, 5, 11, 7])
-def test_candidates_are_even(dst: int) -> None:
+def test_candidates_are_uniform(dst: int) -> None:
     """Every way to choose three of the others about equally often (chi-square, at most 9 df)."""
     pool, n = [2, 3, 5, 9, 11], 5000
     drawn = [frozenset(row) for row in candidates(pool, 3, [dst] * n, list(range(n)), seed=2)]
@@ -216,7 +216,7 @@ def test_candidates_are_even(dst: int) -> None:
     assert chi_square(drawn, ways) < 35
 
 
-def test_many_candidates_are_even() -> None:
+def test_many_candidates_are_uniform() -> None:
     """A hundred of a thousand: each of the others a tenth of the time (chi-square, 998 df: 0 ± 5 deviations)."""
     n, dst = 2000, 300
     rows = draw_candidates(np.arange(1000), 100, np.full(n, dst), np.arange(n), seed=7)

@@ -1,4 +1,4 @@
-"""TemporalIndex: degrees, rows and pair histories, against a scan over the whole stream."""
+"""TemporalIndex: degrees, rows and pair histories against a scan over the whole stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_degree_by_hand(place: Any) -> None:
         3: [0, 0, 0, 0, 2, 2],  # in 4 5
         4: [0, 0, 0, 0, 0, 2],  # in 7 9
         5: [0] * 6,  # isolated
-        6: [0] * 6,  # a newcomer
+        6: [0] * 6,  # a new node
         -1: [0] * 6,  # padding
     }
     for node, degrees in expected.items():
@@ -68,7 +68,7 @@ def test_pair_history_by_hand(place: Any) -> None:
 
 def test_rows_by_hand(place: Any) -> None:
     index = place.index(build(TEN))
-    at = index.entry(place.ints(0), place.ints([0, 1, 2, 3, 4, 5]))
+    at = index.row_entry(place.ints(0), place.ints([0, 1, 2, 3, 4, 5]))
     assert index.nbr[at].tolist() == [1, 1, 3, 1, 4, 2]
     assert index.pos[at].tolist() == [0, 2, 4, 6, 7, 8]
     # 3 and 1 had no event and three events before time 15, though some of that same time stand earlier in the stream
@@ -76,7 +76,7 @@ def test_rows_by_hand(place: Any) -> None:
     assert index.tie_start.tolist() == [0, 1, 1, 3, 4, 4, 4, 7, 8, 9]
 
 
-def test_hidden_events_by_hand(place: Any) -> None:
+def test_masked_events_by_hand(place: Any) -> None:
     """Without events 0, 4 and 5 the others keep their positions, and ties still start where they did."""
     hidden = Stream(TEN.src, TEN.dst, TEN.t, TEN.n_nodes, [p not in (0, 4, 5) for p in range(10)])
     index = place.index(build(hidden))
@@ -87,7 +87,7 @@ def test_hidden_events_by_hand(place: Any) -> None:
     assert index.tie_start[6].item() == 4
 
 
-def test_nothing_kept(place: Any) -> None:
+def test_index_without_events(place: Any) -> None:
     index = place.index(build(Stream(TEN.src, TEN.dst, TEN.t, TEN.n_nodes, [False] * 10)))
     node = place.ints([-1, 0, 2, 5, 6])
     assert index.degree(node, place.ints(10)).tolist() == [0] * 5
@@ -130,16 +130,16 @@ def test_rows(place: Any, stream: Stream) -> None:
         assert first == history.tie_start(p)
     for node in range(stream.n_nodes):
         n = history.degree(node, stream.n_events)
-        at = index.entry(place.ints([node] * n), place.ints(list(range(n))))
+        at = index.row_entry(place.ints([node] * n), place.ints(list(range(n))))
         nbr, pos, behind = (
             (index.nbr[at].tolist(), index.pos[at].tolist(), index.nbr_degree[at].tolist()) if n else ([],) * 3
         )
-        assert list(zip(nbr, pos, strict=True)) == [history.neighbour(node, rank) for rank in range(n)]
+        assert list(zip(nbr, pos, strict=True)) == [history.neighbor(node, rank) for rank in range(n)]
         assert behind == [history.degree(w, history.tie_start(p)) for w, p in zip(nbr, pos, strict=True)]
 
 
 @given(data=st.data(), stream=streams(min_events=2))
-def test_the_future_changes_nothing(place: Any, data: st.DataObject, stream: Stream) -> None:
+def test_later_events_change_nothing(place: Any, data: st.DataObject, stream: Stream) -> None:
     """An index of the first ``cut`` events answers like one of the whole stream."""
     cut = data.draw(st.integers(1, stream.n_events))
     whole, first = place.index(build(stream)), place.index(build(stream.first(cut)))
@@ -153,7 +153,7 @@ def test_the_future_changes_nothing(place: Any, data: st.DataObject, stream: Str
 
 
 @given(stream=streams(filtered=True))
-def test_a_hidden_event_is_as_if_it_had_not_happened(place: Any, stream: Stream) -> None:
+def test_a_masked_event_is_as_if_it_had_not_happened(place: Any, stream: Stream) -> None:
     """Counts of a filtered index at the end are those of the kept events indexed alone."""
     kept = [p for p in range(stream.n_events) if stream.keep and stream.keep[p]]
     if not kept:
@@ -180,7 +180,7 @@ def test_long_rows(place: Any, data: st.DataObject, stream: Stream) -> None:
     assert list(zip(count.tolist(), last.tolist(), strict=True)) == expected
 
 
-def test_questions_of_any_shape(place: Any) -> None:
+def test_lookups_of_any_shape(place: Any) -> None:
     index = place.index(build(TEN))
     assert index.degree(place.ints(0), place.ints(10)).item() == 6
     assert index.degree(place.ints([]), place.ints(10)).shape == (0,)
@@ -191,7 +191,7 @@ def test_questions_of_any_shape(place: Any) -> None:
     assert index.degree(every_other, place.ints(10)).tolist() == [6, 6]
 
 
-def test_plain_and_moved_indexes_hold_the_same(place: Any) -> None:
+def test_indexes_on_other_devices_hold_the_same(place: Any) -> None:
     index = build(TEN)
     moved = place.index(index)
     assert moved.n_nodes == 6

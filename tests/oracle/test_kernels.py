@@ -1,4 +1,4 @@
-"""The fused kernels against their plain twins: on a GPU where there is one, and everywhere in Triton's interpreter."""
+"""Triton kernels against their torch twins: on a GPU if there is one, otherwise in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are t
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from cordgt.history import pair_features, rng
-from cordgt.history.context import TreeShape, latest, sample_trees
-from cordgt.history.distance import Scale, tree_distances
+from cordgt.history.context import TreeShape, recent_stride, sample_trees
+from cordgt.history.distance import DistanceOptions, tree_distances
 from cordgt.history.index import TemporalIndex
-from cordgt.history.kernels import trees
+from cordgt.history.kernels import trees as tree_kernels
 from cordgt.history.queries import History, Queries
 from cordgt.models.cordgt import Cordgt, CordgtSettings
 from cordgt.nn.kernels import attention, norm
 from cordgt.nn.kernels import sinusoids as sinusoid_kernels
-from cordgt.nn.positional_encoding import AMPLIFY, frequencies, sinusoids
+from cordgt.nn.positional_encoding import DISTANCE_SCALE, frequencies, sinusoids
 from cordgt.runtime import kernel_loader as kernels
 from cordgt.tasks.negatives import draw_negatives, negatives_key
-from cordgt.tasks.protocol import cuts
+from cordgt.tasks.protocol import visible_cuts
 
 from . import strategies as some
 from .helpers import build
@@ -43,18 +43,18 @@ def ints(values: list[int]) -> Tensor:
 @few
 @given(data=st.data(), stream=streams(), fanout=some.fanouts, seed=some.seeds, epoch=some.epochs, how=some.samplings)
 def test_trees(data: st.DataObject, stream: Stream, fanout: tuple[int, ...], seed: int, epoch: int, how: str) -> None:
-    index, shape = build(stream).to(DEVICE).plain(), TreeShape(fanout)
-    asked = data.draw(st.lists(st.tuples(some.nodes(stream), some.cuts(stream)), min_size=1, max_size=9))
-    root, cut = ints([u for u, _ in asked]), ints([c for _, c in asked])
-    got = trees.sample_trees(
+    index, shape = build(stream).to(DEVICE).without_kernels(), TreeShape(fanout)
+    queries = data.draw(st.lists(st.tuples(some.nodes(stream), some.cuts(stream)), min_size=1, max_size=9))
+    root, cut = ints([u for u, _ in queries]), ints([c for _, c in queries])
+    got = tree_kernels.sample_trees(
         index,
         fanout,
-        shape.starts,
+        shape.hop_starts,
         root,
         cut,
-        seed_key=rng.mix_int(seed),
+        seed_key=rng.mix64_int(seed),
         epoch=torch.tensor(epoch, device=DEVICE),
-        latest=latest(how),
+        recent_stride=recent_stride(how),
     )
     expected = sample_trees(index, shape, root, cut, seed=seed, epoch=epoch, sampling=how)
     assert torch.equal(got[0], expected.node) and torch.equal(got[1], expected.pos)
@@ -62,24 +62,26 @@ def test_trees(data: st.DataObject, stream: Stream, fanout: tuple[int, ...], see
 
 @few
 @given(data=st.data(), stream=streams())
-def test_meetings_and_degrees(data: st.DataObject, stream: Stream) -> None:
-    index = build(stream).to(DEVICE).plain()
-    asked = st.tuples(some.nodes(stream), some.nodes(stream), some.cuts(stream))
-    node, other, cut = (ints(list(x)) for x in zip(*data.draw(st.lists(asked, min_size=1, max_size=9)), strict=True))
-    for got, expected in zip(trees.meetings(index, node, other, cut), index.meetings(node, other, cut), strict=True):
+def test_pair_interactions_and_degrees(data: st.DataObject, stream: Stream) -> None:
+    index = build(stream).to(DEVICE).without_kernels()
+    queries = st.tuples(some.nodes(stream), some.nodes(stream), some.cuts(stream))
+    node, other, cut = (ints(list(x)) for x in zip(*data.draw(st.lists(queries, min_size=1, max_size=9)), strict=True))
+    for got, expected in zip(
+        tree_kernels.pair_interactions(index, node, other, cut), index.pair_interactions(node, other, cut), strict=True
+    ):
         assert torch.equal(got, expected)
-    assert torch.equal(trees.degree(index, node, cut), index.degree(node, cut))
+    assert torch.equal(tree_kernels.degree(index, node, cut), index.degree(node, cut))
 
 
 @few
-@given(data=st.data(), stream=streams(), fanout=some.fanouts, n_others=st.integers(0, 4), correlated=st.booleans())
+@given(data=st.data(), stream=streams(), fanout=some.fanouts, n_candidates=st.integers(0, 4), correlated=st.booleans())
 def test_distances(
-    data: st.DataObject, stream: Stream, fanout: tuple[int, ...], n_others: int, correlated: bool
+    data: st.DataObject, stream: Stream, fanout: tuple[int, ...], n_candidates: int, correlated: bool
 ) -> None:
-    index, shape = build(stream).to(DEVICE).plain(), TreeShape(fanout)
+    index, shape = build(stream).to(DEVICE).without_kernels(), TreeShape(fanout)
     roots = ints(
         [
-            data.draw(st.lists(some.nodes(stream, padding=False), min_size=n_others + 1, max_size=n_others + 1))
+            data.draw(st.lists(some.nodes(stream, padding=False), min_size=n_candidates + 1, max_size=n_candidates + 1))
             for _ in range(2)
         ]  # type: ignore[misc]
     )
@@ -87,34 +89,34 @@ def test_distances(
     t = torch.tensor([data.draw(st.sampled_from((0.0, 5.0, 1e9))) for _ in range(2)], device=DEVICE).double()
     t = t + stream.elapsed[-1]
     trees = sample_trees(index, shape, roots, cut[:, None], seed=1)
-    scale = Scale(alpha=0.1, beta=3.0, never_met=30.0, absent=7)
-    td, sd = trees.distances(
-        index, trees.node, shape.hop_on(DEVICE), shape.hops, t, cut, correlated=correlated, **vars(scale)
+    options = DistanceOptions(alpha=0.1, beta=3.0, td_unseen=30.0, sd_unseen=7)
+    td, sd = tree_kernels.distances(
+        index, trees.node, shape.slot_hop_on(DEVICE), shape.n_hops, t, cut, correlated=correlated, **vars(options)
     )
-    expected_td, expected_sd = tree_distances(index, shape, trees, t, cut, scale, correlated=correlated)
+    expected_td, expected_sd = tree_distances(index, shape, trees, t, cut, options, correlated=correlated)
     assert torch.equal(sd, expected_sd)
     torch.testing.assert_close(td, expected_td, rtol=1e-15, atol=1e-15)
 
 
-@pytest.mark.parametrize("n_others", [0, 1, 3])
-def test_proximity(n_others: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_candidates", [0, 1, 3])
+def test_pair_features(n_candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(5)
     src, dst = torch.randint(0, 12, (2, 600), generator=generator)
     times = torch.randint(0, 300, (600,), generator=generator).sort().values.double()
     index = TemporalIndex.build(src.numpy(), dst.numpy(), times.numpy(), 12).to(DEVICE)
     cut, t = ints([0, 1, 64, 599, 600]), torch.tensor([0.0, 0.0, 40.0, 299.0, 1e6], device=DEVICE).double()
     pair_cut = (cut - 30).clamp_min(0)
-    roots = torch.randint(0, 14, (5, 1 + n_others), generator=generator).to(DEVICE)
+    roots = torch.randint(0, 14, (5, 1 + n_candidates), generator=generator).to(DEVICE)
     trees = sample_trees(index, TreeShape((5, 2)), roots, cut[:, None], seed=1, sampling="mixed")
     queries = Queries(roots[:, 0], roots[:, 1:], t, cut, pair_cut)
 
-    def answers() -> tuple[Tensor, Tensor]:
-        return pair_features.slots(index, trees, t, cut, pair_cut), pair_features.pairs(index, queries)
+    def compute() -> tuple[Tensor, Tensor]:
+        return pair_features.slot_features(index, trees, t, cut, pair_cut), pair_features.pair_features(index, queries)
 
-    monkeypatch.setattr(kernels, "serve", lambda device: False)
-    plain = answers()
-    monkeypatch.setattr(kernels, "serve", lambda device: True)
-    for mine, theirs in zip(answers(), plain, strict=True):
+    monkeypatch.setattr(kernels, "kernels_available", lambda device: False)
+    plain = compute()
+    monkeypatch.setattr(kernels, "kernels_available", lambda device: True)
+    for mine, theirs in zip(compute(), plain, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
 
 
@@ -124,12 +126,12 @@ def test_sinusoids(n: int, dim: int) -> None:
     x = torch.rand(n, dtype=torch.float64, device=DEVICE) * 30
     frequency = frequencies(dim).to(DEVICE)
     torch.testing.assert_close(
-        sinusoid_kernels.sinusoids(x, frequency, AMPLIFY).cpu(), sinusoids(x.cpu(), frequency.cpu())
+        sinusoid_kernels.sinusoids(x, frequency, DISTANCE_SCALE).cpu(), sinusoids(x.cpu(), frequency.cpu())
     )
 
 
 def plain_attention(qkv: Tensor, edge: Tensor | None, attn_mask: Tensor, parent: Tensor) -> Tensor:
-    """The definition: an event's keys and values count where the row is the parent of the column."""
+    """The definition: an event's keys and values are used where the row is the parent of the column."""
     q, k, v = qkv.permute(2, 0, 3, 1, 4)
     is_parent = torch.arange(qkv.shape[1], device=DEVICE)[:, None] == parent[None, :]
     logits = q @ k.transpose(-1, -2)
@@ -143,33 +145,33 @@ def plain_attention(qkv: Tensor, edge: Tensor | None, attn_mask: Tensor, parent:
 
 
 @pytest.mark.parametrize("fanout", [(1,), (15,), (3, 1), (20,), (3, 5), (32, 1)])
-@pytest.mark.parametrize("events", [False, True])
-@pytest.mark.parametrize("rows", [False, True])
-def test_attention(fanout: tuple[int, ...], events: bool, rows: bool) -> None:
-    """Forwards and backwards, for sequences in one tile and in two; ``rows``: each row has its own mask."""
+@pytest.mark.parametrize("has_edges", [False, True])
+@pytest.mark.parametrize("row_mask", [False, True])
+def test_attention(fanout: tuple[int, ...], has_edges: bool, row_mask: bool) -> None:
+    """Forward and backward, for sequences in one tile and in two; ``row_mask``: each row has its own mask."""
     torch.backends.cuda.matmul.allow_tf32 = False
     shape, generator = TreeShape(fanout), torch.Generator().manual_seed(3)
-    n, heads, dim, size = 2, 2, 16, shape.size
-    qkv, edge, above = (
+    n, heads, dim, size = 2, 2, 16, shape.n_slots
+    qkv, edge, d_out = (
         torch.randn(n, size, *rest, generator=generator).to(DEVICE).requires_grad_()
         for rest in ((3, heads, dim), (2, heads, dim), (heads, dim))
     )
-    attn_mask = (torch.rand(n, size if rows else 1, size, generator=generator) < 0.6).to(DEVICE)
-    attn_mask = attn_mask | torch.eye(size, dtype=torch.bool, device=DEVICE) if rows else attn_mask
+    attn_mask = (torch.rand(n, size if row_mask else 1, size, generator=generator) < 0.6).to(DEVICE)
+    attn_mask = attn_mask | torch.eye(size, dtype=torch.bool, device=DEVICE) if row_mask else attn_mask
     attn_mask[:, :, 0] = True
     parent = F.pad(shape.parent[1:], (1, 0), value=-1).int().to(DEVICE)
-    given_edge = edge if events else None
-    asked = (qkv.detach(), edge.detach() if events else None, attn_mask, parent, ints([0]), 0.0)
+    given_edge = edge if has_edges else None
+    args = (qkv.detach(), edge.detach() if has_edges else None, attn_mask, parent, ints([0]), 0.0)
     expected = plain_attention(qkv, given_edge, attn_mask, parent)
-    torch.testing.assert_close(attention.forward(*asked), expected, rtol=1e-4, atol=1e-5)
-    inputs = [qkv, edge] if events else [qkv]
-    gradients = torch.autograd.grad(expected, inputs, above)
-    for mine, theirs in zip(attention.backward(above.detach(), *asked)[: len(inputs)], gradients, strict=True):
+    torch.testing.assert_close(attention.forward(*args), expected, rtol=1e-4, atol=1e-5)
+    inputs = [qkv, edge] if has_edges else [qkv]
+    gradients = torch.autograd.grad(expected, inputs, d_out)
+    for mine, theirs in zip(attention.backward(d_out.detach(), *args)[: len(inputs)], gradients, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_attention_drops_its_share_and_the_same_backwards() -> None:
-    """With equal weights and values of one, an output is the share kept; its gradient to the values says the same."""
+def test_attention_dropout_has_its_probability_and_the_same_mask_backward() -> None:
+    """With equal weights and values of one, an output is the kept fraction, and so is the gradient of the values."""
     n, size, heads, dim, drop = 6, 41, 2, 16, 0.3
     qkv = torch.zeros(n, size, 3, heads, dim, device=DEVICE)
     qkv[:, :, 2] = 1.0
@@ -185,46 +187,50 @@ def test_attention_drops_its_share_and_the_same_backwards() -> None:
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("stpe", ["c", "u"])
 @pytest.mark.parametrize("features", [False, True])
-@pytest.mark.parametrize("n_others", [1, 2])
-def test_whole_network(mask: bool, stpe: str, features: bool, n_others: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logits, embeddings and the gradient of every parameter, kernels against plain operations."""
+@pytest.mark.parametrize("n_candidates", [1, 2])
+def test_whole_network(
+    mask: bool, stpe: str, features: bool, n_candidates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits, embeddings and the gradient of every parameter, kernels against torch operations."""
     torch.backends.cuda.matmul.allow_tf32 = False
     settings = CordgtSettings(fanout=(3, 2), hidden=16, heads=2, td_dim=6, sd_dim=10, mask=mask, stpe=stpe, dropout=0)
     generator = torch.Generator().manual_seed(7)
-    ends = torch.randint(0, 9, (2, 40), generator=generator).numpy()
-    index = TemporalIndex.build(ends[0], ends[1], torch.arange(40).double().numpy(), 9).to(DEVICE)
+    src_dst = torch.randint(0, 9, (2, 40), generator=generator).numpy()
+    index = TemporalIndex.build(src_dst[0], src_dst[1], torch.arange(40).double().numpy(), 9).to(DEVICE)
     edge_x, node_x = (
         torch.randn(n, dim, generator=generator).to(DEVICE) if features else None for n, dim in ((40, 3), (9, 5))
     )
     history = History(index, edge_x, node_x, seed=1)
     torch.manual_seed(0)
     model = Cordgt(settings, edge_dim=3 * features, node_dim=5 * features).to(DEVICE)
-    dst = torch.randint(0, 11, (3, n_others), generator=generator).to(DEVICE)
+    dst = torch.randint(0, 11, (3, n_candidates), generator=generator).to(DEVICE)
     cut = ints([39, 20, 3])
     queries = Queries(ints([1, 2, 8]), dst, cut.double(), cut, cut)
-    alone = model.reader.nodes(history, queries.src, queries.t, cut)
+    alone = model.read_nodes(history, queries.src, queries.t, cut)
 
-    def answers() -> tuple[Tensor, ...]:
-        logits = model(model.reader.pairs(history, queries))
+    def compute() -> tuple[Tensor, ...]:
+        logits = model(model.reader.read(history, queries))
         with torch.no_grad():
             embedded = model.embed(alone)
         return logits, embedded, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))
 
-    monkeypatch.setattr(kernels, "serve", lambda device: False)
-    plain = answers()
-    monkeypatch.setattr(kernels, "serve", lambda device: True)
-    for mine, theirs in zip(answers(), plain, strict=True):
+    monkeypatch.setattr(kernels, "kernels_available", lambda device: False)
+    plain = compute()
+    monkeypatch.setattr(kernels, "kernels_available", lambda device: True)
+    for mine, theirs in zip(compute(), plain, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=2e-4, atol=2e-5)
 
 
-def test_dropout_of_the_layers_is_the_same_backwards() -> None:
-    """A branch of ones over zeros: what is kept is what has a gradient."""
+def test_norm_dropout_has_the_same_mask_backward() -> None:
+    """A branch of ones added to zeros: the gradient is nonzero where the output is."""
     x, branch = torch.zeros(50, 16, device=DEVICE), torch.ones(50, 16, device=DEVICE)
     ones, seed = torch.ones(16, device=DEVICE), ints([9])
-    out, _, mean, spread = norm.forward(x, branch, None, seed, ones, ones, drop=0.25, eps=1e-5, dtype=torch.float32)
-    partial = norm.partial_sums(50, 48, DEVICE)
-    above, nothing = torch.ones_like(out), torch.zeros_like(out)
-    _, gradient = norm.backward(above, nothing, out, seed, ones, mean, spread, partial, drop=0.25, dtype=torch.float32)
+    out, _, mean, rstd = norm.forward(x, branch, None, seed, ones, ones, dropout_p=0.25, eps=1e-5, dtype=torch.float32)
+    partial = norm.empty_partial_sums(50, 48, DEVICE)
+    d_out, nothing = torch.ones_like(out), torch.zeros_like(out)
+    _, gradient = norm.backward(
+        d_out, nothing, out, seed, ones, mean, rstd, partial, dropout_p=0.25, dtype=torch.float32
+    )
     assert gradient is not None and torch.equal(gradient, out)
     assert float(out.mean()) == pytest.approx(1.0, abs=0.05)
 
@@ -235,13 +241,14 @@ def test_queries(visibility: str) -> None:
     generator = torch.Generator().manual_seed(2)
     src, dst = torch.randint(0, 9, (2, 300), generator=generator)
     times = torch.randint(0, 90, (300,), generator=generator).sort().values.double()
-    index = TemporalIndex.build(src.numpy(), dst.numpy(), times.numpy(), 9).to(DEVICE).plain()
+    index = TemporalIndex.build(src.numpy(), dst.numpy(), times.numpy(), 9).to(DEVICE).without_kernels()
     pool, epoch = ints([0, 2, 3, 5, 8]), torch.tensor(4, device=DEVICE)
     src, dst, position = src.to(DEVICE), dst.to(DEVICE), torch.arange(100, 240, device=DEVICE)
     start = position // 30 * 30
-    got = trees.ask(index, src, dst, pool, position, start, key=negatives_key(3), epoch=epoch, visibility=visibility)
+    rules = {"key": negatives_key(3), "epoch": epoch, "visibility": visibility}
+    got = tree_kernels.build_queries(index, src, dst, pool, position, start, **rules)
     negative = draw_negatives(pool, dst[position], position, seed=3, epoch=epoch)[:, 0]
-    cut, pair_cut = cuts(visibility, index.tie_start[position].long(), start)
+    cut, pair_cut = visible_cuts(visibility, index.tie_start[position].long(), start)
     expected = (src[position], torch.stack([dst[position], negative], 1), index.elapsed[position], cut, pair_cut)
     for mine, theirs in zip(got, expected, strict=True):
         assert torch.equal(mine, theirs)

@@ -1,4 +1,4 @@
-"""AP and AUC, against scikit-learn and against counting."""
+"""AP and AUC, compared with scikit-learn and with counting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def by_sklearn(pos: np.ndarray, neg: np.ndarray) -> tuple[float, float]:
     return float(average_precision_score(truth, both)), float(roc_auc_score(truth, both))
 
 
-def test_by_hand() -> None:
+def test_ap_and_auc_by_hand() -> None:
     """Ranked: 0.9 true, 0.8 wrong, 0.7 true and wrong, 0.1 true, 0 wrong; batches of 2 and a last one of 1.
 
     AP = (1/1 + 2/4 + 3/5) / 3. Of 9 pairs 0.9 wins 3, 0.7 wins 1 and a half, 0.1 wins 1. First batch: 0.9 and 0.7
@@ -54,7 +54,7 @@ def test_link_metrics(pairs: list[tuple[float, float]], batch_size: int, dtype: 
 
 @settings(max_examples=60)
 @given(pairs=scores, batch_size=st.sampled_from((2, 30)))
-def test_link_metrics_are_those_of_sklearn(pairs: list[tuple[float, float]], batch_size: int) -> None:
+def test_link_metrics_equal_sklearn(pairs: list[tuple[float, float]], batch_size: int) -> None:
     pos, neg = np.array(pairs).T
     got = link_metrics(pos, neg, batch_size=batch_size)
     batches = [by_sklearn(pos[i : i + batch_size], neg[i : i + batch_size]) for i in range(0, len(pos), batch_size)]
@@ -64,7 +64,7 @@ def test_link_metrics_are_those_of_sklearn(pairs: list[tuple[float, float]], bat
 
 
 @pytest.mark.parametrize("n", [1, 29, 30, 31, 60, 1003])
-def test_a_ragged_last_batch(n: int) -> None:
+def test_shorter_last_batch(n: int) -> None:
     rng = np.random.default_rng(n)
     pos, neg = rng.normal(0.5, 1, n).round(1), rng.normal(0, 1, n).round(1)
     got = link_metrics(pos, neg)
@@ -81,13 +81,13 @@ def test_order_within_a_batch_does_not_matter(pairs: list[tuple[float, float]]) 
     assert forward == pytest.approx(backward, abs=1e-12)
 
 
-def test_no_events() -> None:
+def test_metrics_without_events_are_none() -> None:
     nothing = np.array([])
     assert link_metrics(nothing, nothing) == {"ap": None, "auc": None, "ap_batch": None, "auc_batch": None, "events": 0}
 
 
 @pytest.mark.parametrize("n", [1, 3, 1000, 406_304])
-def test_scores_that_are_is_constant(n: int) -> None:
+def test_constant_scores_are_detected(n: int) -> None:
     """Exactly a half, both, also where rounding could creep in: that is how a training that collapsed is told."""
     same = np.full(n, 0.25, dtype=np.float32)
     assert is_constant(link_metrics(same, same))

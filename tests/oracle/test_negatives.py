@@ -1,4 +1,4 @@
-"""Negatives, against picking from a list without the true destination."""
+"""Random negatives, compared with a choice from a list without the true destination."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_negatives_do_not_depend_on_the_batch(
 
 
 @given(pool=pools, asked=events, n=st.integers(2, 5))
-def test_several_begin_with_the_one(
+def test_first_negative_does_not_depend_on_their_number(
     device: torch.device, pool: list[int], asked: list[tuple[int, int]], n: int
 ) -> None:
     dst, position = zip(*asked, strict=True)
@@ -61,12 +61,12 @@ def test_several_begin_with_the_one(
     assert several[:, 1:].tolist() == expected
 
 
-def test_two_in_the_pool_leave_no_choice_by_hand(device: torch.device) -> None:
+def test_pool_of_two_by_hand(device: torch.device) -> None:
     assert draw(device, [3, 8], [3, 8, 3, 8], [0, 1, 2, 3], seed=0).tolist() == [8, 3, 8, 3]
 
 
 @pytest.mark.parametrize("dst", [2, 5, 11, 7])
-def test_negatives_are_even(device: torch.device, dst: int) -> None:
+def test_negatives_are_uniform(device: torch.device, dst: int) -> None:
     """Every other member about equally often, wherever the true one stands (chi-square, at most 4 df)."""
     pool = [2, 3, 5, 9, 11]
     n = 6000
@@ -77,7 +77,7 @@ def test_negatives_are_even(device: torch.device, dst: int) -> None:
     assert sum((drawn.count(node) - expected) ** 2 / expected for node in others) < 25
 
 
-def test_a_pool_without_a_choice_is_an_error() -> None:
+def test_pool_of_one_is_an_error() -> None:
     for pool in ([], [4]):
         with pytest.raises(DataError):
             check_pool(torch.tensor(pool, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""What history knows of slots and pairs: number by number as the definition says, on every device."""
+"""Features of slots and pairs against their definition, on every device."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .strategies import Stream, streams
 
 
 def check(place: Any, stream: Stream, roots: list[int], cut: int, pair_cut: int, later: float, how: str) -> None:
-    """Compare everything that is said of one query: its first root is the source, the others are its candidates."""
+    """Compare all features of one query: the first root is the source, the others are its candidates."""
     index, shape, history = place.index(build(stream)), TreeShape((4, 1)), stream.history
     t = stream.elapsed[-1] + later
-    ends, cuts = place.ints([roots]), place.ints([cut])
-    trees = sample_trees(index, shape, ends, cuts[:, None], seed=1, sampling=how)
-    got = pair_features.slots(index, trees, place.floats([t]), cuts, place.ints([pair_cut]))
+    endpoints, cuts = place.ints([roots]), place.ints([cut])
+    trees = sample_trees(index, shape, endpoints, cuts[:, None], seed=1, sampling=how)
+    got = pair_features.slot_features(index, trees, place.floats([t]), cuts, place.ints([pair_cut]))
     slots = [slow.tree(history, shape.fanout, u, cut, 1, 0, how) for u in roots]
     pairs: list[tuple[int, int | None]] = [(0, None)]
     if len(roots) > 1:
@@ -33,23 +33,27 @@ def check(place: Any, stream: Stream, roots: list[int], cut: int, pair_cut: int,
         pairs = [*((0, k) for k in others), *((k, 0) for k in others)]
     expected = [
         [
-            slow.slot_proximity(history, slot, slots[of], None if to is None else slots[to], t, cut, pair_cut)
+            slow.slot_features(history, slot, slots[of], None if to is None else slots[to], t, cut, pair_cut)
             for slot in slots[of]
         ]
         for of, to in pairs
     ]
     torch.testing.assert_close(got.cpu(), torch.tensor([expected]), rtol=1e-6, atol=1e-6)
     if len(roots) > 1:
-        asked = Queries(ends[:, 0], ends[:, 1:], place.floats([t]), cuts, place.ints([pair_cut]))
-        known = [slow.pair_proximity(history, roots[0], v, t, cut, pair_cut) for v in roots[1:]]
+        queries = Queries(endpoints[:, 0], endpoints[:, 1:], place.floats([t]), cuts, place.ints([pair_cut]))
+        known = [slow.pair_features(history, roots[0], v, t, cut, pair_cut) for v in roots[1:]]
         torch.testing.assert_close(
-            pair_features.pairs(index, asked).cpu(), torch.tensor([known]), rtol=1e-6, atol=1e-6, check_dtype=True
+            pair_features.pair_features(index, queries).cpu(),
+            torch.tensor([known]),
+            rtol=1e-6,
+            atol=1e-6,
+            check_dtype=True,
         )
 
 
 @settings(max_examples=60)
 @given(stream=streams(), data=st.data(), how=some.samplings, later=st.sampled_from((0.0, 2.5, 1e9, 1e308)))
-def test_random_streams(place: Any, stream: Stream, data: st.DataObject, how: str, later: float) -> None:
+def test_features_of_random_streams(place: Any, stream: Stream, data: st.DataObject, how: str, later: float) -> None:
     roots = data.draw(st.lists(some.nodes(stream, padding=False), min_size=1, max_size=4))
     cut = data.draw(some.cuts(stream))
     check(place, stream, roots, cut, data.draw(st.integers(0, cut)), later, how)

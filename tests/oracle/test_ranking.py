@@ -1,4 +1,4 @@
-"""Ranks and figures of whole splits under every protocol, against dictionaries and sorting."""
+"""Ranks and metrics of whole splits under every protocol, compared with dictionaries and sorting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cordgt.io.readers import read_events
 from cordgt.models.base import LinkModel
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
-from cordgt.tasks.link import LinkTask, evaluate, rank
+from cordgt.tasks.link import LinkTask, compute_ranks, evaluate
 from cordgt.tasks.metrics import mean_ranks, ranking_metrics
 from cordgt.tasks.protocol import NEGATIVES, VISIBILITIES, Protocol
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
@@ -141,7 +141,7 @@ def test_ranking_metrics(ranks: list[float]) -> None:
 
 @settings(max_examples=100)
 @given(task=tasks(), name=st.sampled_from(sorted(RULES)))
-def test_figures(task: LinkTask, name: str) -> None:
+def test_metrics_of_a_split(task: LinkTask, name: str) -> None:
     fast, definition = RULES[name]
     expected = slowly(task)
     for part in SPLITS:
@@ -152,10 +152,10 @@ def test_figures(task: LinkTask, name: str) -> None:
 
 @settings(max_examples=25)
 @given(task=tasks(ranking="all"), negatives=st.sampled_from(NEGATIVES))
-def test_figures_on_a_device(device: torch.device, task: LinkTask, negatives: str) -> None:
+def test_metrics_of_a_split_on_a_device(device: torch.device, task: LinkTask, negatives: str) -> None:
     """Also where nothing is compiled but the draws; on the CPU this is the same once more."""
     there = prepare(task.stream, replace(task.protocol, negatives=negatives), device)
-    plain = replace(there, whole=replace(there.whole, index=there.whole.index.plain()))
+    plain = replace(there, full_history=replace(there.full_history, index=there.full_history.index.without_kernels()))
     for fast, definition in RULES.values():
         got = evaluate(fast, plain, "test", "transductive")
         assert got == pytest.approx(slowly(there).figures(definition, "test", "transductive"), abs=1e-12)
@@ -176,7 +176,7 @@ def test_ranks_of_a_split(task: LinkTask, ranking: str, at_once: int) -> None:
                 scores = [definition.score(h, u, v, t, q.cut, q.pair_cut) for v in [h.dst[p], *q.candidates]]
                 ranks.append(slow.mean_rank(scores[0], scores[1:]))
             fast.max_pairs_per_batch = at_once
-            assert rank(fast, task, part, "transductive", max_pairs_per_batch=at_once).tolist() == ranks
+            assert compute_ranks(fast, task, part, "transductive", max_pairs_per_batch=at_once).tolist() == ranks
 
 
 # Source 0 meets 1, 2, 3, 4; then at one time 0-1, 0-2, 5-3 and 3-0; then 0-4.
@@ -192,10 +192,10 @@ def test_other_true_destinations_do_not_compete_by_hand() -> None:
     """
     task = prepare(TIED, Protocol(mask_nodes=0, train_ratio=0.3, val_ratio=0.5, ranking="all"))
     assert task.split.validation.tolist() == [3, 4, 5, 6, 7] and task.split.test.tolist() == [8]
-    assert rank(edgebank(), task, "validation", "transductive").tolist() == [4.5, 2, 2, 3, 1]
-    assert rank(edgebank(), task, "test", "transductive").tolist() == [2.5]
+    assert compute_ranks(edgebank(), task, "validation", "transductive").tolist() == [4.5, 2, 2, 3, 1]
+    assert compute_ranks(edgebank(), task, "test", "transductive").tolist() == [2.5]
     # events before 0-4: three of 0, one of 1, 2 and 3. Before the tied time: four of 0, one of all others.
-    assert rank(popularity(), task, "validation", "transductive").tolist() == [5, 3, 3, 3.5, 1]
+    assert compute_ranks(popularity(), task, "validation", "transductive").tolist() == [5, 3, 3, 3.5, 1]
 
 
 def test_batches_count_from_the_first_event_of_the_split_by_hand() -> None:
@@ -255,7 +255,7 @@ def test_negatives_come_from_the_seed(negatives: str) -> None:
 @pytest.mark.parametrize("negatives", ["historical", "inductive"])
 @settings(max_examples=25)
 @given(task=tasks(visibility="event"))
-def test_partners_of_a_split(negatives: str, task: LinkTask) -> None:
+def test_hard_negatives_of_a_split(negatives: str, task: LinkTask) -> None:
     """By sets, without a word about keys: a partner where there is one, counted as random where there is none."""
     task = replace(task, protocol=replace(task.protocol, negatives=negatives))
     expected = slowly(task)
@@ -278,7 +278,7 @@ def test_partners_of_a_split(negatives: str, task: LinkTask) -> None:
 # Rules ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_window_by_hand() -> None:
+def test_edgebank_window_by_hand() -> None:
     """0 met 1 at 0, 2 at 60, 3 at 90 of 100: what half, 40 % and a hundredth of the time gone by still hold."""
     t = [0, 60, 90, 95, 98, 100, 100]
     stream = Stream([0, 0, 0, 4, 4, 0, 0], [1, 2, 3, 5, 6, 1, 2], t, 7, None)
@@ -288,7 +288,7 @@ def test_a_window_by_hand() -> None:
     everyone = replace(asked, dst=torch.tensor([[1, 2, 3, 5]] * 2))
 
     def known(window: float) -> list[int]:
-        scores = edgebank(window)(edgebank(window).reader.pairs(task.whole, everyone))
+        scores = edgebank(window)(edgebank(window).reader.read(task.full_history, everyone))
         assert scores[0].equal(scores[1]) and set(scores.unique().tolist()) <= {-1.0, 1.0}
         return (scores[0] > 0).int().tolist()
 
@@ -299,7 +299,7 @@ def test_a_window_by_hand() -> None:
     assert known(0.01) == [0, 0, 0, 0]
 
 
-def test_popularity_keeps_counts_apart() -> None:
+def test_popularity_scores_follow_the_counts() -> None:
     """Scores are equal where counts are, wherever they stand in a batch, and in the order of the counts."""
     counts = torch.arange(300_000)
     whole = popularity()(counts)
@@ -353,12 +353,12 @@ def test_published_edgebank(data_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("negatives", ["historical", "inductive"])
-def test_partners_of_real_events(data_folder: Path, negatives: str) -> None:
+def test_hard_negatives_of_real_events(data_folder: Path, negatives: str) -> None:
     """Every negative of the test part, by sets of whom each source met before; both sides are apart in this stream."""
     stream = wikipedia(data_folder)
     task = prepare(stream, Protocol(mask_nodes=0, negatives=negatives))
     positions, queries = task.evaluation_queries("test", "transductive")
-    at_random = task.partners(positions, queries, task.pools.transductive) < 0
+    at_random = task.hard_negatives(positions, queries, task.pools.transductive) < 0
     src, dst, t = stream.src.tolist(), stream.dst.tolist(), stream.t.tolist()
     trained = int(task.split.validation[0])
     banned: dict[int, set[int]] = {}

@@ -1,4 +1,4 @@
-"""The same comparisons at a few moments of real streams: long rows, thousands of ties and self-loops."""
+"""Trees and distances at a few times of real streams: long rows, thousands of ties and self-loops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cordgt.history.context import TreeShape, sample_trees
-from cordgt.history.distance import spatial_distance, temporal_distance
+from cordgt.history.distance import DistanceOptions, spatial_distance, temporal_distance
 
 from . import slow
 from .helpers import build, nodes_of, positions_of
@@ -41,10 +41,10 @@ def test_trees_and_distances(place: Any, stream: Stream) -> None:
     src, dst, t = ([column[p] for p in at] for column in (stream.src, stream.dst, elapsed))
     shape = TreeShape((6, 2))
     trees = [sample_trees(index, shape, place.ints(root), place.ints(cut), seed=1, epoch=2) for root in (src, dst)]
-    spatial = spatial_distance(trees[0].node, trees[1], shape, absent=9)
-    weights = {"alpha": 0.1, "beta": 1.0, "never_met": 3.0}
-    asked = trees[0].node, place.ints(dst), place.floats(t), place.ints(cut)
-    temporal = temporal_distance(index, *asked, **weights)
+    spatial = spatial_distance(trees[0].node, trees[1], shape, sd_unseen=9)
+    weights = {"alpha": 0.1, "beta": 1.0, "td_unseen": 3.0}
+    query = trees[0].node, place.ints(dst), place.floats(t), place.ints(cut)
+    temporal = temporal_distance(index, *query, DistanceOptions(**weights, sd_unseen=9))
     for i in range(N_QUERIES):
         one, two = (slow.tree(history, shape.fanout, root[i], cut[i], seed=1, epoch=2) for root in (src, dst))
         assert trees[0].node[i].tolist() == nodes_of(one) and trees[0].pos[i].tolist() == positions_of(one)

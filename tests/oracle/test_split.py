@@ -1,4 +1,4 @@
-"""Splits by time and masked nodes, against a reading of every event."""
+"""Splits by time and masked nodes, compared with a loop over all events."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_time_range_by_hand() -> None:
     assert got.inductive(got.test).tolist() == []
 
 
-def test_an_empty_part_is_an_error_by_hand() -> None:
+def test_empty_split_is_an_error_by_hand() -> None:
     """70 % of the range ends at 24 and 85 % at 27: no event in between."""
     with pytest.raises(DataError, match="validation"):
         split(TEN, how="time")
@@ -114,7 +114,7 @@ def test_split(stream: Stream, how: str, part: tuple[float, float], mask_nodes: 
 
 
 @given(stream=streams(min_events=12, max_events=48), how=hows, mask_nodes=shares)
-def test_what_every_split_keeps(stream: Stream, how: str, mask_nodes: float) -> None:
+def test_split_invariants(stream: Stream, how: str, mask_nodes: float) -> None:
     """Parts follow each other, never share a moment, and lose nothing but the training events of masked nodes."""
     try:
         got = split(stream, how, mask_nodes)
@@ -130,7 +130,7 @@ def test_what_every_split_keeps(stream: Stream, how: str, mask_nodes: float) -> 
 
 
 @given(values=st.lists(st.one_of(st.integers(-99, 99), st.integers(10**15, 10**15 + 9)), min_size=1), q=st.floats(0, 1))
-def test_the_slow_quantile_is_numpys(values: list[int], q: float) -> None:
+def test_slow_quantile_equals_numpy(values: list[int], q: float) -> None:
     values.sort()
     for given_values in (values, [value / 7 for value in values]):
         assert slow.quantile(given_values, q) == np.quantile(np.array(given_values), q)

@@ -1,4 +1,4 @@
-"""A store equals the stream that ``read_events`` gives: ids, order and index, bit for bit, however it was made."""
+"""A store equals the stream of ``read_events`` bit for bit: ids, order and index."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from cordgt.events.stream import EventStream
 from cordgt.history.index import TemporalIndex
 from cordgt.io import event_chunks, file_chunks
 from cordgt.io.convert import append_to, convert_to_store
-from cordgt.io.event_chunks import EventFiles
+from cordgt.io.event_chunks import FileSource
 from cordgt.io.readers import read_events
 from cordgt.store.append import append_to_store
 from cordgt.store.build import make_store
 from cordgt.store.store import Store, open_store
 from cordgt.training.run_folder import fingerprint, ids_fingerprint
 
-LITTLE = 2_000  # bytes of memory: a few rows at a time, many ranges
+SMALL_MEMORY = 2_000  # bytes: a few rows per chunk, many ranges
 
 
 @dataclass(frozen=True)
 class Log:
-    """A table of events as somebody could have it: ties, repeats, self-loops, any order."""
+    """A table of events with ties, repeats and self-loops, in any order."""
 
     table: pa.Table
 
@@ -78,16 +78,16 @@ def logs(draw: st.DrawFn, *, features: bool = True, least: int = 1) -> Log:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_and_quick() -> Iterator[None]:
-    """Text is read in small pieces from the start; nobody waits for the disk."""
+    """Read text in small chunks, and do not wait for the disk."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (event_chunks, file_chunks):
-            patch.setattr(module, "HEAD", 150)
+            patch.setattr(module, "HEAD_BYTES", 150)
         patch.setattr(os, "fsync", lambda _: None)
         yield
 
 
 def assert_same(store: Store, expected: EventStream) -> None:
-    store.check()
+    store.verify()
     found = store.stream()
     for name in ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x", "node_x"):
         _assert_equal(getattr(found, name), getattr(expected, name), name)
@@ -102,10 +102,10 @@ def assert_same(store: Store, expected: EventStream) -> None:
     assert backing.index.longest == {name: getattr(index, name) for name in backing.index.longest}
     assert fingerprint(found) == fingerprint(expected)
     assert ids_fingerprint(found) == ids_fingerprint(expected)
-    asked = pa.chunked_array([pa.array(["ü1", "3", "007", None, "ü99"]), expected.ids.names.cast(pa.string())])
+    queries = pa.chunked_array([pa.array(["ü1", "3", "007", None, "ü99"]), expected.ids.names.cast(pa.string())])
     for side in ("src", "dst"):
-        _assert_equal(found.ids.find(asked, side), expected.ids.find(asked, side), "find")
-        _assert_equal(found.ids.find([1, 3, 2**63], side), expected.ids.find([1, 3, 2**63], side), "find")
+        _assert_equal(found.ids.encode(queries, side), expected.ids.encode(queries, side), "encode")
+        _assert_equal(found.ids.encode([1, 3, 2**63], side), expected.ids.encode([1, 3, 2**63], side), "encode")
 
 
 def _assert_equal(found: Any, expected: Any, name: str) -> None:
@@ -115,22 +115,22 @@ def _assert_equal(found: Any, expected: Any, name: str) -> None:
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
 
-def source(paths: list[Path], **options: Any) -> EventFiles:
-    return EventFiles(paths, chunk_rows=7, chunk_bytes=40, name="log", **options)
+def source(paths: list[Path], **options: Any) -> FileSource:
+    return FileSource(paths, chunk_rows=7, chunk_bytes=40, name="log", **options)
 
 
 @settings(max_examples=40, deadline=None)
-@given(log=logs(), ending=st.sampled_from(["csv", "parquet"]))
-def test_a_store_is_what_the_reader_gives(log: Log, ending: str) -> None:
+@given(log=logs(), extension=st.sampled_from(["csv", "parquet"]))
+def test_store_equals_read_events(log: Log, extension: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = log.write(Path(folder) / f"log.{ending}")
-        store = make_store(source([path]), Path(folder) / "log.store", memory=LITTLE)
+        path = log.write(Path(folder) / f"log.{extension}")
+        store = make_store(source([path]), Path(folder) / "log.store", memory=SMALL_MEMORY)
         assert_same(store, read_events(path))
 
 
 @settings(max_examples=15, deadline=None)
 @given(log=logs(least=3), parts=st.integers(2, 3))
-def test_a_folder_is_its_files_one_after_the_other(log: Log, parts: int) -> None:
+def test_a_folder_of_files_is_their_concatenation(log: Log, parts: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = log.write(Path(folder) / "whole.parquet")
         (Path(folder) / "parts").mkdir()
@@ -142,8 +142,8 @@ def test_a_folder_is_its_files_one_after_the_other(log: Log, parts: int) -> None
 
 @settings(max_examples=30, deadline=None)
 @given(log=logs(least=2), data=st.data())
-def test_appended_is_as_made_at_once(log: Log, data: st.DataObject) -> None:
-    """Later events: in order of time, the new ones may share the old ones' last time."""
+def test_append_equals_converting_at_once(log: Log, data: st.DataObject) -> None:
+    """The new events may begin at the time of the last old event."""
     log = log.sorted()
     if "label" in log.table.column_names:  # typed alike in both files
         at = log.table.column_names.index("label")
@@ -152,22 +152,22 @@ def test_appended_is_as_made_at_once(log: Log, data: st.DataObject) -> None:
     again = data.draw(st.integers(cut, log.n))
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        first = make_store(source([log.write(home / "a.parquet", 0, cut)]), home / "log.store", memory=LITTLE)
+        first = make_store(source([log.write(home / "a.parquet", 0, cut)]), home / "log.store", memory=SMALL_MEMORY)
         before = read_events(home / "a.parquet")
         for start, stop in ((cut, again), (again, log.n)):
             if start < stop:
                 more = source([log.write(home / "b.parquet", start, stop)])
-                append_to_store(home / "log.store", more, memory=LITTLE)
+                append_to_store(home / "log.store", more, memory=SMALL_MEMORY)
         store = open_store(home / "log.store")
         assert_same(store, read_events(log.write(home / "whole.parquet")))
         then = store.stream(first.generations[0]["fingerprint"])
         assert (then.n_events, then.n_nodes) == (before.n_events, before.n_nodes)
-        assert then.ids.find(before.ids.names, "dst").tolist() == before.ids.find(before.ids.names, "dst").tolist()
+        assert then.ids.encode(before.ids.names, "dst").tolist() == before.ids.encode(before.ids.names, "dst").tolist()
 
 
 @settings(max_examples=15, deadline=None)
 @given(log=logs(least=2, features=False), data=st.data())
-def test_merged_is_as_made_at_once(log: Log, data: st.DataObject) -> None:
+def test_merge_equals_converting_at_once(log: Log, data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, log.n - 1))
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -175,5 +175,5 @@ def test_merged_is_as_made_at_once(log: Log, data: st.DataObject) -> None:
         log = Log(log.table.select(columns))
         convert_to_store(log.write(home / "a.csv", 0, cut), home / "log.store")
         append_to(home / "log.store", log.write(home / "b.csv", cut), late="merge")
-        # an append takes the old events first, so among events of one time they come first, as in one file
+        # of events at one time the old ones come first, as in one file
         assert_same(open_store(home / "log.store"), read_events(log.write(home / "whole.csv")))

@@ -1,16 +1,16 @@
-"""Kill a training at random moments, resume it to its end, and compare with a training that nobody disturbed.
+"""Kill a training at random moments, resume it, and compare the result with that of an undisturbed training.
 
     python tests/survival/kills.py --kills 50
 
-Every training is a process of its own, forked from one that has imported everything and run nothing. A round starts
-one, ends it with SIGKILL, in some rounds does so again to the process that resumes, and lets the last one finish.
-Weights are compared bit for bit, figures and the history of the losses exactly; only timings may differ. Exit code 1
-where an ending is another one. ``--in-a-row``: all kills in one round.
+Every training runs in a process forked from one that has imported everything and computed nothing. A round starts a
+training, kills it with SIGKILL, in some rounds kills the resumed process too, and lets the last one finish. Weights,
+metrics and the loss history must be bit-identical; only timings may differ. The exit code is 1 if a result differs.
+``--in-a-row``: all kills in one round.
 
-A kill may be aimed: it then waits from a random moment until the process trains, validates or writes a checkpoint.
+A kill may have a target: after a random delay it waits until the process trains, validates or writes a checkpoint.
 
-``--processes N``: up to N processes share each training, a new number whenever it is resumed. One of them is killed;
-the others end by themselves, or when they are asked to, as `launch` and torchrun do. The end must be that of one.
+``--processes N``: up to N processes share each training, a new number after each resume. One of them is killed; the
+others exit by themselves or on SIGTERM, as with `launch` and torchrun. The result must be that of one process.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).parents[2] / "src"
-SOON = 10.0  # seconds for the processes of a training to notice that one was killed
-AIMS = ("anything", "epoch", "validating", "writing state")  # in turn
+EXIT_SECONDS = 10.0  # for the processes of a training to notice that one was killed
+TARGETS = ("anything", "epoch", "validating", "writing state")  # in turn
 SETTINGS = {
     "fanout": "3,2", "hidden": 8, "heads": 2, "layers": 1, "td_dim": 8, "sd_dim": 8, "dropout": 0.2,
     "epochs": 4, "patience": 4, "min_delta": 0, "batch_size": 25, "lr": 0.01,
     "micro_batches": 4,  # the same bits with any number of processes
-    "checkpoint_minutes": 0.0005,  # every 30 ms, so that epochs are cut in two as well
+    "checkpoint_minutes": 0.0005,  # every 30 ms, so that epochs are interrupted as well
 }  # fmt: skip
 
 
@@ -46,22 +46,22 @@ SETTINGS = {
 
 
 def child(board: Path, argv: list[str]) -> None:
-    """Train as the command line does, and keep writing on ``board`` what is going on."""
+    """Train as the command line does, and write the current activity to the file ``board``."""
     from cordgt import cli
     from cordgt.cli import console
     from cordgt.training import run_folder
 
     with open(board, "r+b") as file:
-        shown = mmap.mmap(file.fileno(), 0)  # what stands here outlives the process
+        shown = mmap.mmap(file.fileno(), 0)  # survives the process
 
     def show(what: str) -> None:
         shown[:] = what.encode().ljust(len(shown))
 
-    def tells(owner: Any, name: str, say: Any) -> None:
+    def report_calls(owner: Any, name: str, describe: Any) -> None:
         inner = getattr(owner, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
-            show(say(*arguments))
+            show(describe(*arguments))
             return inner(*arguments, **options)
 
         setattr(owner, name, call)
@@ -75,12 +75,12 @@ def child(board: Path, argv: list[str]) -> None:
 
     write = run_folder.write_bytes
 
-    def write_and_tell(path: Path, content: Any) -> None:
+    def write_and_report(path: Path, content: Any) -> None:
         with writing(Path(path).name):
             write(path, content)
 
-    run_folder.write_bytes = write_and_tell
-    tells(console.ProgressBar, "on_stage_start", lambda _, name, total: name)
+    run_folder.write_bytes = write_and_report
+    report_calls(console.ProgressBar, "on_stage_start", lambda _, name, total: name)
     show("starting")
     sys.argv = ["cordgt", *argv]
     cli.main()
@@ -90,16 +90,17 @@ def child(board: Path, argv: list[str]) -> None:
 
 
 class Training:
-    """A training in a process of its own, or in several, and what the first of them last said it was doing."""
+    """A training in one or several processes, and the current activity of the main process."""
 
     def __init__(self, data: Path, run: Path, *, resume: bool = False, processes: int = 1) -> None:
         self.board = run.with_suffix(".board")
         self.board.write_bytes(b" " * 120)
         options = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
         command = ["train", str(data), *options, "--refit", "--device", "cpu", "--out", str(run)]
-        command += ["--resume"] * resume
+        if resume:
+            command.append("--resume")
         self.log = tempfile.TemporaryFile()  # noqa: SIM115
-        self.meeting = tempfile.TemporaryDirectory()
+        self.rendezvous = tempfile.TemporaryDirectory()
         start = multiprocessing.get_context("fork").Process
         self.processes = [start(target=self._train, args=(command, rank, processes)) for rank in range(processes)]
         for process in self.processes:
@@ -110,69 +111,69 @@ class Training:
             os.dup2(self.log.fileno(), stream)
         if processes > 1:
             os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes), "GLOO_SOCKET_IFNAME": "lo"}
-            os.environ["CORDGT_MEETING"] = f"{self.meeting.name}/meeting"
-        child(self.board if rank == 0 else _unread(self.board), command)
+            os.environ["CORDGT_RENDEZVOUS"] = f"{self.rendezvous.name}/file"
+        child(self.board if rank == 0 else _unused_board(self.board), command)
 
     @property
     def process(self) -> Any:
-        """The first one, which speaks and writes."""
+        """The main process."""
         return self.processes[0]
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         return self.board.read_bytes().decode().strip()
 
     def wait_until(self, word: str, seconds: float = 60.0) -> bool:
-        """Whether it came to do that before it ended."""
+        """Return whether the activity contained ``word`` before the process ended."""
         end = time.monotonic() + seconds
         while self.process.is_alive() and time.monotonic() < end:
-            if word in self.doing:
+            if word in self.activity:
                 return True
             time.sleep(0.0003)
         return False
 
-    def kill_after(self, delay: float, aim: str, rank: int = 0) -> str | None:
-        """What it was doing when one of its processes was killed; None where that had ended before."""
+    def kill_after(self, delay: float, target: str, rank: int = 0) -> str | None:
+        """Kill one process and return the activity at that time; None if the process had ended before."""
         self.wait_until("starting")
         time.sleep(delay)
-        if aim != "anything":
-            self.wait_until(aim)
+        if target != "anything":
+            self.wait_until(target)
         self.processes[rank].kill()
         for process in self.processes:
-            process.join(SOON)
-            if process.exitcode is None:  # still waiting to meet one that will not come
+            process.join(EXIT_SECONDS)
+            if process.exitcode is None:  # still waiting for the killed process at the rendezvous
                 process.terminate()
-                process.join(SOON)
+                process.join(EXIT_SECONDS)
             if process.exitcode is None:
-                raise SystemExit(f"One was killed, and the others go on:\n{self._said()}")
-        self.meeting.cleanup()
-        return self.doing if self.processes[rank].exitcode == -9 else None
+                raise SystemExit(f"A process was killed, but the others continue:\n{self._output()}")
+        self.rendezvous.cleanup()
+        return self.activity if self.processes[rank].exitcode == -9 else None
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         self.log.seek(0)
         return self.log.read().decode()
 
     def finish(self) -> float:
-        """Seconds from when it was ready to its end, which must be a good one."""
+        """Wait until the training succeeds, and return its seconds without start-up."""
         self.wait_until("starting")
         began = time.monotonic()
         for process in self.processes:
             process.join(300)
             if process.exitcode != 0:
-                raise SystemExit(f"A training failed:\n{self._said()}")
-        self.meeting.cleanup()
+                raise SystemExit(f"A training failed:\n{self._output()}")
+        self.rendezvous.cleanup()
         return time.monotonic() - began
 
 
-def _unread(board: Path) -> Path:
-    """A board that nobody reads."""
+def _unused_board(board: Path) -> Path:
+    """Return a file for the activity of a process that is not the main one."""
     other = board.with_name(f"{board.name}.{os.getpid()}")
     other.write_bytes(b" " * 120)
     return other
 
 
-def ending(run: Path) -> dict[str, Any]:
-    """All that must be the same: weights to the bit, figures, losses. Timings and memory are left out."""
+def final_state(run: Path) -> dict[str, Any]:
+    """Return weights (bit-exact), metrics and losses, without timings and memory."""
     from safetensors.torch import load_file
 
     found: dict[str, Any] = {}
@@ -198,22 +199,24 @@ def write_events(path: Path, n: int = 300) -> Path:
     return path
 
 
-def one_round(data: Path, run: Path, whole: float, draw: random.Random, aims: list[str], processes: int) -> list[str]:
-    """Kill as often as there are aims, perhaps once more, and finish; what it was doing each time."""
+def one_round(
+    data: Path, run: Path, whole: float, draw: random.Random, targets: list[str], processes: int
+) -> list[str]:
+    """Kill once per target, perhaps once more, then finish. Returns the activity at each kill."""
     killed: list[str] = []
 
-    def kill(longest: float, aim: str) -> list[str]:
+    def kill(max_delay: float, target: str) -> list[str]:
         n = draw.randint(min(2, processes), processes)
-        delay, rank = draw.uniform(0, longest), draw.randrange(n)
-        doing = Training(data, run, resume=True, processes=n).kill_after(delay, aim, rank)
-        told = f" ({rank} of {n} processes)" if n > 1 else ""
-        return [] if doing is None else [f"{doing}{told}"]
+        delay, rank = draw.uniform(0, max_delay), draw.randrange(n)
+        activity = Training(data, run, resume=True, processes=n).kill_after(delay, target, rank)
+        process = f" ({rank} of {n} processes)" if n > 1 else ""
+        return [] if activity is None else [f"{activity}{process}"]
 
-    while len(killed) < len(aims):
-        if (run / "metrics.json").exists():  # too late: once more from the start
+    while len(killed) < len(targets):
+        if (run / "metrics.json").exists():  # finished too early: start again
             shutil.rmtree(run)
             killed.clear()
-        killed += kill(whole / len(aims), aims[len(killed)])
+        killed += kill(whole / len(targets), targets[len(killed)])
     if draw.random() < 0.25:
         killed += kill(whole, "anything")
     Training(data, run, resume=True, processes=draw.randint(1, processes)).finish()
@@ -222,10 +225,10 @@ def one_round(data: Path, run: Path, whole: float, draw: random.Random, aims: li
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--kills", type=int, default=50, help="rounds, of at least one kill each")
-    options.add_argument("--seed", type=int, default=0, help="of the moments")
+    options.add_argument("--kills", type=int, default=50, help="number of rounds, with at least one kill each")
+    options.add_argument("--seed", type=int, default=0, help="seed of the kill times")
     options.add_argument("--in-a-row", action="store_true", help="all kills in one round: a short test")
-    options.add_argument("--processes", type=int, default=1, help="that share a training, at most")
+    options.add_argument("--processes", type=int, default=1, help="maximum number of processes of a training")
     chosen = options.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.path.insert(0, str(SOURCE))
@@ -235,28 +238,28 @@ def main() -> None:
     from cordgt.cli import writers  # noqa: F401
     from cordgt.workflows import train  # noqa: F401
 
-    aims = [AIMS[number % len(AIMS)] for number in range(1, chosen.kills + 1)]
-    rounds = [aims] if chosen.in_a_row else [[aim] for aim in aims]
-    draw, where, same, kills = random.Random(chosen.seed), Counter[str](), 0, 0
+    targets = [TARGETS[number % len(TARGETS)] for number in range(1, chosen.kills + 1)]
+    rounds = [targets] if chosen.in_a_row else [[target] for target in targets]
+    draw, activities, same, kills = random.Random(chosen.seed), Counter[str](), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         data = write_events(Path(folder) / "events.csv")
         if not chosen.in_a_row:
-            Training(data, Path(folder) / "warm-up").finish()  # compiles, where nothing is compiled yet
+            Training(data, Path(folder) / "warm-up").finish()  # fills the compilation cache
         whole = Training(data, Path(folder) / "whole").finish()
-        expected = ending(Path(folder) / "whole")
+        expected = final_state(Path(folder) / "whole")
         print(f"undisturbed: {whole:.1f} s, {len(expected['history'])} epochs", flush=True)
-        for number, aims in enumerate(rounds, 1):
+        for number, targets in enumerate(rounds, 1):
             run = Path(folder) / f"run-{number}"
-            killed = one_round(data, run, whole, draw, aims, chosen.processes)
-            found = ending(run)
+            killed = one_round(data, run, whole, draw, targets, chosen.processes)
+            found = final_state(run)
             differing = [k for k in expected.keys() | found.keys() if expected.get(k) != found.get(k)]
             same, kills = same + (not differing), kills + len(killed)
-            where.update(doing.split(" (")[0].split(",")[0].split(":")[0] for doing in killed)
-            told = "identical" if not differing else f"DIFFERENT: {', '.join(sorted(differing)[:5])}"
-            print(f"{number:3}  {told}  killed while {'; then while '.join(killed)}", flush=True)
+            activities.update(k.split(" (")[0].split(",")[0].split(":")[0] for k in killed)
+            verdict = "identical" if not differing else f"DIFFERENT: {', '.join(sorted(differing)[:5])}"
+            print(f"{number:3}  {verdict}  killed while {'; then while '.join(killed)}", flush=True)
             shutil.rmtree(run)
-    print(", ".join(f"{what} {n}" for what, n in where.most_common()))
-    print(f"{len(rounds)} rounds, {kills} kills: {same} identical endings")
+    print(", ".join(f"{what} {n}" for what, n in activities.most_common()))
+    print(f"{len(rounds)} rounds, {kills} kills: {same} identical results")
     sys.exit(0 if same == len(rounds) else 1)
 
 

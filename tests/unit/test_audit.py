@@ -1,4 +1,4 @@
-"""The audit passes on every shipped model, and catches each leak that is planted, in the model or in the task."""
+"""The audit passes every built-in model and finds every leak planted in a model or in a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cordgt.analysis.audit.checks import DESIGN, FAIL, NOTE, OK, WARNING, Check, failed
+from cordgt.analysis.audit.checks import BY_DESIGN, FAIL, NOTE, OK, WARNING, Check, has_failures
 from cordgt.analysis.audit.data import audit_data
 from cordgt.analysis.audit.model import audit_model
 from cordgt.events.stream import EventStream, TimeAxis
@@ -21,8 +21,8 @@ from cordgt.models.base import HistoryReader, LinkModel
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import VISIBILITIES, Protocol
-from cordgt.training.model_factory import make_network
-from cordgt.training.settings import make
+from cordgt.training.model_factory import build_model
+from cordgt.training.settings import make_settings
 
 CPU = torch.device("cpu")
 SMALL = {
@@ -33,7 +33,7 @@ SMALL = {
 
 
 def columns(n: int = 320, nodes: int = 23, seed: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Habits, ties, self-loops; some nodes appear late."""
+    """Events with repeated pairs, ties and self-loops; some nodes appear late."""
     rng = np.random.default_rng(seed)
     src = (rng.random(n) * np.linspace(nodes / 2, nodes, n)).astype(np.int64)
     dst = (src + rng.choice([0, 1, 1, 2, 5, 9], n)) % nodes
@@ -45,17 +45,17 @@ def stream(*, features: bool = False, floats: bool = False) -> EventStream:
     rng = np.random.default_rng(2)
     edge_x = rng.normal(size=(len(src), 3)).astype(np.float32) if features else None
     times = 0.1 * t if floats else t
-    made = EventStream.from_columns(src, dst, times, edge_x, time=TimeAxis("number"), name="habits")
-    return made.with_node_features(rng.normal(size=(made.n_nodes, 2))) if features else made
+    events = EventStream.from_columns(src, dst, times, edge_x, time=TimeAxis("number"), name="habits")
+    return events.with_node_features(rng.normal(size=(events.n_nodes, 2))) if features else events
 
 
-def task_of(rule: str = "event", kind: type[LinkTask] = LinkTask, **options: bool) -> LinkTask:
+def make_task(rule: str = "event", kind: type[LinkTask] = LinkTask, **options: bool) -> LinkTask:
     return kind.prepare(stream(**options), Protocol(visibility=rule), seed=3, device=CPU)
 
 
-def network(model: str, task: LinkTask, **twist: Any) -> LinkModel:
-    settings = make(model, SMALL | twist, seed=3)  # keys that other models use are put aside
-    return make_network(settings, edge_dim=task.stream.edge_dim, node_dim=task.stream.node_dim)
+def network(model: str, task: LinkTask, **changes: Any) -> LinkModel:
+    settings = make_settings(model, SMALL | changes, seed=3)  # keys of other models are ignored
+    return build_model(settings, edge_dim=task.stream.edge_dim, node_dim=task.stream.node_dim)
 
 
 def results(checks: list[Check]) -> dict[str, str]:
@@ -66,54 +66,54 @@ every_rule = pytest.mark.parametrize("rule", VISIBILITIES)
 every_model = pytest.mark.parametrize("model", list(MODELS))
 
 
-# -------------------- what is shipped passes
+# -------------------- built-in models pass
 
 
 @every_model
 @every_rule
-def test_every_shipped_model_passes(model: str, rule: str) -> None:
-    task = task_of(rule)
+def test_every_built_in_model_passes(model: str, rule: str) -> None:
+    task = make_task(rule)
     found = results(audit_model(network(model, task), task, queries=40))
-    assert found.pop("batch size") == (OK if rule == "event" else DESIGN)
+    assert found.pop("batch size") == (OK if rule == "event" else BY_DESIGN)
     kind = MODELS[model].network
-    assert found.pop("memory blocks", None) == (DESIGN if kind.is_stateful else None)
-    assert found.pop("new like known") == (DESIGN if kind.uses_node_ids or kind.is_transductive else OK)
+    assert found.pop("memory blocks", None) == (BY_DESIGN if kind.is_stateful else None)
+    assert found.pop("new like known") == (BY_DESIGN if kind.uses_node_ids or kind.is_transductive else OK)
     assert set(found.values()) == {OK}
 
 
+@pytest.mark.parametrize("options", [{"features": True}, {"floats": True}], ids=["features", "float times"])
 @pytest.mark.parametrize(
-    "options", [{"features": True}, {"floats": True}], ids=["features", "times that are not whole"]
+    "changes", [{}, {"sampling": "recent", "mask": True}, {"stpe": "u", "head": "linear"}], ids=str
 )
-@pytest.mark.parametrize("twist", [{}, {"sampling": "recent", "mask": True}, {"stpe": "u", "head": "linear"}], ids=str)
-def test_other_streams_and_settings_pass(options: dict[str, bool], twist: dict[str, Any]) -> None:
-    task = task_of(**options)
-    assert set(results(audit_model(network("cordgt", task, **twist), task, queries=24)).values()) == {OK}
+def test_other_streams_and_settings_pass(options: dict[str, bool], changes: dict[str, Any]) -> None:
+    task = make_task(**options)
+    assert set(results(audit_model(network("cordgt", task, **changes), task, queries=24)).values()) == {OK}
 
 
-def test_dropout_does_not_matter() -> None:
-    task = task_of()
+def test_dropout_is_off_in_an_audit() -> None:
+    task = make_task()
     model = network("cordgt", task, dropout=0.5).train()
-    assert not failed(audit_model(model, task, queries=16))
+    assert not has_failures(audit_model(model, task, queries=16))
 
 
-def test_other_seeds_negatives_and_nobody_masked_pass() -> None:
+def test_other_seeds_negatives_and_masks_pass() -> None:
     for protocol in (Protocol(mask_nodes=0.0), Protocol(negatives="historical"), Protocol(pool="nodes", split="time")):
         task = LinkTask.prepare(stream(), protocol, seed=8, device=CPU)
-        assert not failed(audit_model(network("edgebank", task), task, queries=30))
+        assert not has_failures(audit_model(network("edgebank", task), task, queries=30))
 
 
-# -------------------- what is planted in a model is caught
+# -------------------- leaks in a model
 
 
 @dataclass(frozen=True)
-class Leaky:
-    """A reader that asks an honest one with other cuts, or with another history."""
+class LeakyReader:
+    """A reader that calls another one with other cuts, or with another history."""
 
     honest: HistoryReader
     leak: Callable[[History, Queries], tuple[History, Queries]]
 
-    def pairs(self, history: History, queries: Queries) -> Any:
-        return self.honest.pairs(*self.leak(history, queries))
+    def read(self, history: History, queries: Queries) -> Any:
+        return self.honest.read(*self.leak(history, queries))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.honest, name)
@@ -124,12 +124,12 @@ def with_cuts(queries: Queries, change: Callable[[Tensor], Tensor]) -> Queries:
 
 
 def future_edge(task: LinkTask) -> Callable[[History, Queries], tuple[History, Queries]]:
-    """The next event of the stream, already."""
+    """Show one event too many."""
     return lambda history, queries: (history, with_cuts(queries, lambda cut: cut + 1))
 
 
 def same_time_edge(task: LinkTask) -> Callable[[History, Queries], tuple[History, Queries]]:
-    """Everything of the query's own moment."""
+    """Show all events of the query's own time."""
 
     def leak(history: History, queries: Queries) -> tuple[History, Queries]:
         end = torch.searchsorted(history.index.elapsed, queries.t, right=True)
@@ -139,13 +139,13 @@ def same_time_edge(task: LinkTask) -> Callable[[History, Queries], tuple[History
 
 
 def batch_order(task: LinkTask) -> Callable[[History, Queries], tuple[History, Queries]]:
-    """What the last of the batch sees, all of it see."""
+    """Show every query what the last one of its batch may see."""
     return lambda history, queries: (history, with_cuts(queries, lambda cut: cut.max().expand_as(cut)))
 
 
 def training_records(task: LinkTask) -> Callable[[History, Queries], tuple[History, Queries]]:
-    """Trees show everything, records what training left there: nothing of masked nodes."""
-    pairs = {k: v for k, v in vars(task.training.index).items() if k.startswith("pair_") or k in BESIDE}
+    """Use the pair records of training, which lack the events of masked nodes."""
+    pairs = {k: v for k, v in vars(task.train_history.index).items() if k.startswith("pair_") or k in PAIR_SIZES}
 
     def leak(history: History, queries: Queries) -> tuple[History, Queries]:
         return replace(history, index=replace(history.index, **pairs)), queries
@@ -153,21 +153,18 @@ def training_records(task: LinkTask) -> Callable[[History, Queries], tuple[Histo
     return leak
 
 
-BESIDE = ("elapsed", "max_pairs", "max_meetings")  # what records are looked up with
+PAIR_SIZES = ("elapsed", "max_pairs", "max_meetings")  # index fields that pair records need besides pair_*
 
 
 class HiddenRecords:
-    """The same leak without an index of its own: EdgeBank that forgets whom masked nodes have met."""
+    """The same leak without another index: EdgeBank without the pairs of masked nodes."""
 
     def __init__(self, honest: HistoryReader, masked: np.ndarray) -> None:
         self.honest, self.masked = honest, torch.from_numpy(masked)
 
-    def pairs(self, history: History, queries: Queries) -> Tensor:
+    def read(self, history: History, queries: Queries) -> Tensor:
         hidden = self.masked[queries.src][:, None] | self.masked[queries.dst]
-        return self.honest.pairs(history, queries) & ~hidden
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Any:
-        return self.honest.nodes(history, node, t, cut)
+        return self.honest.read(history, queries) & ~hidden
 
 
 PLANTED = [
@@ -182,36 +179,36 @@ PLANTED = [
 @pytest.mark.parametrize(("leak", "caught_by"), PLANTED, ids=lambda x: getattr(x, "__name__", ""))
 @every_rule
 def test_each_planted_leak_is_caught(leak: Any, caught_by: set[str], model: str, rule: str) -> None:
-    task = task_of(rule)
+    task = make_task(rule)
     planted = network(model, task)
-    planted.reader = Leaky(planted.reader, leak(task))
+    planted.reader = LeakyReader(planted.reader, leak(task))
     checks = audit_model(planted, task, queries=60)
     found = {check.check for check in checks if check.result == FAIL}
     assert caught_by <= found, checks
 
 
-def test_popularity_that_peeks_is_caught() -> None:
-    task = task_of()
+def test_leaks_in_popularity_are_caught() -> None:
+    task = make_task()
     for leak in (future_edge, same_time_edge, batch_order):
         planted = network("popularity", task)
-        planted.reader = Leaky(planted.reader, leak(task))
-        assert failed(audit_model(planted, task, queries=60)), leak
+        planted.reader = LeakyReader(planted.reader, leak(task))
+        assert has_failures(audit_model(planted, task, queries=60)), leak
 
 
-def test_records_that_forget_masked_nodes_are_caught() -> None:
-    task = task_of()
+def test_pair_records_without_masked_nodes_are_caught() -> None:
+    task = make_task()
     planted = network("edgebank", task)
     planted.reader = HiddenRecords(planted.reader, task.split.masked)  # type: ignore[assignment]
     assert results(audit_model(planted, task, queries=40))["new like known"] == FAIL
 
 
 class IdReader:
-    def pairs(self, history: History, queries: Queries) -> Tensor:
+    def read(self, history: History, queries: Queries) -> Tensor:
         return queries.dst
 
 
-class Absolute(LinkModel):
-    """A model of ids and of nothing else."""
+class IdModel(LinkModel):
+    """A model that scores a destination by its id alone."""
 
     has_embeddings = False
 
@@ -223,32 +220,32 @@ class Absolute(LinkModel):
         return batch.double()
 
 
-def test_a_model_that_knows_nodes_by_their_ids_is_told_so() -> None:
-    task = task_of()
-    assert results(audit_model(Absolute(), task, queries=20))["new like known"] == FAIL
+def test_model_that_uses_node_ids_is_caught() -> None:
+    task = make_task()
+    assert results(audit_model(IdModel(), task, queries=20))["new like known"] == FAIL
 
 
-class Dice(Absolute):
+class RandomModel(IdModel):
     def forward(self, batch: Tensor) -> Tensor:
         return torch.rand(batch.shape)
 
 
-def test_scores_that_change_from_call_to_call_are_caught() -> None:
-    task = task_of()
-    found = results(audit_model(Dice(), task, queries=20))
+def test_random_scores_are_caught() -> None:
+    task = make_task()
+    found = results(audit_model(RandomModel(), task, queries=20))
     assert found["same seed"] == found["future"] == found["batch size"] == FAIL
 
 
-# -------------------- what is planted in a task is caught
+# -------------------- leaks in a task
 
 
 @dataclass(frozen=True)
 class TieTask(LinkTask):
-    """Shows each query its whole moment."""
+    """Shows each query all events of its own time."""
 
     def evaluation_queries(self, part: str, setting: str) -> tuple[np.ndarray, Queries]:
         positions, queries = super().evaluation_queries(part, setting)
-        end = torch.from_numpy(self.own_time(positions)[1])
+        end = torch.from_numpy(self.tie_ranges(positions)[1])
         return positions, replace(queries, cut=end, pair_cut=end)
 
 
@@ -270,23 +267,23 @@ class BatchTask(LinkTask):
     ("kind", "caught_by"),
     [(TieTask, {"visible events", "future", "same moment"}), (BatchTask, {"visible events", "future", "batch size"})],
 )
-def test_a_task_that_shows_too_much_is_caught(kind: type[LinkTask], caught_by: set[str], model: str) -> None:
-    task = task_of(kind=kind)
+def test_task_that_shows_too_much_is_caught(kind: type[LinkTask], caught_by: set[str], model: str) -> None:
+    task = make_task(kind=kind)
     found = results(audit_model(network(model, task), task, queries=60))
     assert {found[name] for name in caught_by} == {FAIL}
 
 
-def test_a_task_that_shows_memory_too_much_is_caught() -> None:
-    """Memory alone sees whole blocks: only in small ones can it see too much."""
-    task = task_of(kind=TieTask)
+def test_task_that_shows_too_much_to_a_memory_is_caught() -> None:
+    """A memory reads whole blocks, so only small blocks can show too much."""
+    task = make_task(kind=TieTask)
     found = results(audit_model(network("jodie", task, block=2), task, queries=20))
     assert {found[name] for name in ("visible events", "future", "same moment")} == {FAIL}
 
 
-def test_a_task_whose_records_hide_masked_nodes_is_caught() -> None:
-    task = task_of()
+def test_task_whose_records_hide_masked_nodes_is_caught() -> None:
+    task = make_task()
     _, queries = task.evaluation_queries("test", "transductive")
-    task = replace(task, whole=training_records(task)(task.whole, queries)[0])
+    task = replace(task, full_history=training_records(task)(task.full_history, queries)[0])
     found = results(audit_model(network("edgebank", task), task, queries=60))
     assert found["whole records"] == FAIL
 
@@ -295,14 +292,14 @@ def test_a_task_whose_records_hide_masked_nodes_is_caught() -> None:
 
 
 def data(src: Any, dst: Any, t: Any) -> dict[str, Check]:
-    made = EventStream.from_columns(np.array(src), np.array(dst), np.array(t), time=TimeAxis("number"))
-    return {check.check: check for check in audit_data(made, Protocol())}
+    events = EventStream.from_columns(np.array(src), np.array(dst), np.array(t), time=TimeAxis("number"))
+    return {check.check: check for check in audit_data(events, Protocol())}
 
 
-def test_data_are_described() -> None:
+def test_audit_of_data_has_every_check() -> None:
     found = {check.check: check for check in audit_data(stream(), Protocol())}
     assert list(found) == ["ties", "duplicates", "gaps", "split", "repetition", "new nodes", "destinations"]
-    assert not failed(list(found.values()))
+    assert not has_failures(list(found.values()))
 
 
 def test_ties_and_duplicates_are_counted() -> None:
@@ -312,21 +309,21 @@ def test_ties_and_duplicates_are_counted() -> None:
     assert found["duplicates"].result == WARNING
 
 
-def test_repetition_and_new_nodes_are_counted_slowly_too() -> None:
+def test_repetition_and_new_nodes_match_a_slow_count() -> None:
     src, dst, t = columns()
-    made = stream()
+    events = stream()
     test = np.flatnonzero(t > np.quantile(t - t[0], 0.85) + t[0])
     trained = np.flatnonzero(t <= np.quantile(t - t[0], 0.70) + t[0])
     pairs = [frozenset((s, d)) for s, d in zip(src, dst, strict=True)]
     again = np.mean([pairs[i] in {pairs[j] for j in range(len(t)) if t[j] < t[i]} for i in test])
     known = {*src[trained], *dst[trained]}
     new = np.mean([src[i] not in known or dst[i] not in known for i in test])
-    found = {check.check: check.detail for check in audit_data(made, Protocol())}
+    found = {check.check: check.detail for check in audit_data(events, Protocol())}
     assert found["repetition"].startswith(f"{again:.1%} of the test events")
     assert found["new nodes"].startswith(f"{new:.1%} of the test events")
 
 
-def test_gaps_and_one_moment() -> None:
+def test_gaps_and_a_stream_with_one_time() -> None:
     found = data([0, 1, 2, 3] * 6, [5, 6] * 12, [*range(12), *range(1000, 1012)])
     assert found["gaps"].result == WARNING and "after 11 (event 12 of 24)" in found["gaps"].detail
     still = data([0, 1, 2], [5, 6, 5], [7, 7, 7])
@@ -341,16 +338,16 @@ def test_one_destination_fails() -> None:
     assert found["ties"].result == NOTE
 
 
-# -------------------- the table of docs/trust.md
+# -------------------- the output in docs/trust.md
 
 
 def show_planted() -> None:
-    """``python tests/unit/test_audit.py``: each leak in a small CorDGT, and which checks find it."""
-    task = task_of()
+    """Print which checks find each leak in a small CorDGT (``python tests/unit/test_audit.py``)."""
+    task = make_task()
     for name, leak in (("(none)", None), *((leak.__name__, leak) for leak, _ in PLANTED)):
         planted = network("cordgt", task)
         if leak is not None:
-            planted.reader = Leaky(planted.reader, leak(task))
+            planted.reader = LeakyReader(planted.reader, leak(task))
         checks = audit_model(planted, task, queries=60)
         caught = [f"{check.check}: {check.detail}" for check in checks if check.result == FAIL]
         print(f"{name:<17}", "\n                  ".join(caught or ["passes"]))
@@ -360,13 +357,13 @@ if __name__ == "__main__":
     show_planted()
 
 
-def test_a_model_that_knows_the_true_one_by_its_place_is_caught() -> None:
-    class Placed(Edgebank):
+def test_model_that_uses_the_candidate_order_is_caught() -> None:
+    class FirstCandidateModel(Edgebank):
         def forward(self, batch: Tensor) -> Tensor:
             scores = super().forward(batch)
             scores[:, 0] += 1e-3
             return scores
 
-    task = task_of()
-    found = results(audit_model(Placed(EdgebankSettings(), edge_dim=0, node_dim=0), task, queries=20))
+    task = make_task()
+    found = results(audit_model(FirstCandidateModel(EdgebankSettings(), edge_dim=0, node_dim=0), task, queries=20))
     assert found["candidate order"] == FAIL

@@ -1,4 +1,4 @@
-"""The benchmark suite at toy size: it runs, its figures are there and hang together. How large they are is no test."""
+"""The benchmark suite at small size: every metric is there and they are consistent. Their values are not tested."""
 
 from __future__ import annotations
 
@@ -13,200 +13,205 @@ import torch
 
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.experiments.bench import multiprocess, report, scaling, stages, suite
-from cordgt.experiments.bench.hardware import Limits
-from cordgt.experiments.bench.rows import Row
-from cordgt.experiments.bench.setup import Place
-from cordgt.experiments.bench.step_parts import queries_of
-from cordgt.experiments.bench.timing import Timing, timed
+from cordgt.experiments.bench.hardware import HardwareLimits
+from cordgt.experiments.bench.rows import BenchRow
+from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.timing import Timing, time_calls
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.cordgt import Cordgt
-from cordgt.runtime.distributed import Group
+from cordgt.runtime.distributed import ProcessGroup
 from cordgt.training import oom
-from cordgt.training.settings import make
+from cordgt.training.settings import make_settings
 
 CPU = torch.device("cpu")
 SMALL = {"hidden": 8, "heads": 2, "layers": 1, "fanout": (2, 1), "td_dim": 8, "sd_dim": 8, "batch_size": 20}
-LIMITS = Limits(1e9, 1e9, 1e-6, 1, "a machine", "fp32")
+LIMITS = HardwareLimits(1e9, 1e9, 1e-6, 1, "a machine", "fp32")
 
 
-def place(model: str = "cordgt") -> Place:
+def make_bench(model: str = "cordgt") -> BenchContext:
     keys = SMALL if model == "cordgt" else {}
-    return Place(
-        synthetic_stream(nodes=30, events=400, seed=2).stream, make(model, keys), CPU, LIMITS, repeat=1, quick=True
+    return BenchContext(
+        synthetic_stream(nodes=30, events=400, seed=2).stream,
+        make_settings(model, keys),
+        CPU,
+        LIMITS,
+        repeat=1,
+        quick=True,
     )
 
 
-def test_a_memory_is_shown_one_batch_after_the_other() -> None:
-    here = place("jodie")
-    train = torch.from_numpy(here.task.split.train)
+def test_stateful_model_gets_consecutive_batches() -> None:
+    bench = make_bench("jodie")
+    train = torch.from_numpy(bench.task.split.train)
     size, middle = len(train) // 4, len(train) // 2
-    for start in (middle, middle + size, 0, size):  # from the middle on; from the start where too few are left
-        assert torch.equal(here.batch(size)[0], train[start : start + size])
-    again = place()
-    assert torch.equal(again.batch(size)[0], again.batch(size)[0])
+    for start in (middle, middle + size, 0, size):  # from the middle on; from the start if too few are left
+        assert torch.equal(bench.next_batch(size)[0], train[start : start + size])
+    stateless = make_bench()
+    assert torch.equal(stateless.next_batch(size)[0], stateless.next_batch(size)[0])
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    return suite.run(place(), suite.ALL)
+def result() -> dict[str, Any]:
+    return suite.run_stages(make_bench(), suite.STAGE_NAMES)
 
 
-def test_every_stage_has_its_row_and_its_figure(found: dict[str, Any]) -> None:
-    assert {row["stage"] for row in found["stages"]} == set(suite.ALL) - {"machine"}
-    assert found["left_out"] == []
+def test_every_stage_has_a_row_and_a_metric(result: dict[str, Any]) -> None:
+    assert {row["stage"] for row in result["stages"]} == set(suite.STAGE_NAMES) - {"machine"}
+    assert result["left_out"] == []
     for key in (
         "step_ms index_seconds sample_roots_per_second pairs_per_second read_ms encode_ms attention_ms step_gflop "
         "step_peak_mb evaluate_events_per_second recommend_partners_per_second"
     ).split():
-        assert found[key] > 0, key
-    assert found["data"]["name"] == "synthetic"
-    json.dumps(found)
+        assert result[key] > 0, key
+    assert result["data"]["name"] == "synthetic"
+    json.dumps(result)
 
 
-def test_the_parts_of_a_step(found: dict[str, Any]) -> None:
-    parts = {row["part"]: row for row in found["stages"] if row["stage"] == "step"}
+def test_step_parts(result: dict[str, Any]) -> None:
+    parts = {row["part"]: row for row in result["stages"] if row["stage"] == "step"}
     assert " ".join(parts).replace("· ", "") == (
         "whole queries read trees distances forward tokens layers head backward adam"
     )
     assert parts["whole"]["share"] == 1
     assert (
-        parts["· layers"]["gflop"] + parts["· tokens"]["gflop"] < found["step_gflop"] / 2
+        parts["· layers"]["gflop"] + parts["· tokens"]["gflop"] < result["step_gflop"] / 2
     )  # backward is twice forward
 
 
-def test_memory_grows_with_the_batch(found: dict[str, Any]) -> None:
-    peaks = found["memory"]["peak_mb"]
+def test_memory_grows_with_the_batch(result: dict[str, Any]) -> None:
+    peaks = result["memory"]["peak_mb"]
     assert list(peaks) == ["5", "10", "20"]
     assert peaks["5"] < peaks["10"] < peaks["20"]
-    assert found["memory"]["any_batch_fits"] and found["memory"]["batch_that_fits"] is None
-    part = found["memory"]["at_once"]
+    assert result["memory"]["any_batch_fits"] and result["memory"]["batch_that_fits"] is None
+    part = result["memory"]["at_once"]
     assert part > 20
-    assert found["memory"]["at_once_mb"] == pytest.approx(part / 20 * peaks["20"], rel=0.1)
+    assert result["memory"]["at_once_mb"] == pytest.approx(part / 20 * peaks["20"], rel=0.1)
 
 
 @pytest.mark.parametrize(
-    ("free", "at_once", "said"),
+    ("free", "at_once", "message"),
     [
-        (2**40, 6, r"6 events at a time, \d+ MB at the peak: in the 1,024.0 GB free now a batch of any size fits"),
-        (2**16, 6, r"6 events at a time, \d+ MB at the peak, which the 0.0 GB free now do not hold: about [1-5] ev"),
-        (2**40, None, r"In the 1,024.0 GB free now, about \d[\d,]+ fit"),
+        (2**40, 6, r"6 events at a time, with a peak of \d+ MB. Any batch size fits in the 1,024.0 GB"),
+        (2**16, 6, r"6 events at a time, with a peak of \d+ MB. This exceeds the 0.0 GB .*: about [1-5] events fit"),
+        (2**40, None, r"About \d[\d,]+ events fit in the 1,024.0 GB"),
     ],
-    ids=["a part fits", "no part fits", "no parts"],
+    ids=["chunk fits", "chunk does not fit", "no chunks"],
 )
-def test_what_fits(monkeypatch: pytest.MonkeyPatch, free: int, at_once: int | None, said: str) -> None:
-    """The line goes through sizes up to a part; beyond it the peak stays what it is."""
+def test_which_batch_size_fits(monkeypatch: pytest.MonkeyPatch, free: int, at_once: int | None, message: str) -> None:
+    """The peak grows linearly up to a chunk, and not beyond."""
     monkeypatch.setattr(Cordgt, "micro_batch_size", at_once)
     monkeypatch.setattr(stages, "free_memory", lambda _: free)
-    held = stages.memory(place())
-    assert list(held["peak_mb"]) == (["1", "3", "6", "20"] if at_once else ["5", "10", "20"])
-    assert (held["batch_that_fits"] is None) == held["any_batch_fits"]
-    assert any(re.search(said, text) for text in report.sentences({"memory": held})), report.sentences({"memory": held})
+    memory = stages.measure_memory(make_bench())
+    assert list(memory["peak_mb"]) == (["1", "3", "6", "20"] if at_once else ["5", "10", "20"])
+    assert (memory["batch_that_fits"] is None) == memory["any_batch_fits"]
+    lines = report.summary_lines({"memory": memory})
+    assert any(re.search(message, line) for line in lines), lines
 
 
-def test_memory_that_runs_out_is_said_as_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RunError, match=r"^Memory ran out. With a smaller batch_size \(now 1000000000000\).* less\.$"):
-        at = place()
-        training = replace(at.settings.training, batch_size=10**12)
-        suite.run(replace(at, settings=replace(at.settings, training=training)), ["step"])
+def test_out_of_memory_is_reported_as_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match=r"^Memory ran out\. Use a smaller batch_size \(now 1000000000000\)[^.]*\.$"):
+        bench = make_bench()
+        training = replace(bench.settings.training, batch_size=10**12)
+        suite.run_stages(replace(bench, settings=replace(bench.settings, training=training)), ["step"])
 
     def fails(_: Any) -> Any:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setitem(stages.STAGES, "evaluate", fails)
     monkeypatch.setattr(oom, "free_memory", lambda _: 2**17)
-    with pytest.raises(RunError, match=r"By a step of 8 events, batch_size=[1-9] would fit the 0.0 GB that are free"):
-        suite.run(place(), ["evaluate"])
-    monkeypatch.setattr(scaling, "whole_step", fails)
+    with pytest.raises(RunError, match=r"batch_size=[1-9] fits in the 0\.0 GB"):
+        suite.run_stages(make_bench(), ["evaluate"])
+    monkeypatch.setattr(scaling, "measure_full_step", fails)
     with pytest.raises(RunError, match=r"Memory ran out"):
-        scaling.grow(place())
+        scaling.measure_growth(make_bench())
 
 
-def test_a_table_and_sentences(found: dict[str, Any]) -> None:
-    table = report.stages_table(found)
-    assert table.row_count == len(found["stages"])
-    assert report.machine_line(found) == "a machine, 1 threads: 1 GFLOP/s (fp32), 1.0 GB/s, 1.0 μs an operation"
-    said = report.sentences(found)
-    assert any("a batch of any size fits" in text for text in said)
-    assert any("at the matrix rate" in text and "at the bandwidth" in text for text in said)
+def test_table_and_summary(result: dict[str, Any]) -> None:
+    table = report.stages_table(result)
+    assert table.row_count == len(result["stages"])
+    assert report.hardware_line(result) == "a machine, 1 threads: 1 GFLOP/s (fp32), 1.0 GB/s, 1.0 μs per operation"
+    lines = report.summary_lines(result)
+    assert any("Any batch size fits" in text for text in lines)
+    assert any("GFLOP would take" in text and "memory traffic" in text for text in lines)
 
 
-def test_what_is_measured_is_the_step_that_settings_ask_for() -> None:
-    """Its candidates and its average, in the step, in its parts, and where processes share it."""
-    asked = replace(place(), settings=make("cordgt", SMALL | {"num_negatives": 3, "ema_decay": 0.9}))
-    assert queries_of(asked).dst.shape == (20, 4)
-    step = multiprocess.shared_step(asked, Group(1, 2))
-    assert (step.num_negatives, step.task.group) == (3, Group(1, 2))
+def test_measured_step_follows_the_settings() -> None:
+    """Number of negatives and moving average, in the step, in its parts, and among processes."""
+    bench = replace(make_bench(), settings=make_settings("cordgt", SMALL | {"num_negatives": 3, "ema_decay": 0.9}))
+    assert bench.next_queries().dst.shape == (20, 4)
+    step = multiprocess.make_shared_step(bench, ProcessGroup(1, 2))
+    assert (step.num_negatives, step.task.group) == (3, ProcessGroup(1, 2))
     assert step.ema is not None and step.ema.decay == 0.9
 
 
-def test_a_network_that_knows_nodes_by_number_has_all_of_them() -> None:
-    assert len(place("ctdne").model.state_dict()["vectors"]) == place().stream.n_nodes
+def test_transductive_model_has_a_vector_for_every_node() -> None:
+    assert len(make_bench("ctdne").model.state_dict()["vectors"]) == make_bench().stream.n_nodes
 
 
 @pytest.mark.parametrize(("precision", "products"), [("bf16", "high"), ("tf32", "high"), ("fp32", "highest")])
 def test_limits_are_measured_in_the_precision_of_training(
     monkeypatch: pytest.MonkeyPatch, precision: str, products: str
 ) -> None:
-    before, at_work = torch.get_float32_matmul_precision(), []
+    before, used = torch.get_float32_matmul_precision(), []
 
-    def measure(*_: Any, **__: Any) -> Limits:
-        at_work.append(torch.get_float32_matmul_precision())
+    def measure(*_: Any, **__: Any) -> HardwareLimits:
+        used.append(torch.get_float32_matmul_precision())
         return LIMITS
 
-    monkeypatch.setattr(suite.machine, "measure", measure)
-    settings = make("cordgt", {"precision": precision})
+    monkeypatch.setattr(suite.hardware, "measure_limits", measure)
+    settings = make_settings("cordgt", {"precision": precision})
     try:
-        suite.prepare(place().stream, settings, torch.device("cuda"), repeat=1, quick=True)
+        suite.prepare(make_bench().stream, settings, torch.device("cuda"), repeat=1, quick=True)
     finally:
         torch.set_float32_matmul_precision(before)
-    assert at_work == [products]
+    assert used == [products]
 
 
-def test_a_rule_has_no_step() -> None:
+def test_model_without_parameters_has_no_step() -> None:
     with pytest.raises(SettingError, match="edgebank has nothing to train"):
-        suite.run(place("edgebank"), ["step"])
-    found = suite.run(place("edgebank"), ["index", "step", "encode", "attention", "evaluate"])
-    assert [row["stage"] for row in found["stages"]] == ["index", "evaluate"]
-    assert len(found["left_out"]) == 2  # two stages are left out for the same reason: it is said once
+        suite.run_stages(make_bench("edgebank"), ["step"])
+    result = suite.run_stages(make_bench("edgebank"), ["index", "step", "encode", "attention", "evaluate"])
+    assert [row["stage"] for row in result["stages"]] == ["index", "evaluate"]
+    assert len(result["left_out"]) == 2  # two stages are skipped for the same reason, which is listed once
 
 
-def test_growth_and_its_plot(tmp_path: Path) -> None:
-    found = scaling.grow(place())
-    assert [k["events"] for k in found["events"]] == [25, 100, 400]
-    assert [k["fanout"] for k in found["context"]] == [[2, 1], [4, 1], [8, 1]]
-    gflop = [k["step_gflop"] for k in found["context"]]
+def test_growth_and_plot(tmp_path: Path) -> None:
+    result = scaling.measure_growth(make_bench())
+    assert [row["events"] for row in result["events"]] == [25, 100, 400]
+    assert [row["fanout"] for row in result["context"]] == [[2, 1], [4, 1], [8, 1]]
+    gflop = [row["step_gflop"] for row in result["context"]]
     assert gflop[0] < gflop[1] < gflop[2]
-    assert report.growth_table(found).row_count == 6
-    scaling.plot(found, tmp_path / "growth.png")
+    assert report.growth_table(result).row_count == 6
+    scaling.plot_growth(result, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SettingError, match="popularity has none"):
-        scaling.grow(place("popularity"))
-    few = scaling.first_events(place().stream, 4)
-    with pytest.raises(DataError, match="4 events are too few to see cost grow"):
-        scaling.grow(replace(place(), stream=few))
+        scaling.measure_growth(make_bench("popularity"))
+    few = scaling.first_events(make_bench().stream, 4)
+    with pytest.raises(DataError, match="4 events are too few"):
+        scaling.measure_growth(replace(make_bench(), stream=few))
 
 
-def test_a_trace(tmp_path: Path) -> None:
-    suite.trace(place(), tmp_path / "step.json")
+def test_trace(tmp_path: Path) -> None:
+    suite.write_trace(make_bench(), tmp_path / "step.json")
     assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
 
 
-def test_fractions_of_both_limits() -> None:
-    row = Row(stage="s", timing=Timing(2.0, 1.9, 2.2, 3), flops=10**9, bytes=10**8, items=4, unit="events")
-    assert row.fractions(LIMITS) == {"matrix": 0.5, "memory": 0.05}
+def test_hardware_shares() -> None:
+    row = BenchRow(stage="s", timing=Timing(2.0, 1.9, 2.2, 3), flops=10**9, n_bytes=10**8, items=4, unit="events")
+    assert row.hardware_shares(LIMITS) == {"matrix": 0.5, "memory": 0.05}
     assert row.rate == 2
-    assert replace(row, flops=None).fractions(LIMITS) == {"memory": 0.05}
-    assert replace(row, flops=None, bytes=None).fractions(LIMITS) == {}
+    assert replace(row, flops=None).hardware_shares(LIMITS) == {"memory": 0.05}
+    assert replace(row, flops=None, n_bytes=None).hardware_shares(LIMITS) == {}
 
 
-def test_quick_work_is_repeated_within_a_sample() -> None:
+def test_short_work_is_repeated_within_a_sample() -> None:
     calls = 0
 
     def work() -> None:
         nonlocal calls
         calls += 1
 
-    timing = timed(work, CPU, repeat=3)
+    timing = time_calls(work, CPU, repeat=3)
     assert timing.samples == 3 and timing.low <= timing.median <= timing.high
     assert calls > 100
 
@@ -215,9 +220,9 @@ def test_quick_work_is_repeated_within_a_sample() -> None:
     ("seconds", "text"), [(2.5, "2.5 s"), (0.0123, "12.3 ms"), (45e-6, "45 μs"), (1234.0, "1,234 s"), (0.0, "0 μs")]
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert report.duration(seconds) == text
+    assert report.format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(1.5e6, "1.5M"), (2e9, "2G"), (1500, "1.5k"), (12.34, "12.3")])
 def test_quantities(value: float, text: str) -> None:
-    assert report.quantity(value) == text
+    assert report.format_quantity(value) == text

@@ -1,4 +1,4 @@
-"""Tables beyond the paper's: what stands beside the published figures, and what of a trained run is asked again."""
+"""Experiments beyond the paper: comparison with published results, hard negatives, ranking."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 from cordgt.callbacks import Callback
 from cordgt.events.stream import EventStream
 from cordgt.experiments import measurements, published_results
-from cordgt.experiments.ablation import OF_PLUS, ablation_cells, ablation_report
+from cordgt.experiments.ablation import PLUS_ABLATION, ablation_cells, ablation_report
 from cordgt.experiments.beyond import beyond_cells, beyond_report
 from cordgt.experiments.catalogue import EXPERIMENTS
-from cordgt.experiments.cells import Cell, Store, flat, make_cell
-from cordgt.experiments.hard_negatives import RANKED
-from cordgt.experiments.ranking import TRAINED, ranking_cells, ranking_report
-from cordgt.experiments.scheduler import work
-from cordgt.experiments.tables import Asked
+from cordgt.experiments.cells import Cell, CellStore, flatten_settings, make_cell
+from cordgt.experiments.hard_negatives import RANKING_CANDIDATES
+from cordgt.experiments.ranking import TRAINING_SETTINGS, ranking_cells, ranking_report
+from cordgt.experiments.scheduler import run_cells
+from cordgt.experiments.tables import ExperimentRequest
 from cordgt.inference.run import Run
 from cordgt.tasks.baselines import BASELINES
 from cordgt.tasks.link import EVALUATION_SETTINGS
@@ -41,28 +41,28 @@ def on_few(monkeypatch: pytest.MonkeyPatch) -> EventStream:
 
 
 def record(cell: Cell, figures: dict[str, Any], *, nodes: int = 1899, events: int = 59835) -> dict[str, Any]:
-    """What a finished cell says, of a stream of the size that is told."""
-    said = measurements.about_cell(cell, few(), torch.device("cpu"))
-    said["stream"] |= {"nodes": nodes, "events": events, "differs": ""}
-    return said | {"seconds": 10.0, "figures": figures}
+    """Return the result of a finished cell whose stream has the given size."""
+    metadata = measurements.cell_metadata(cell, few(), torch.device("cpu"))
+    metadata["stream"] |= {"nodes": nodes, "events": events, "differs": ""}
+    return metadata | {"seconds": 10.0, "figures": figures}
 
 
-def hard_record(cell: Cell, ap: float, floor: float = 0.5, **size: int) -> dict[str, Any]:
-    """What a finished cell of harder questions says."""
+def hard_record(cell: Cell, ap: float, baseline: float = 0.5, **size: int) -> dict[str, Any]:
+    """Return the result of a finished cell of kind "hard"."""
 
     def figures(value: float) -> dict[str, Any]:
         one = {"ap": value, "ap_batch": value + 0.001, "mrr": value / 2, "hits@10": value, "events": 100}
         return {setting: one | {"random_negatives": 10} for setting in ("transductive", "inductive")}
 
-    part = {"test": figures(ap), "baselines": {name: figures(floor) for name in BASELINES}}
+    part = {"test": figures(ap), "baselines": {name: figures(baseline) for name in BASELINES}}
     return record(cell, {**part, "historical": part, "inductive": part}, **size)
 
 
-def test_beside_the_best_published_and_seed_by_seed(tmp_path: Path) -> None:
-    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt_plus", "cordgt"], [0, 1])
-    for cell, ap in zip(beyond_cells(asked), (0.98, 0.97, 0.96, 0.97), strict=True):
-        store.write(cell, hard_record(cell, ap, floor=0.968))
-    report = beyond_report(asked, store)
+def test_comparison_with_the_best_published_and_by_seed(tmp_path: Path) -> None:
+    store, request = CellStore(tmp_path), ExperimentRequest(["uci"], ["cordgt_plus", "cordgt"], [0, 1])
+    for cell, ap in zip(beyond_cells(request), (0.98, 0.97, 0.96, 0.97), strict=True):
+        store.write(cell, hard_record(cell, ap, baseline=0.968))
+    report = beyond_report(request, store)
     pairs, plain, harder = report.sections
     assert pairs.rows == [["uci, CorDGT", *["1 of 2 seeds, +0.00 on average"] * 2]]
     rows = {row[0]: row[1:] for row in plain.rows}
@@ -80,54 +80,57 @@ def test_beside_the_best_published_and_seed_by_seed(tmp_path: Path) -> None:
     )
 
 
-def test_a_model_below_a_floor_is_marked(tmp_path: Path) -> None:
-    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt_plus", "cordgt"], [0])
-    cell = beyond_cells(asked)[0]
-    store.write(cell, hard_record(cell, 0.6, floor=0.7, nodes=9, events=100))
-    pairs, plain, harder = beyond_report(asked, store).sections
+def test_a_model_below_a_baseline_is_marked(tmp_path: Path) -> None:
+    store, request = CellStore(tmp_path), ExperimentRequest(["uci"], ["cordgt_plus", "cordgt"], [0])
+    cell = beyond_cells(request)[0]
+    store.write(cell, hard_record(cell, 0.6, baseline=0.7, nodes=9, events=100))
+    pairs, plain, harder = beyond_report(request, store).sections
     assert pairs.rows[0][1:] == ["–", "–"]
     assert plain.rows[0][1:4] == ["60.00 !", "60.10 !", "–"]  # another dataset of that name: nothing beside it
     assert [row[0] for row in plain.rows] == ["CorDGT+", "CorDGT", *(f"*{name}*" for name in BASELINES)]
     assert harder.rows[0][1] == "60.00 !"
 
 
-def test_a_rule_can_be_a_model_and_a_floor(tmp_path: Path) -> None:
-    store, asked = Store(tmp_path), Asked(["uci"], ["popularity"], [0])
-    cell = beyond_cells(asked)[0]
-    store.write(cell, hard_record(cell, 0.6, floor=0.7))
-    report = beyond_report(asked, store)
+def test_popularity_can_be_a_model_and_a_baseline(tmp_path: Path) -> None:
+    store, request = CellStore(tmp_path), ExperimentRequest(["uci"], ["popularity"], [0])
+    cell = beyond_cells(request)[0]
+    store.write(cell, hard_record(cell, 0.6, baseline=0.7))
+    report = beyond_report(request, store)
     assert [row[:2] for row in report.sections[0].rows[:2]] == [["popularity", "60.00 !"], ["*seen before*", "70.00"]]
     named = [(k["kind"], k["ours"]) for k in report.records if k["name"] == "popularity" and k["metric"] == "ap"]
     assert {("model", 60.0), ("baseline", 70.0)} == set(named)
 
 
-def test_what_is_published() -> None:
+def test_best_published_ap() -> None:
     assert published_results.best_ap("transductive", "enron") == (93.22, "DyG-Mamba")
     assert published_results.best_ap("inductive", "enron") == (91.65, "CorDGT's paper")
     assert published_results.best_ap("inductive", "wikipedia") == (98.91, "TPNet")
     assert published_results.best_ap("inductive", "mooc") is None
 
 
-def test_usual_seeds_and_models() -> None:
-    assert EXPERIMENTS["beyond"].usual_seeds(quick=False) == [0, 1, 2, 3, 4]
-    assert EXPERIMENTS["beyond"].usual_seeds(quick=True) == [0]
-    assert EXPERIMENTS["beyond"].usual_models == ["cordgt_plus", "cordgt", "dygformer", "counts"]
-    assert EXPERIMENTS["link-ap"].usual_seeds(quick=False) == [0, 1, 2]
+def test_default_seeds_and_models() -> None:
+    assert EXPERIMENTS["beyond"].default_seeds(quick=False) == [0, 1, 2, 3, 4]
+    assert EXPERIMENTS["beyond"].default_seeds(quick=True) == [0]
+    assert EXPERIMENTS["beyond"].default_models == ["cordgt_plus", "cordgt", "dygformer", "counts"]
+    assert EXPERIMENTS["link-ap"].default_seeds(quick=False) == [0, 1, 2]
 
 
-def test_a_part_of_a_dataset_is_trained_with_the_settings_of_the_whole() -> None:
-    cells = {cell.model: cell for cell in beyond_cells(Asked(["lastfm_prefix"], ["cordgt_plus", "dygformer"], [0]))}
+def test_a_subset_uses_the_published_settings_of_its_dataset() -> None:
+    cells = {
+        cell.model: cell
+        for cell in beyond_cells(ExperimentRequest(["lastfm_prefix"], ["cordgt_plus", "dygformer"], [0]))
+    }
     assert cells["dygformer"].variant == "max_seq_len-512_patch_size-16"
     assert cells["cordgt_plus"].variant == "default"
 
 
-def test_harder_questions_are_those_of_evaluate(tmp_path: Path, on_few: EventStream) -> None:
-    store, cell = Store(tmp_path), make_cell("few", "popularity", 0, kind="hard")
+def test_hard_negatives_agree_with_run_evaluate(tmp_path: Path, on_few: EventStream) -> None:
+    store, cell = CellStore(tmp_path), make_cell("few", "popularity", 0, kind="hard")
     measurements.run_cell(cell, store, keep=True)
     found, run = store.read(cell), Run.load(store.run_folder(cell))
     assert found is not None
-    assert store.read(cell.of_kind("link")) is not None
-    plain = run.evaluate(split="test", eval_batch_size=200, ranking=RANKED)
+    assert store.read(cell.with_kind("link")) is not None
+    plain = run.evaluate(split="test", eval_batch_size=200, ranking=RANKING_CANDIDATES)
     assert found["figures"]["test"] == plain["test"]
     for kind in ("historical", "inductive"):
         again = run.evaluate(split="test", eval_batch_size=200, negatives=kind)
@@ -135,44 +138,44 @@ def test_harder_questions_are_those_of_evaluate(tmp_path: Path, on_few: EventStr
         assert found["figures"][kind]["baselines"] == {k: v["test"] for k, v in again["baselines"].items()}
 
 
-def test_nothing_that_is_laid_out_can_be_asked_otherwise() -> None:
+def test_evaluation_settings_do_not_change_the_split() -> None:
     assert set(EVALUATION_SETTINGS) < set(vars(Protocol())) - {"pool", "split", "mask_seed", "mask_nodes"}
 
 
 class Interrupts(Callback):
-    """Asks to stop in an evaluation, as Ctrl-C would."""
+    """Sends SIGINT during an evaluation, as Ctrl-C does."""
 
     def __init__(self, when: str) -> None:
-        self.when, self.heard = when, [""]
+        self.when, self.stages = when, [""]
 
     def on_stage_start(self, name: str, total: int | None) -> None:
-        self.heard.append(name)
+        self.stages.append(name)
 
     def on_step(self, n: int, loss: float | None = None) -> None:
-        if self.when in self.heard[-1]:
+        if self.when in self.stages[-1]:
             signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize(("kind", "when"), [("ranking", "test, ranked among all"), ("hard", "test, transductive")])
-def test_an_interrupted_measurement_goes_on_from_the_trained_run(
+def test_an_interrupted_measurement_resumes_from_the_trained_run(
     kind: str, when: str, tmp_path: Path, on_few: EventStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, cell = Store(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind=kind)
+    store, cell = CellStore(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind=kind)
     train.train_run(
         on_few, cell.settings, store.run_folder(cell), report=False
     )  # so that only measuring is interrupted
-    outcome = work([cell], store, callbacks=Interrupts(when))
+    outcome = run_cells([cell], store, callbacks=Interrupts(when))
     assert outcome.stopped is not None
     assert outcome.stopped.exit_code == 130
     assert store.read(cell) is None
-    assert store.read(cell.of_kind("link")) is not None
-    monkeypatch.setattr(train, "train_in", lambda *_, **__: pytest.fail("it is trained"))
-    assert work([cell], store).done == 1
+    assert store.read(cell.with_kind("link")) is not None
+    monkeypatch.setattr(train, "fit_and_evaluate", lambda *_, **__: pytest.fail("it is trained"))
+    assert run_cells([cell], store).n_finished == 1
     assert not store.run_folder(cell).exists()
 
 
-def test_all_are_ranked_once_at_the_end(tmp_path: Path, on_few: EventStream) -> None:
-    store, cell = Store(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind="ranking")
+def test_ranking_among_all_destinations_agrees_with_run_evaluate(tmp_path: Path, on_few: EventStream) -> None:
+    store, cell = CellStore(tmp_path), make_cell("few", "edgebank", 0, {"ranking": "3"}, kind="ranking")
     measurements.run_cell(cell, store, keep=True)
     found, run = store.read(cell), Run.load(store.run_folder(cell))
     again = run.evaluate(ranking="all")
@@ -182,8 +185,10 @@ def test_all_are_ranked_once_at_the_end(tmp_path: Path, on_few: EventStream) -> 
     assert found["figures"]["validation"] == run.metrics["validation"]
 
 
-def test_cells_of_the_ranking() -> None:
-    cells = ranking_cells(Asked(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1], {"num_negatives": "5"}))
+def test_ranking_cells() -> None:
+    cells = ranking_cells(
+        ExperimentRequest(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1], {"num_negatives": "5"})
+    )
     assert [(cell.model, cell.seed) for cell in cells] == [
         ("edgebank", 0),
         ("cordgt_plus", 0),
@@ -200,17 +205,19 @@ def test_cells_of_the_ranking() -> None:
             "100",
         )
     assert cells[1].settings.training.num_negatives == 5  # --set before what is usual for a model
-    assert flat(cells[1].settings).items() >= (TRAINED["cordgt_plus"] | {"num_negatives": 5}).items()
+    assert (
+        flatten_settings(cells[1].settings).items() >= (TRAINING_SETTINGS["cordgt_plus"] | {"num_negatives": 5}).items()
+    )
 
 
-def test_ours_stand_among_the_leaderboard(tmp_path: Path) -> None:
-    store, asked = Store(tmp_path), Asked(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1])
-    for cell, mrr in zip(ranking_cells(asked), (0.4947, 0.83, None, 0.82, None), strict=True):
+def test_ranking_report_sorts_our_models_into_the_leaderboard(tmp_path: Path) -> None:
+    store, request = CellStore(tmp_path), ExperimentRequest(["wikipedia"], ["edgebank", "cordgt_plus", "tgat"], [0, 1])
+    for cell, mrr in zip(ranking_cells(request), (0.4947, 0.83, None, 0.82, None), strict=True):
         if mrr is not None:
             part = {"transductive": {"ap": 0.9, "mrr": mrr, "hits@10": 0.9}}
             size = {"nodes": 9227, "events": 157474}
             store.write(cell, record(cell, {"validation": part, "test": part}, **size))
-    report = ranking_report(asked, store)
+    report = ranking_report(request, store)
     rows = [row[:5] for row in report.sections[0].rows]
     assert rows[0][:4] == ["TPNet", "published", "", "0.827"]
     assert rows[1] == ["**CorDGT+ here**", "here", "event", "0.8250 ± 0.0071", "0.8200"]
@@ -219,13 +226,13 @@ def test_ours_stand_among_the_leaderboard(tmp_path: Path) -> None:
     assert names.index("**EdgeBank here**") == names.index("EdgeBank, unlimited") + 1
     assert report.records[0]["test_mrr"] == 0.827
     assert any("tgbl-wiki-v2" in note for note in report.notes)
-    assert any("Rules: `mask_nodes=0.0`, `eval_batch_size=200`." in note for note in report.notes)
-    assert any("CorDGT+ was trained and its epoch chosen with `ranking=100`" in note for note in report.notes)
+    assert any("Settings of all: `mask_nodes=0.0`, `eval_batch_size=200`." in note for note in report.notes)
+    assert any("CorDGT+ was trained and its epoch selected with `ranking=100`" in note for note in report.notes)
 
 
-def test_the_parts_of_cordgt_plus(tmp_path: Path) -> None:
-    store, asked = Store(tmp_path), Asked(["uci"], ["cordgt_plus"], [0])
-    cells = ablation_cells(asked, OF_PLUS)
+def test_plus_ablation(tmp_path: Path) -> None:
+    store, request = CellStore(tmp_path), ExperimentRequest(["uci"], ["cordgt_plus"], [0])
+    cells = ablation_cells(request, PLUS_ABLATION)
     assert [cell.variant for cell in cells] == [
         "default",
         "sampling-uniform",
@@ -237,6 +244,6 @@ def test_the_parts_of_cordgt_plus(tmp_path: Path) -> None:
     for k, cell in enumerate(cells):
         figures = {s: {"ap": 0.9 - k / 100} for s in ("transductive", "inductive")}
         store.write(cell, record(cell, {"validation": figures, "test": figures}))
-    rows = ablation_report(asked, store, OF_PLUS).sections[0].rows
+    rows = ablation_report(request, store, PLUS_ABLATION).sections[0].rows
     assert rows[0] == ["full model", *["90.00", "+0.00"] * 4, "1"]
-    assert rows[-1] == ["weights not averaged", *["85.00", "-5.00"] * 4, "1"]
+    assert rows[-1] == ["without weight averaging", *["85.00", "-5.00"] * 4, "1"]

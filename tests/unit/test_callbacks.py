@@ -12,8 +12,8 @@ import cordgt
 from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList, as_callback
 from cordgt.cli import console
 from cordgt.events.stream import EventStream
-from cordgt.runtime.signals import Stop, StopCallback, Stopped
-from cordgt.training.settings import make
+from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped
+from cordgt.training.settings import make_settings
 from cordgt.workflows.seeds import train_seeds
 
 
@@ -80,7 +80,7 @@ def test_a_callback_sees_the_epochs_in_order(tmp_path: Path) -> None:
 
 def test_runs_of_several_seeds_are_named(tmp_path: Path) -> None:
     seen = Recorder()
-    settings = make("edgebank", {}, seed=3)
+    settings = make_settings("edgebank", {}, seed=3)
     train_seeds(few(), settings, tmp_path / "runs", 2, device="cpu", report=False, callbacks=seen)
     runs = [call for call in seen.calls if call[0].startswith("run")]
     assert runs == [("run", "seed-3"), ("run end", "seed-3", 3), ("run", "seed-4"), ("run end", "seed-4", 4)]
@@ -104,10 +104,10 @@ def test_lists_forward_every_method() -> None:
 
 
 def test_an_evaluation_stops_after_the_step_was_seen() -> None:
-    seen, stop = Recorder(), Stop(ends=0.0)
+    seen, stop = Recorder(), StopRequest(deadline=0.0)
     both = CallbackList([seen, StopCallback(stop)])
     both.on_stage_start("evaluating: test, transductive", 10)
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         both.on_step(4)
     assert seen.done == [-6]
 

@@ -1,4 +1,4 @@
-"""The paired bootstrap against a slow one, and what is said of it."""
+"""The paired bootstrap, compared with a slow one, and its sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from cordgt.analysis.compare import Curve, _resamples, paired_bootstrap
+from cordgt.analysis.compare import SortedScores, _resample_counts, paired_bootstrap
 from cordgt.analysis.remarks import difference_remark
 
 Scores = tuple[np.ndarray, np.ndarray]
@@ -18,8 +18,8 @@ def some_scores(seed: int, n: int, *, tied: bool = False, lead: float = 0.8) -> 
     return (positive.round(), negative.round()) if tied else (positive, negative)
 
 
-def slow(scores: Scores, drawn: np.ndarray) -> tuple[float, float]:
-    """AP and AUC of the events drawn, repeats and all."""
+def slow_ap_and_auc(scores: Scores, drawn: np.ndarray) -> tuple[float, float]:
+    """AP and AUC of resampled events, repeated ones counted again."""
     true = np.repeat([1, 0], len(drawn))
     both = np.concatenate([scores[0][drawn], scores[1][drawn]])
     return average_precision_score(true, both), roc_auc_score(true, both)
@@ -27,19 +27,19 @@ def slow(scores: Scores, drawn: np.ndarray) -> tuple[float, float]:
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 17, 60])
-def test_weights_are_as_good_as_repeats(n: int, tied: bool) -> None:
+def test_weights_give_the_metrics_of_repeated_events(n: int, tied: bool) -> None:
     scores = some_scores(n, n, tied=tied)
     rng = np.random.default_rng(5)
     drawn = rng.integers(n, size=(9, n))
     weight = np.stack([np.bincount(row, minlength=n) for row in drawn]).astype(np.float64)
-    ap, auc = Curve.of(*scores).ap_and_auc(weight)
-    expected = np.array([slow(scores, row) for row in drawn])
+    ap, auc = SortedScores.from_scores(*scores).ap_and_auc(weight)
+    expected = np.array([slow_ap_and_auc(scores, row) for row in drawn])
     np.testing.assert_allclose(ap, expected[:, 0], rtol=1e-12)
     np.testing.assert_allclose(auc, expected[:, 1], rtol=1e-12)
 
 
 def test_resamples_are_draws_with_replacement() -> None:
-    weight = _resamples(np.random.default_rng(0), 30, 500)
+    weight = _resample_counts(np.random.default_rng(0), 30, 500)
     assert weight.shape == (500, 30)
     assert (weight.sum(axis=1) == 30).all()
     assert weight.mean() == pytest.approx(1.0)
@@ -48,7 +48,7 @@ def test_resamples_are_draws_with_replacement() -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_the_interval_is_that_of_a_slow_bootstrap(tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cordgt.analysis.compare.AT_ONCE", 7 * 40)  # several pieces, the last one shorter
+    monkeypatch.setattr("cordgt.analysis.compare.MAX_WEIGHTS", 7 * 40)  # several batches, the last one shorter
     n, resamples = 40, 60
     a, b = some_scores(1, n, tied=tied), some_scores(2, n, tied=tied, lead=1.2)
     ranks = [np.random.default_rng(k).integers(1, 9, n).astype(np.float64) for k in (3, 4)]
@@ -57,7 +57,7 @@ def test_the_interval_is_that_of_a_slow_bootstrap(tied: bool, monkeypatch: pytes
     differences = []
     for done in range(0, resamples, 7):
         for drawn in rng.integers(n, size=(min(7, resamples - done), n)):
-            one, other = slow(a, drawn), slow(b, drawn)
+            one, other = slow_ap_and_auc(a, drawn), slow_ap_and_auc(b, drawn)
             mrr = [np.mean(1 / r[drawn]) for r in ranks]
             differences.append((other[0] - one[0], other[1] - one[1], mrr[1] - mrr[0]))
     everything = np.arange(n)
@@ -65,31 +65,31 @@ def test_the_interval_is_that_of_a_slow_bootstrap(tied: bool, monkeypatch: pytes
         low, high = np.quantile([d[i] for d in differences], [0.025, 0.975])
         assert (found[name]["low"], found[name]["high"]) == pytest.approx((low, high))
         if name != "mrr":
-            assert found[name]["a"] == pytest.approx(slow(a, everything)[i])
-            assert found[name]["b"] == pytest.approx(slow(b, everything)[i])
+            assert found[name]["a"] == pytest.approx(slow_ap_and_auc(a, everything)[i])
+            assert found[name]["b"] == pytest.approx(slow_ap_and_auc(b, everything)[i])
         assert found[name]["difference"] == found[name]["b"] - found[name]["a"]
 
 
-def test_the_same_scores_do_not_differ() -> None:
+def test_equal_scores_have_no_difference() -> None:
     scores = some_scores(1, 50)
     for row in paired_bootstrap([scores, scores], resamples=40).values():
         assert row["difference"] == row["low"] == row["high"] == 0
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_interval() -> None:
     a, b = some_scores(1, 50), some_scores(2, 50)
     assert paired_bootstrap([a, b], resamples=30, seed=4) == paired_bootstrap([a, b], resamples=30, seed=4)
     assert paired_bootstrap([a, b], resamples=30, seed=4) != paired_bootstrap([a, b], resamples=30, seed=5)
 
 
 def test_pairing_narrows_the_interval() -> None:
-    """Two runs that agree but for a little: the difference is surer than either figure."""
+    """The difference of two similar runs is more certain than that of two unrelated ones."""
     a = some_scores(1, 400)
     b = (a[0] + 0.1, a[1])
-    together = paired_bootstrap([a, b], resamples=200)["ap"]
-    apart = paired_bootstrap([a, some_scores(2, 400, lead=0.9)], resamples=200)["ap"]
-    assert together["low"] > 0
-    assert together["high"] - together["low"] < 0.2 * (apart["high"] - apart["low"])
+    similar = paired_bootstrap([a, b], resamples=200)["ap"]
+    unrelated = paired_bootstrap([a, some_scores(2, 400, lead=0.9)], resamples=200)["ap"]
+    assert similar["low"] > 0
+    assert similar["high"] - similar["low"] < 0.2 * (unrelated["high"] - unrelated["low"])
 
 
 def test_ten_thousand_events_take_seconds() -> None:
@@ -106,5 +106,5 @@ def test_ten_thousand_events_take_seconds() -> None:
         (-0.0011, 0.0002, 0.0015, "No clear difference in AP: +0.02 points (-0.11 to +0.15)."),
     ],
 )
-def test_in_words(low: float, difference: float, high: float, words: str) -> None:
+def test_difference_remark(low: float, difference: float, high: float, words: str) -> None:
     assert difference_remark("ap", {"low": low, "difference": difference, "high": high}) == words

@@ -1,4 +1,4 @@
-"""A stream written as a file and read again is the same."""
+"""export_stream and read_events round trip."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError
-from cordgt.events.export import convert
+from cordgt.events.export import export_stream
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.io.readers import read_events
 
@@ -42,13 +42,13 @@ def streams(draw: st.DrawFn) -> EventStream:
     return stream
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("extension", ["csv", "parquet"])
 @given(stream=streams())
-def test_converted_and_read_again_is_the_same(
-    tmp_path_factory: pytest.TempPathFactory, stream: EventStream, ending: str
+def test_export_and_read_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, stream: EventStream, extension: str
 ) -> None:
     folder = tmp_path_factory.mktemp("convert")
-    written = convert(stream, folder / f"out.{ending}")
+    written = export_stream(stream, folder / f"out.{extension}")
     assert sorted(k.name for k in folder.iterdir()) == sorted(k.name for k in written)
     back = read_events(written[0], node_features=written[1] if len(written) > 1 else None)
     for name in ("src", "dst", "t", "edge_x", "node_x", "label"):
@@ -62,10 +62,10 @@ def test_converted_and_read_again_is_the_same(
     assert back.time == stream.time
 
 
-def test_convert_refuses_other_endings(tmp_path: Path) -> None:
+def test_export_rejects_other_extensions(tmp_path: Path) -> None:
     stream = EventStream.from_columns([1], [2], [3])
     with pytest.raises(DataError, match=r"'.xlsx'; .csv or .parquet"):
-        convert(stream, tmp_path / "out.xlsx")
+        export_stream(stream, tmp_path / "out.xlsx")
     with pytest.raises(DataError, match="cannot be written"):
-        convert(stream, tmp_path / "no" / "out.csv")
+        export_stream(stream, tmp_path / "no" / "out.csv")
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""CorDGT's network against the same thing written slowly: a tree at a time, no padding, a C×C×d tensor of events."""
+"""CorDGT's network against a slow version: one tree at a time, no padding, a C×C×d tensor of events."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cordgt.errors import SettingError
-from cordgt.history.context import Context, TreeShape, sample_trees
-from cordgt.history.distance import relations
+from cordgt.history.context import Context, TreeShape, expand_to_pairs, sample_trees
+from cordgt.history.distance import tree_relations
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
-from cordgt.models import cordgt as module
-from cordgt.models.cordgt import Attention, Cordgt, CordgtSettings, Trees
+from cordgt.models.cordgt import Cordgt, CordgtBatch, CordgtSettings, TreeAttention
 
 EDGE_DIM, NODE_DIM = 3, 2
 SMALL = CordgtSettings(
@@ -29,7 +28,7 @@ fanouts = st.sampled_from(((1,), (4,), (3, 2), (2, 3), (1, 1), (2, 1, 3), (3, 2,
 
 
 def some_history(seed: int = 0, *, n_events: int = 60, edges: bool = True, nodes: bool = True) -> History:
-    """Nodes 0–7 meet, with ties, repeats and self-loops; 8 and 9 never do; the first moments leave trees half empty."""
+    """Nodes 0–7 have events, with ties, repeats and self-loops; 8 and 9 have none; early trees are half empty."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, 8, (2, n_events))
     elapsed = rng.choice([0, 0, 1, 3], n_events).cumsum()
@@ -42,7 +41,7 @@ def some_history(seed: int = 0, *, n_events: int = 60, edges: bool = True, nodes
 
 
 def some_queries(history: History, seed: int = 0, *, n: int = 5, candidates: int = 2) -> Queries:
-    """At any time from the first on, so that some trees are full, some hold padding and some a root alone."""
+    """At any time, so that some trees are full, some have padding and some only a root."""
     rng = np.random.default_rng(seed)
     position = torch.from_numpy(np.sort(rng.integers(0, len(history.index.elapsed), n)))
     cut = history.index.tie_start[position].long()
@@ -57,7 +56,7 @@ def some_queries(history: History, seed: int = 0, *, n: int = 5, candidates: int
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One end's part of what was read: (B, 1, C) of the source, (B, M, C) of the candidates."""
+    """One end's part of the batch: (B, 1, C) of the source, (B, M, C) of the candidates."""
 
     valid: Tensor
     moment: Tensor | None
@@ -67,8 +66,8 @@ class Side:
     edge_x: Tensor | None
 
 
-def sides(batch: Trees) -> tuple[Side, Side]:
-    """The source's, and the candidates'; these are empty where a node stands alone."""
+def sides(batch: CordgtBatch) -> tuple[Side, Side]:
+    """The source's part and the candidates', which is empty for a single node."""
     n = batch.valid.shape[1] - 1
     both = batch.td.shape[1] > n + 1
 
@@ -99,8 +98,8 @@ def with_settings(**changes: Any) -> CordgtSettings:
 # --- attention: sparse events against the dense formula ---
 
 
-def dense_attention(attention: Attention, x: Tensor, attn_mask: Tensor, edge_x: Tensor | None) -> Tensor:
-    """The paper's formula as it stands: every pair of slots has an event, zero unless they are parent and child."""
+def dense_attention(attention: TreeAttention, x: Tensor, attn_mask: Tensor, edge_x: Tensor | None) -> Tensor:
+    """The paper's formula: every pair of slots has an event, zero unless they are parent and child."""
     n, size, dim = x.shape
     heads = attention.heads
     q, k, v = (x @ w.T for w in attention.qkv.weight.chunk(3))
@@ -126,8 +125,8 @@ def trees_and_mask(fanout: tuple[int, ...], seed: int, *, mask: bool) -> tuple[T
     """Which slots of a few sampled trees are filled, (S, C), and their attention mask, (S, C or 1, C)."""
     history = some_history(seed)
     model = network(with_settings(fanout=fanout, mask=mask), history)
-    batch = model.reader.pairs(history, some_queries(history, seed))
-    return module.in_pairs(batch.valid).flatten(0, 1), model._attn_mask(batch).flatten(0, 1)
+    batch = model.reader.read(history, some_queries(history, seed))
+    return expand_to_pairs(batch.valid).flatten(0, 1), model._attn_mask(batch).flatten(0, 1)
 
 
 def gradients(out: Tensor, weight: Tensor, of: list[Tensor]) -> list[Tensor]:
@@ -142,9 +141,11 @@ def test_attention_equals_the_dense_formula(fanout: tuple[int, ...], seed: int, 
     valid, attn_mask = trees_and_mask(fanout, seed, mask=mask)
     shape = TreeShape(fanout)
     torch.manual_seed(seed)
-    attention = Attention(dim=5, heads=3, edge_dim=EDGE_DIM if edges else 0, dropout=0.0, shape=shape).double()
-    x = torch.randn(len(valid), shape.size, 5, dtype=torch.float64, requires_grad=True)
-    edge_x = torch.randn(len(valid), shape.size, EDGE_DIM, dtype=torch.float64, requires_grad=True) if edges else None
+    attention = TreeAttention(dim=5, heads=3, edge_dim=EDGE_DIM if edges else 0, dropout=0.0, shape=shape).double()
+    x = torch.randn(len(valid), shape.n_slots, 5, dtype=torch.float64, requires_grad=True)
+    edge_x = (
+        torch.randn(len(valid), shape.n_slots, EDGE_DIM, dtype=torch.float64, requires_grad=True) if edges else None
+    )
     weight = torch.randn_like(x)
     got, expected = attention(x, attn_mask, edge_x), dense_attention(attention, x, attn_mask, edge_x)
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
@@ -159,18 +160,18 @@ def test_attention_has_the_gradient_of_its_values(fanout: tuple[int, ...]) -> No
     """Finite differences, with padding that attends but is not attended to."""
     torch.manual_seed(0)
     shape = TreeShape(fanout)
-    attention = Attention(dim=2, heads=2, edge_dim=2, dropout=0.0, shape=shape).double()
-    attn_mask = torch.ones(2, 1, shape.size, dtype=torch.bool)
+    attention = TreeAttention(dim=2, heads=2, edge_dim=2, dropout=0.0, shape=shape).double()
+    attn_mask = torch.ones(2, 1, shape.n_slots, dtype=torch.bool)
     attn_mask[1, :, -1] = False
-    x = torch.randn(2, shape.size, 2, dtype=torch.float64, requires_grad=True)
-    edge_x = torch.randn(2, shape.size, 2, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, shape.n_slots, 2, dtype=torch.float64, requires_grad=True)
+    edge_x = torch.randn(2, shape.n_slots, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda a, b: attention(a, attn_mask, b), (x, edge_x))
 
 
 def test_root_has_no_event() -> None:
-    """Slot 0 was drawn by nothing: what stands in its row of features is of no consequence."""
+    """Slot 0 has no event: its row of event features is ignored."""
     torch.manual_seed(0)
-    attention = Attention(dim=4, heads=2, edge_dim=EDGE_DIM, dropout=0.0, shape=TreeShape((2, 2)))
+    attention = TreeAttention(dim=4, heads=2, edge_dim=EDGE_DIM, dropout=0.0, shape=TreeShape((2, 2)))
     x, edge_x = torch.randn(3, 7, 4), torch.randn(3, 7, EDGE_DIM)
     other = edge_x.clone()
     other[:, 0] = 100.0
@@ -179,10 +180,10 @@ def test_root_has_no_event() -> None:
 
 
 def test_event_reaches_its_parent_alone() -> None:
-    """One attention moves what an event says to its parent and to nobody else."""
+    """One attention layer passes an event's features to its parent only."""
     torch.manual_seed(0)
     shape = TreeShape((2, 2))
-    attention = Attention(dim=4, heads=2, edge_dim=EDGE_DIM, dropout=0.0, shape=shape)
+    attention = TreeAttention(dim=4, heads=2, edge_dim=EDGE_DIM, dropout=0.0, shape=shape)
     x, attn_mask = torch.randn(1, 7, 4), torch.ones(1, 1, 7, dtype=torch.bool)
     edge_x = torch.randn(1, 7, EDGE_DIM)
     before = attention(x, attn_mask, edge_x)
@@ -194,7 +195,7 @@ def test_event_reaches_its_parent_alone() -> None:
 
 
 def test_every_head_is_as_wide_as_the_model() -> None:
-    attention = Attention(dim=8, heads=3, edge_dim=EDGE_DIM, dropout=0.0, shape=TreeShape((2,)))
+    attention = TreeAttention(dim=8, heads=3, edge_dim=EDGE_DIM, dropout=0.0, shape=TreeShape((2,)))
     assert attention.qkv.weight.shape == (3 * 3 * 8, 8) and attention.qkv.bias is None
     assert attention.edge_kv is not None and attention.edge_kv.bias is None
     assert attention.edge_kv.weight.shape == (2 * 3 * 8, EDGE_DIM)
@@ -206,14 +207,14 @@ def test_every_head_is_as_wide_as_the_model() -> None:
 
 @settings(max_examples=40)
 @given(fanout=fanouts, seed=st.integers(0, 999), mask=st.booleans())
-def test_mask_is_its_definition(fanout: tuple[int, ...], seed: int, mask: bool) -> None:
+def test_mask_follows_its_definition(fanout: tuple[int, ...], seed: int, mask: bool) -> None:
     """Row i attends to j if j is no later and no nearer, and to itself; without the mask, to all. Never to padding."""
     history = some_history(seed)
     queries = some_queries(history, seed)
     model = network(with_settings(fanout=fanout, mask=mask), history)
-    batch = model.reader.pairs(history, queries)
+    batch = model.reader.read(history, queries)
     trees = trees_of(model, history, queries.dst, queries.cut[:, None])
-    hop = TreeShape(fanout).hop.tolist()
+    hop = TreeShape(fanout).slot_hop.tolist()
     size = len(hop)
     got = model._attn_mask(batch)[:, queries.dst.shape[1] :].expand(*trees.node.shape, size)
     for b in range(len(queries.src)):
@@ -234,25 +235,25 @@ def trees_of(model: Cordgt, history: History, root: Tensor, cut: Tensor) -> Cont
 
 
 def test_parents_attend_to_their_children() -> None:
-    """The mask never cuts an event off: a child's event is earlier than its parent's, and one hop farther."""
+    """The mask never hides an event: a child's event is earlier than its parent's, and one hop farther."""
     history = some_history(2)
     model = network(with_settings(fanout=(3, 2, 2), mask=True), history)
-    batch = model.reader.pairs(history, some_queries(history, n=20))
+    batch = model.reader.read(history, some_queries(history, n=20))
     attn_mask = model._attn_mask(batch)
     parent = model.shape.parent
-    for slot in range(1, model.shape.size):
-        there = module.in_pairs(batch.valid)[..., slot]
+    for slot in range(1, model.shape.n_slots):
+        there = expand_to_pairs(batch.valid)[..., slot]
         assert attn_mask[..., int(parent[slot]), slot][there].all()
 
 
 # --- padding ---
 
 
-def scrambled(batch: Trees, absent: int, seed: int) -> Trees:
-    """Anything at all in the slots where nobody stands."""
+def scrambled(batch: CordgtBatch, absent: int, seed: int) -> CordgtBatch:
+    """Random values in the padding."""
     draw = torch.Generator().manual_seed(seed)
     n = batch.valid.shape[1] - 1
-    measured = batch.valid[:, relations(n, batch.td.shape[1] > n + 1)[0]]
+    measured = batch.valid[:, tree_relations(n, batch.td.shape[1] > n + 1)[0]]
 
     def other(x: Tensor | None, valid: Tensor) -> Any:
         if x is None:
@@ -262,7 +263,7 @@ def scrambled(batch: Trees, absent: int, seed: int) -> Trees:
         noise = noise % (absent + 1) if not x.dtype.is_floating_point else noise
         return torch.where(empty, noise.to(x.dtype), x)
 
-    return Trees(
+    return CordgtBatch(
         valid=batch.valid,
         moment=other(batch.moment, batch.valid),
         td=other(batch.td, measured),
@@ -287,20 +288,20 @@ def test_padding_is_never_attended_to_nor_pooled(
     history = some_history(seed, edges=edges)
     model = network(with_settings(fanout=fanout, mask=mask, head=head, stpe=stpe), history)
     queries = some_queries(history, seed)
-    batch = model.reader.pairs(history, queries)
-    assert torch.equal(model(batch), model(scrambled(batch, model.reader.scale.absent, seed)))
-    alone = model.reader.nodes(history, queries.src, queries.t, queries.cut)
-    assert torch.equal(model.embed(alone), model.embed(scrambled(alone, model.reader.scale.absent, seed)))
+    batch = model.reader.read(history, queries)
+    assert torch.equal(model(batch), model(scrambled(batch, model.reader.distance_options.sd_unseen, seed)))
+    alone = model.read_nodes(history, queries.src, queries.t, queries.cut)
+    assert torch.equal(model.embed(alone), model.embed(scrambled(alone, model.reader.distance_options.sd_unseen, seed)))
 
 
-def test_there_is_padding_to_speak_of() -> None:
-    """The queries of these tests meet full trees, half-empty ones and roots alone."""
+def test_queries_have_padding() -> None:
+    """The queries of these tests have full trees, half-empty trees and single roots."""
     history = some_history()
     model = network(SMALL, history)
-    side = model.reader.pairs(history, some_queries(history, n=30))
+    side = model.reader.read(history, some_queries(history, n=30))
     filled = side.valid.sum(dim=-1)
-    assert (filled == 1).any() and (filled == model.shape.size).any()
-    assert ((filled > 1) & (filled < model.shape.size)).any()
+    assert (filled == 1).any() and (filled == model.shape.n_slots).any()
+    assert ((filled > 1) & (filled < model.shape.n_slots)).any()
     assert side.valid[..., 0].all()
 
 
@@ -308,7 +309,7 @@ def test_there_is_padding_to_speak_of() -> None:
 def test_padding_gets_no_gradient(mask: bool) -> None:
     history = some_history(4)
     model = network(with_settings(mask=mask), history)
-    batch = model.reader.pairs(history, some_queries(history, n=12))
+    batch = model.reader.read(history, some_queries(history, n=12))
     assert batch.edge_x is not None and batch.node_x is not None
     batch.edge_x.requires_grad_()
     batch.node_x.requires_grad_()
@@ -323,9 +324,9 @@ def test_padding_gets_no_gradient(mask: bool) -> None:
 
 
 def slow_states(model: Cordgt, side: Side, b: int, m: int) -> np.ndarray:
-    """The states of the filled slots of one tree after the last layer, in float64; padding is never there at all."""
+    """The states of the filled slots of one tree after the last layer, in float64, without padding."""
     at = min(m, side.valid.shape[1] - 1)
-    slots = [c for c in range(model.shape.size) if side.valid[b, at, c]]
+    slots = [c for c in range(model.shape.n_slots) if side.valid[b, at, c]]
 
     def value(x: Tensor, c: int) -> np.ndarray:
         return x[b, min(m, x.shape[1] - 1), c].double().numpy()
@@ -340,8 +341,8 @@ def slow_states(model: Cordgt, side: Side, b: int, m: int) -> np.ndarray:
         parts.append(np.concatenate(token) if token else np.zeros(1))
     p = {name: w.detach().double().numpy() for name, w in model.named_parameters()}
     x = np.stack(parts) @ p["project.weight"].T + p["project.bias"]
-    moment = [0] * model.shape.size if side.moment is None else side.moment[b, at].tolist()
-    hop, parent = model.shape.hop.tolist(), model.shape.parent.tolist()
+    moment = [0] * model.shape.n_slots if side.moment is None else side.moment[b, at].tolist()
+    hop, parent = model.shape.slot_hop.tolist(), model.shape.parent.tolist()
     heads, dim = model.settings.heads, model.settings.hidden
 
     for k in range(model.settings.layers):
@@ -389,11 +390,11 @@ def slow_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray
     ids=str,
 )
 @pytest.mark.parametrize("features", [False, True])
-def test_network_is_the_slow_one(changes: dict[str, Any], features: bool) -> None:
+def test_network_equals_the_slow_version(changes: dict[str, Any], features: bool) -> None:
     history = some_history(7, edges=features, nodes=features)
     model = network(with_settings(**changes), history)
     queries = some_queries(history, 7, n=3)
-    batch = model.reader.pairs(history, queries)
+    batch = model.reader.read(history, queries)
     got = model(batch).detach().numpy()
     head = [w.detach().double().numpy() for name, w in model.named_parameters() if name.startswith("head")]
     for b in range(3):
@@ -413,7 +414,7 @@ def test_embedding_is_the_mean_of_the_trees_own_states() -> None:
     history = some_history(8)
     model = network(SMALL, history)
     node, cut = torch.tensor([1, 9]), torch.tensor([50, 50])
-    batch = model.reader.nodes(history, node, torch.full((2,), 80.0, dtype=torch.float64), cut)
+    batch = model.read_nodes(history, node, torch.full((2,), 80.0, dtype=torch.float64), cut)
     side, _ = sides(batch)
     assert len(side.td) == len(side.sd) == 1
     got = model.embed(batch)
@@ -432,9 +433,9 @@ def test_embedding_is_the_mean_of_the_trees_own_states() -> None:
 def test_shares_of_the_linear_head_sum_to_the_logit(stpe: str, mask: bool) -> None:
     history = some_history(9)
     model = network(with_settings(head="linear", stpe=stpe, mask=mask), history)
-    batch = model.reader.pairs(history, some_queries(history, 9, n=8, candidates=3))
+    batch = model.reader.read(history, some_queries(history, 9, n=8, candidates=3))
     src, dst = model.shares(batch)
-    assert src.shape == dst.shape == (8, 3, model.shape.size)
+    assert src.shape == dst.shape == (8, 3, model.shape.n_slots)
     for side, share in zip(sides(batch), (src, dst), strict=True):
         assert share[~side.valid.expand_as(share)].abs().max() == 0
     _, bias = (w for name, w in model.named_parameters() if name.startswith("head"))
@@ -445,25 +446,25 @@ def test_shares_need_the_linear_head() -> None:
     history = some_history()
     model = network(SMALL, history)
     with pytest.raises(SettingError, match="head=linear"):
-        model.shares(model.reader.pairs(history, some_queries(history)))
+        model.shares(model.reader.read(history, some_queries(history)))
 
 
 @pytest.mark.parametrize("stpe", ["c", "u"])
-def test_linear_head_does_not_mind_which_end_asks(stpe: str) -> None:
+def test_linear_head_is_symmetric(stpe: str) -> None:
     """STPE-C of a node is symmetric in the ends, and so is a head that adds them."""
     history = some_history(10)
     model = network(with_settings(head="linear", stpe=stpe), history)
     queries = some_queries(history, 10, n=12, candidates=1)
     swapped = dataclasses.replace(queries, src=queries.dst[:, 0], dst=queries.src[:, None])
-    got, expected = (model(model.reader.pairs(history, q)) for q in (swapped, queries))
+    got, expected = (model(model.reader.read(history, q)) for q in (swapped, queries))
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
 
 
 def test_distances_to_both_ends_are_added() -> None:
-    """The token of a slot under STPE-C is the sum of its encodings to either end, whichever tree it stands in."""
+    """The token of a slot under STPE-C is the sum of its encodings to either end, in either tree."""
     history = some_history(11)
     model = network(SMALL, history)
-    batch = model.reader.pairs(history, some_queries(history, 11, n=10, candidates=1))
+    batch = model.reader.read(history, some_queries(history, 11, n=10, candidates=1))
     order = [1, 0, 3, 2]  # own and other changed places, at either end
     swapped = dataclasses.replace(batch, td=batch.td[:, order], sd=batch.sd[:, order])
     assert torch.equal(model._tokens(batch), model._tokens(swapped))
@@ -485,20 +486,20 @@ def test_source_tree_is_read_once_for_all_candidates(monkeypatch: pytest.MonkeyP
         roots.append(tuple(root.shape))
         return sample_trees(index, shape, root, cut, **rest)
 
-    monkeypatch.setattr(module, "sample_trees", watched)
-    src, dst = sides(model.reader.pairs(history, some_queries(history, n=5, candidates=4)))
+    monkeypatch.setattr("cordgt.models.cordgt.sample_trees", watched)
+    src, dst = sides(model.reader.read(history, some_queries(history, n=5, candidates=4)))
     assert roots == [(5, 1 + 4)]
     assert src.valid.shape == (5, 1, 10) and dst.valid.shape == (5, 4, 10)
     assert src.td[0].shape == (5, 1, 10) and src.td[1].shape == (5, 4, 10)
     assert src.edge_x is not None and src.edge_x.shape == (5, 1, 10, EDGE_DIM)
 
 
-def test_features_stand_where_they_belong() -> None:
+def test_features_are_in_their_slots() -> None:
     history = some_history(13)
     assert history.edge_x is not None and history.node_x is not None
     model = network(SMALL, history)
     queries = some_queries(history, 13, n=10)
-    _, dst = sides(model.reader.pairs(history, queries))
+    _, dst = sides(model.reader.read(history, queries))
     trees = trees_of(model, history, queries.dst, queries.cut[:, None])
     assert dst.edge_x is not None and dst.node_x is not None
     for index in np.ndindex(*trees.node.shape):
@@ -528,17 +529,17 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ABLATIONS)
 @pytest.mark.parametrize("features", [False, True])
-def test_ablation_runs_and_drops_what_it_says(name: str, features: bool) -> None:
+def test_ablation_drops_its_part(name: str, features: bool) -> None:
     history = some_history(14, edges=features, nodes=features)
     whole, ablated = (network(s, history) for s in (SMALL, with_settings(**ABLATIONS[name])))
-    batch = ablated.reader.pairs(history, some_queries(history, 14, n=20))
+    batch = ablated.reader.read(history, some_queries(history, 14, n=20))
     logits = ablated(batch)
     assert logits.shape == (20, 2) and logits.isfinite().all()
     logits.sum().backward()
     nothing = name == "neither" and not features  # every token is alike: the projection's bias
     for parameter, p in ablated.named_parameters():
         assert p.grad is None if nothing and parameter == "project.weight" else p.grad.isfinite().all()
-    assert not torch.equal(logits, whole(whole.reader.pairs(history, some_queries(history, 14, n=20))))
+    assert not torch.equal(logits, whole(whole.reader.read(history, some_queries(history, 14, n=20))))
     d, lost = SMALL.hidden, 0
     for off, dim in ((not ablated.settings.td, SMALL.td_dim), (not ablated.settings.sd, SMALL.sd_dim)):
         encoder = dim * d + d + d * dim + dim
@@ -549,14 +550,14 @@ def test_ablation_runs_and_drops_what_it_says(name: str, features: bool) -> None
 
 
 def test_alpha_weighs_intensity_and_beta_recency() -> None:
-    """A pair that met n times, last at ``last``: alpha * last / (t n) + beta (t - last) / t; the two add up."""
+    """A pair with n events, the last at ``last``: alpha * last / (t n) + beta (t - last) / t; the two add up."""
     history = some_history(15)
     queries = some_queries(history, 15, n=30, candidates=1)
     queries = dataclasses.replace(queries, pair_cut=(queries.cut - 7).clamp_min(0))  # records may see less than trees
     read = {}
     for alpha, beta in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (0.5, 4.0)):
         reader = network(with_settings(alpha=alpha, beta=beta), history).reader
-        read[alpha, beta] = sides(reader.pairs(history, queries))[1].td[1]
+        read[alpha, beta] = sides(reader.read(history, queries))[1].td[1]
     trees = trees_of(network(SMALL, history), history, queries.dst, queries.cut[:, None])
     count, last = history.index.pair_history(trees.node, queries.src[:, None, None], queries.pair_cut[:, None, None])
     t = queries.t[:, None, None].expand_as(last)
@@ -572,26 +573,26 @@ def test_alpha_weighs_intensity_and_beta_recency() -> None:
     assert (read[0.5, 4.0][never] == 4.0).all() and (read[1.0, 0.0][never] == 1.0).all()
 
 
-def test_never_met_and_absent_are_settings() -> None:
+def test_unseen_distances_are_settings() -> None:
     history = some_history(16)
     queries = some_queries(history, 16, n=30, candidates=1)
     model = network(with_settings(td_unseen=3.0, sd_unseen=4, alpha=2.0, beta=5.0), history)
-    batch = model.reader.pairs(history, queries)
+    batch = model.reader.read(history, queries)
     _, dst = sides(batch)
-    assert model.reader.scale.absent == 2 + 4
+    assert model.reader.distance_options.sd_unseen == 2 + 4
     assert dst.td[1].max() == 15.0 and dst.sd[1].max() == 6
     assert dst.sd[1][dst.sd[1] < 6].max() <= 2
     assert model(batch).isfinite().all()
 
 
-def test_stpe_u_knows_one_end_only() -> None:
-    """The tree of the source reads the same whoever the candidate is."""
+def test_stpe_u_depends_on_one_end_only() -> None:
+    """The source's input is the same for every candidate."""
     history = some_history(17)
     model = network(with_settings(stpe="u"), history)
     queries = some_queries(history, 17, n=6)
-    src, dst = sides(model.reader.pairs(history, queries))
+    src, dst = sides(model.reader.read(history, queries))
     assert len(src.td) == len(src.sd) == len(dst.td) == len(dst.sd) == 1
-    other, _ = sides(model.reader.pairs(history, dataclasses.replace(queries, dst=queries.dst.flip(0))))
+    other, _ = sides(model.reader.read(history, dataclasses.replace(queries, dst=queries.dst.flip(0))))
     assert torch.equal(src.td[0], other.td[0]) and torch.equal(src.sd[0], other.sd[0])
 
 
@@ -606,10 +607,10 @@ def test_recent_sampling_takes_the_latest() -> None:
         assert tree.pos[u, 1:].tolist() == latest + [-1] * (3 - len(latest))
 
 
-def test_dropout_is_for_training_alone() -> None:
+def test_dropout_only_in_training() -> None:
     history = some_history(19)
     model = network(with_settings(dropout=0.5), history)
-    batch = model.reader.pairs(history, some_queries(history, 19, n=10))
+    batch = model.reader.read(history, some_queries(history, 19, n=10))
     assert torch.equal(model(batch), model(batch))
     model.train()
     assert not torch.equal(model(batch), model(batch))
@@ -637,6 +638,6 @@ def test_dropout_is_for_training_alone() -> None:
     ],
     ids=str,
 )
-def test_bad_values_are_named(changes: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_named(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         with_settings(**changes)

@@ -1,4 +1,4 @@
-"""Counting operations, arithmetic and memory: exact where it can be told by hand."""
+"""Counts of operations, FLOPs and memory: compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -6,59 +6,68 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cordgt.runtime.profiling import Tally, batch_that_fits, counts_of, free_memory, peak_bytes, peak_of
+from cordgt.runtime.profiling import (
+    OpCounter,
+    count_ops,
+    free_memory,
+    max_batch_size,
+    measure_peak_bytes,
+    predict_peak_bytes,
+)
 
 CPU = torch.device("cpu")
 MILLION = 4_000_000  # bytes of a million float32
 
 
-def test_tensors_that_live_at_once() -> None:
-    given = torch.ones(1000, 1000)
-    with Tally() as tally:
-        one = given + 1
+def test_live_peak_and_moved_bytes() -> None:
+    source = torch.ones(1000, 1000)
+    with OpCounter() as counter:
+        one = source + 1
         two = one * 2
-        assert tally.live == 2 * MILLION
+        assert counter.live_bytes == 2 * MILLION
         del one
-        assert tally.live == MILLION
-        two.view(-1).t()  # looks at it in another shape
+        assert counter.live_bytes == MILLION
+        two.view(-1).t()  # views
         two.add_(1)
-        assert tally.moved == 2 * MILLION + 2 * MILLION + 2 * MILLION  # in and out of three; looking moves nothing
-        assert tally.live == MILLION
-    assert tally.peak == 2 * MILLION
-    assert tally.ops["aten.add"] == 1 and tally.ops["aten.mul"] == 1 and tally.ops["aten.add_"] == 1
+        assert (
+            counter.moved_bytes == 2 * MILLION + 2 * MILLION + 2 * MILLION
+        )  # in- and outputs of three operations, no views
+        assert counter.live_bytes == MILLION
+    assert counter.peak_bytes == 2 * MILLION
+    assert counter.ops["aten.add"] == 1 and counter.ops["aten.mul"] == 1 and counter.ops["aten.add_"] == 1
 
 
-def test_what_backward_keeps_is_counted() -> None:
+def test_tensors_saved_for_backward_are_counted() -> None:
     weight = torch.ones(1000, 1000, requires_grad=True)
-    counted = counts_of(lambda: (weight.exp() * 2).sum().backward())
+    counted = count_ops(lambda: (weight.exp() * 2).sum().backward())
     assert counted.peak_bytes >= 2 * MILLION
     assert counted.by_name["aten.exp"] == 1
 
 
-def test_arithmetic_forward_and_backward() -> None:
+def test_flops_of_forward_and_backward() -> None:
     a, b = torch.ones(3, 5), torch.ones(5, 7, requires_grad=True)
-    assert counts_of(lambda: (a @ b).sum().backward()).flops == 2 * (2 * 3 * 5 * 7)
+    assert count_ops(lambda: (a @ b).sum().backward()).flops == 2 * (2 * 3 * 5 * 7)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1], ids=["fused", "not fused"])
-def test_attention_is_counted_alike(dropout: float) -> None:
+def test_flops_of_attention_with_and_without_fused_kernel(dropout: float) -> None:
     q = torch.randn(2, 3, 11, 8)
 
     def attend() -> None:
         F.scaled_dot_product_attention(q, q, q, dropout_p=dropout)
 
-    assert counts_of(attend).flops == 2 * 3 * 11 * 11 * 8 * 2 * 2
+    assert count_ops(attend).flops == 2 * 3 * 11 * 11 * 8 * 2 * 2
 
 
-def test_the_batch_that_fits_lies_on_the_line() -> None:
-    peaks = {10: 1100, 20: 2100}  # 100 and 100 more an event
-    assert batch_that_fits(peaks, 10_000) == 89  # a tenth is left over
-    assert batch_that_fits(peaks, 50) == 0
-    assert batch_that_fits({10: 100, 20: 100}, 50) == 20
-    assert peak_of(peaks, 50) == 5100
+def test_max_batch_size_extrapolates_linearly() -> None:
+    peaks = {10: 1100, 20: 2100}  # 100 bytes, and 100 per event
+    assert max_batch_size(peaks, 10_000) == 89  # a tenth is reserved
+    assert max_batch_size(peaks, 50) == 0
+    assert max_batch_size({10: 100, 20: 100}, 50) == 20
+    assert predict_peak_bytes(peaks, 50) == 5100
 
 
-def test_memory_of_this_machine() -> None:
+def test_free_memory_and_peak_on_cpu() -> None:
     free = free_memory(CPU)
     assert free is None or free > 0
-    assert peak_bytes(lambda: torch.ones(1000, 1000) + 1, CPU) == 2 * MILLION
+    assert measure_peak_bytes(lambda: torch.ones(1000, 1000) + 1, CPU) == 2 * MILLION

@@ -1,4 +1,4 @@
-"""CTDNE: walks go forward in time, skip-gram is word2vec's, and nodes without a vector are answered as such."""
+"""CTDNE: walks go forward in time, skip-gram equals word2vec's, and nodes without a vector score 0.5."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from cordgt.analysis.audit.checks import DESIGN, failed
+from cordgt.analysis.audit.checks import BY_DESIGN, has_failures
 from cordgt.analysis.audit.model import audit_model
 from cordgt.analysis.compare import compare_runs
 from cordgt.analysis.remarks import undefined_remarks
 from cordgt.errors import DataError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.history import rng as hashing
 from cordgt.history.index import TemporalIndex
 from cordgt.inference.run import Run
-from cordgt.models.ctdne import Ctdne, CtdneSettings, Walks, _skip_gram, learn_vectors, negatives_table
+from cordgt.models.ctdne import Ctdne, CtdneSettings, ForwardWalks, _skip_gram, learn_vectors, negatives_table
 from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.training import trainer
-from cordgt.training.model_factory import network_for
-from cordgt.training.settings import make
+from cordgt.training.model_factory import build_model_for
+from cordgt.training.settings import make_settings
 from cordgt.workflows.train import train
 
 SMALL: dict[str, Any] = {"dim": 6, "num_walks": 3, "walk_length": 5, "window": 2}
@@ -61,7 +62,7 @@ def can_be_walked(walk: list[int], cut: int) -> bool:
 @pytest.mark.parametrize("start", ["uniform", "linear"])
 def test_walks_go_forward_in_time(start: str) -> None:
     cut = 45
-    walks = Walks(index(), cut, CtdneSettings(**SMALL, start=start), seed=1)
+    walks = ForwardWalks(index(), cut, CtdneSettings(**SMALL, start=start), seed=1)
     found = np.concatenate(list(walks.chunks()))
     assert found.shape == (30, 5)
     lengths = (found >= 0).sum(axis=1)
@@ -70,30 +71,30 @@ def test_walks_go_forward_in_time(start: str) -> None:
         assert can_be_walked(walk[:n], cut) and set(walk[n:]) <= {-1}
 
 
-def test_a_walk_ends_where_nothing_later_happens() -> None:
-    """0 met 1, then 1 met 2; at the same time 2 met 3: too late for a walk that comes with the event before."""
+def test_walk_ends_without_a_later_event() -> None:
+    """Events 0-1, then 1-2 and 2-3 at one time: a walk cannot take both of the last two."""
     line = TemporalIndex.build(np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([0.0, 1.0, 1.0]), 4)
-    walks = Walks(line, 3, CtdneSettings(**(SMALL | {"num_walks": 200})), seed=0)
+    walks = ForwardWalks(line, 3, CtdneSettings(**(SMALL | {"num_walks": 200})), seed=0)
     found = {tuple(w for w in walk if w >= 0) for walk in np.concatenate(list(walks.chunks())).tolist()}
     assert found == {(0, 1, 2), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)}
 
 
-def test_later_events_and_hidden_ones_are_not_walked() -> None:
+def test_later_and_masked_events_are_not_walked() -> None:
     settings = CtdneSettings(**SMALL)
     changed = ENDS.copy()
     changed[:, 40:] = changed[:, 40:][:, ::-1]
     other = TemporalIndex.build(changed[0], changed[1], TIMES, 10)
-    a, b = (np.concatenate(list(Walks(x, 40, settings, seed=1).chunks())) for x in (index(), other))
+    a, b = (np.concatenate(list(ForwardWalks(x, 40, settings, seed=1).chunks())) for x in (index(), other))
     assert np.array_equal(a, b)
     hidden = ~((ENDS == 3).any(axis=0))
-    assert 3 not in np.concatenate(list(Walks(index(hidden), 60, settings, seed=1).chunks()))
+    assert 3 not in np.concatenate(list(ForwardWalks(index(hidden), 60, settings, seed=1).chunks()))
 
 
 def test_linear_starts_are_later() -> None:
     line = TemporalIndex.build(np.arange(0, 200, 2), np.arange(1, 200, 2), np.arange(100.0), 200)
     mean = {}
     for start in ("uniform", "linear"):
-        walks = Walks(line, 100, CtdneSettings(**(SMALL | {"start": start})), seed=0)
+        walks = ForwardWalks(line, 100, CtdneSettings(**(SMALL | {"start": start})), seed=0)
         mean[start] = float(np.mean(np.concatenate(list(walks.chunks()))[:, 0] // 2))
     assert abs(mean["uniform"] - 50) < 5 and abs(mean["linear"] - 67) < 5
 
@@ -102,7 +103,7 @@ def test_linear_starts_are_later() -> None:
 
 
 def test_skip_gram_against_a_slow_version() -> None:
-    """The same draws, spelt out with numpy in float64."""
+    """The same random numbers, in plain numpy and float64."""
     walks = np.array([[0, 1, 2, 1, -1], [3, 2, 0, 4, 3]], dtype=np.int32)
     rng = np.random.default_rng(0)
     vectors, contexts = (rng.normal(size=(5, 4)).astype(np.float32) for _ in range(2))
@@ -111,7 +112,7 @@ def test_skip_gram_against_a_slow_version() -> None:
     key, window, negatives, total = 77, 2, 3, 9
 
     def next_step(step: int) -> int:
-        return rng.mix_int(step + 1)
+        return hashing.mix64_int(step + 1)
 
     def below(step: int, n: int) -> int:
         return (((step % 2**64) >> 32) * n) >> 32
@@ -119,7 +120,7 @@ def test_skip_gram_against_a_slow_version() -> None:
     done = 0
     for w, walk in enumerate(walks):
         nodes = walk[walk >= 0]
-        step = rng.child_int(key, w)
+        step = hashing.fold_in_int(key, w)
         for i, centre in enumerate(nodes):
             step = next_step(step)
             lr = max(0.001, 0.1 + (0.001 - 0.1) * done / total)
@@ -145,35 +146,35 @@ def test_skip_gram_against_a_slow_version() -> None:
     np.testing.assert_allclose(contexts, slow_contexts, rtol=0, atol=1e-5)
 
 
-def test_negatives_in_shares_of_their_counts() -> None:
+def test_negatives_are_sampled_by_count() -> None:
     table = Counter(negatives_table(np.array([16, 0, 1]), 900).tolist())
     assert table == {0: 800, 2: 100}
 
 
-def test_who_meets_often_ends_up_near() -> None:
-    """Two circles that never meet: a vector is nearer to those of its own circle."""
+def test_frequent_neighbors_have_near_vectors() -> None:
+    """Two components: a vector is nearer to those of its own component."""
     rng = np.random.default_rng(0)
     circle = np.repeat([0, 1], 400)
     rng.shuffle(circle)
     ends = rng.integers(0, 6, (2, 800)) + 6 * circle
     made = TemporalIndex.build(ends[0], ends[1], np.arange(800.0), 12)
     settings = CtdneSettings(dim=16, num_walks=60, walk_length=20, window=5)
-    vectors, met = learn_vectors(Walks(made, 800, settings, seed=0), settings)
+    vectors, met = learn_vectors(ForwardWalks(made, 800, settings, seed=0), settings)
     assert met.all() and abs(np.square(vectors).mean() - 1) < 1e-4
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     near = unit @ unit.T
     assert near[:6, :6].mean() > near[:6, 6:].mean() + 0.3
 
 
-def test_the_seed_decides() -> None:
+def test_seed_determines_the_vectors() -> None:
     settings = CtdneSettings(**SMALL)
-    a, b, other = (learn_vectors(Walks(index(), 50, settings, seed=s), settings)[0] for s in (1, 1, 2))
+    a, b, other = (learn_vectors(ForwardWalks(index(), 50, settings, seed=s), settings)[0] for s in (1, 1, 2))
     assert np.array_equal(a, b) and not np.array_equal(a, other)
 
 
 def test_no_events_no_vectors() -> None:
     settings = CtdneSettings(**SMALL)
-    vectors, met = learn_vectors(Walks(index(), 0, settings, seed=1), settings)
+    vectors, met = learn_vectors(ForwardWalks(index(), 0, settings, seed=1), settings)
     assert not met.any() and not vectors.any()
 
 
@@ -189,9 +190,9 @@ def test_no_events_no_vectors() -> None:
         ({"dim": 0}, "dim=0"),
     ],
 )
-def test_settings_that_cannot_be(changes: dict[str, Any], said: str) -> None:
+def test_invalid_settings(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        make("ctdne", SMALL | changes)
+        make_settings("ctdne", SMALL | changes)
 
 
 @pytest.mark.parametrize("operator", ["hadamard", "mean", "l1", "l2"])
@@ -217,7 +218,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(stream(), "ctdne", out=out, device="cpu", epochs=2, batch_size=20, ranking="5", **SMALL)
 
 
-def test_nodes_without_a_vector_are_answered_as_such(run: Run) -> None:
+def test_nodes_without_a_vector_score_one_half(run: Run) -> None:
     split = run.evaluation_task()[1].split
     names = run.stream.ids.names.to_pylist()
     unseen = [names[i] for i in np.flatnonzero(split.new_node)]
@@ -234,29 +235,29 @@ def test_inductive_metrics_are_not_defined(run: Run) -> None:
     row = run.metrics["test"]["inductive"]
     assert row["events"] > 0 and row["ap"] is None and row["mrr"] is None and row["hits@10"] is None
     assert run.metrics["test"]["transductive"]["mrr"] is not None
-    told = undefined_remarks(run.metrics)
-    assert len(told) == 2 and all("not defined, this model has no answer" in text for text in told)
+    remarks = undefined_remarks(run.metrics)
+    assert len(remarks) == 2 and all("not defined, this model has no answer" in text for text in remarks)
     with pytest.raises(DataError, match="has no answer for nodes"):
         compare_runs(run, run, setting="inductive", bootstrap=10)
 
 
 def test_audit(run: Run) -> None:
     checks = audit_model(*run.evaluation_task(), queries=30)
-    assert not failed(checks)
-    assert {check.check: check.result for check in checks}["new like known"] == DESIGN
+    assert not has_failures(checks)
+    assert {check.check: check.result for check in checks}["new like known"] == BY_DESIGN
 
 
-def test_resumed_it_ends_the_same(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_training_gives_the_same_weights(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"device": "cpu", "batch_size": 20, "ranking": "5", "checkpoint_minutes": 0, "epochs": 2} | SMALL
 
-    class PulledPlug(Exception):
+    class Interrupted(Exception):
         pass
 
     def dies(*_: Any) -> None:
-        raise PulledPlug
+        raise Interrupted
 
-    with monkeypatch.context() as patched, pytest.raises(PulledPlug):
-        patched.setattr(trainer.Fit, "_validate", dies)
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(trainer.Trainer, "_validate", dies)
         train(stream(), "ctdne", out=tmp_path / "run", **options)
     with monkeypatch.context() as patched:
         patched.setattr(Ctdne, "prepare", dies)  # its vectors are in the checkpoint
@@ -266,10 +267,10 @@ def test_resumed_it_ends_the_same(run: Run, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_masked_nodes_have_no_vector() -> None:
-    settings = make("ctdne", SMALL)
+    settings = make_settings("ctdne", SMALL)
     task = LinkTask.prepare(stream(), settings.protocol, seed=0, device=torch.device("cpu"))
-    model = network_for(settings, task.stream)
-    model.prepare(task.training, int(task.split.train[-1]) + 1)
+    model = build_model_for(settings, task.stream)
+    model.prepare(task.train_history, int(task.split.train[-1]) + 1)
     masked = torch.from_numpy(np.flatnonzero(task.split.masked))
     assert len(masked) and model.is_unknown(masked).all()
     assert evaluate(model, task, "test", "transductive")["ap"] is not None

@@ -1,4 +1,4 @@
-"""Datasets by name: where they are found, what wins, and the paper's settings."""
+"""Datasets by name: search order, errors, and the paper's settings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from cordgt.errors import DataError
 from cordgt.io.datasets import registry
 from cordgt.io.datasets.twins import TWINS
-from cordgt.models.presets import paper_settings
+from cordgt.models.presets import published_settings
 
 TINY = ",u,i,ts,label,idx\n0,1,2,0.0,0,1\n1,2,3,1.0,0,2\n"
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder, a data folder and a cache of our own."""
+    """Use a temporary working folder, data folder and cache."""
     monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "here").mkdir()
@@ -32,20 +32,20 @@ def put(folder: Path, name: str, *, zipped: bool = False) -> Path:
     return path
 
 
-def test_the_data_folder_comes_before_the_cache(elsewhere: Path) -> None:
+def test_data_folder_is_searched_before_the_cache(elsewhere: Path) -> None:
     cached = put(elsewhere / "cache" / "cordgt", "uci", zipped=True)
-    assert registry.resolve("uci") == cached
+    assert registry.resolve_path("uci") == cached
     zipped = put(elsewhere / "data", "uci", zipped=True)
-    assert registry.resolve("uci") == zipped
+    assert registry.resolve_path("uci") == zipped
     plain = put(elsewhere / "data", "uci")
-    assert registry.resolve("uci") == plain
+    assert registry.resolve_path("uci") == plain
 
 
-def test_without_the_variable_only_the_cache_is_searched(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_cache_is_searched_without_cordgt_data(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(elsewhere / "data", "uci")
     monkeypatch.delenv("CORDGT_DATA")
     with pytest.raises(DataError, match=r"uci is not here: looked for .*cache.*CORDGT_DATA is not set"):
-        registry.resolve("uci")
+        registry.resolve_path("uci")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(elsewhere))
     assert registry.cache_folder() == elsewhere / ".cache" / "cordgt"
@@ -75,27 +75,27 @@ EVENTS, NODES, OTHERS = "src,dst,time\na,b,1\nb,c,2\n", "id,age\na,3\n", "buyer,
         ({}, {}, "some holds no table"),
     ],
 )
-def test_a_folder_of_files_says_which_to_name(files: dict[str, str], options: dict[str, str], message: str) -> None:
+def test_folder_error_suggests_its_files(files: dict[str, str], options: dict[str, str], message: str) -> None:
     Path("some").mkdir()
     for name, text in files.items():
         (Path("some") / name).write_text(text.replace(",", "\t") if name.endswith("tsv") else text)
     with pytest.raises(DataError, match=message):
-        registry.load("some", **options)
+        registry.load_dataset("some", **options)
 
 
-def test_a_name_or_a_path(elsewhere: Path) -> None:
+def test_resolve_name_or_path(elsewhere: Path) -> None:
     known = put(elsewhere / "data", "uci")
     other = put(elsewhere / "data", "my_calls")
     for name in ("uci", "my_calls", "events", "events.csv", "enron"):
         Path(name).write_text("1 2 3\n")
-    assert registry.resolve("uci") == known
-    assert registry.resolve("my_calls") == other
-    assert registry.resolve("./uci") == Path("uci")
-    assert registry.resolve("events") == Path("events")
-    assert registry.resolve("events.csv") == Path("events.csv")
-    assert registry.resolve(elsewhere / "here" / "events") == elsewhere / "here" / "events"
+    assert registry.resolve_path("uci") == known
+    assert registry.resolve_path("my_calls") == other
+    assert registry.resolve_path("./uci") == Path("uci")
+    assert registry.resolve_path("events") == Path("events")
+    assert registry.resolve_path("events.csv") == Path("events.csv")
+    assert registry.resolve_path(elsewhere / "here" / "events") == elsewhere / "here" / "events"
     with pytest.raises(DataError, match=r"enron is not here.*write \./enron"):
-        registry.resolve("enron")
+        registry.resolve_path("enron")
 
 
 @pytest.mark.parametrize(
@@ -109,30 +109,30 @@ def test_a_name_or_a_path(elsewhere: Path) -> None:
         ("", "No data is named"),
     ],
 )
-def test_what_is_not_there(elsewhere: Path, data: str, message: str) -> None:
+def test_missing_data_suggests_the_nearest_name(elsewhere: Path, data: str, message: str) -> None:
     put(elsewhere / "data", "my_calls")
     Path("events.csv").write_text("1 2 3\n")
     with pytest.raises(DataError, match=message):
-        registry.resolve(data)
+        registry.resolve_path(data)
 
 
 def test_settings_of_the_paper() -> None:
-    assert paper_settings("uci") == {"fanout": (32, 1), "alpha": 0.1, "beta": 1.0}
-    assert paper_settings("lastfm") == {"fanout": (32, 1), "alpha": 1.0, "beta": 0.1}
-    assert paper_settings("enron") == {"fanout": (20, 1), "alpha": 1.0, "beta": 10.0}
-    assert paper_settings("mooc") == {}
-    assert paper_settings("uci", "tgn") == {"memory_dim": 32}
-    assert paper_settings("wikipedia", "jodie") == {"memory_dim": 172}
-    assert paper_settings("uci", "edgebank") == {}
-    assert paper_settings("enron", "tgsrec") == {"num_embeddings": 184}
-    assert paper_settings("mooc", "tgsrec") == {}
-    assert paper_settings("mooc", "dygformer") == {"max_seq_len": 256, "patch_size": 8}
-    assert paper_settings("uci", "dygformer") == {"max_seq_len": 32, "patch_size": 1}
-    assert paper_settings("uci", "graphmixer") == {}  # as everywhere: its defaults
-    assert paper_settings("gowalla_subset") == {}
+    assert published_settings("uci") == {"fanout": (32, 1), "alpha": 0.1, "beta": 1.0}
+    assert published_settings("lastfm") == {"fanout": (32, 1), "alpha": 1.0, "beta": 0.1}
+    assert published_settings("enron") == {"fanout": (20, 1), "alpha": 1.0, "beta": 10.0}
+    assert published_settings("mooc") == {}
+    assert published_settings("uci", "tgn") == {"memory_dim": 32}
+    assert published_settings("wikipedia", "jodie") == {"memory_dim": 172}
+    assert published_settings("uci", "edgebank") == {}
+    assert published_settings("enron", "tgsrec") == {"num_embeddings": 184}
+    assert published_settings("mooc", "tgsrec") == {}
+    assert published_settings("mooc", "dygformer") == {"max_seq_len": 256, "patch_size": 8}
+    assert published_settings("uci", "dygformer") == {"max_seq_len": 32, "patch_size": 1}
+    assert published_settings("uci", "graphmixer") == {}  # no preset: the defaults
+    assert published_settings("gowalla_subset") == {}
 
 
-def test_the_list(elsewhere: Path) -> None:
+def test_list_datasets(elsewhere: Path) -> None:
     path = put(elsewhere / "data", "my_calls")
     (elsewhere / "data" / "notes").mkdir()
     rows = {row.name: row for row in registry.list_datasets()}
@@ -143,25 +143,27 @@ def test_the_list(elsewhere: Path) -> None:
     assert rows["my_calls"] == registry.DatasetEntry("my_calls", None, None, path)
 
 
-def test_a_file_that_is_not_as_published_says_so(elsewhere: Path) -> None:
+def test_note_if_a_dataset_differs_from_the_published_one(elsewhere: Path) -> None:
     put(elsewhere / "data", "uci")
     put(elsewhere / "data", "my_calls")
-    notes = registry.load("uci").notes
+    notes = registry.load_dataset("uci").notes
     assert any("not uci as published: 3 nodes (published: 1899), 2 links (published: 59835)" in k for k in notes)
-    assert not any("published" in note for note in registry.load("my_calls", features="none").notes)
+    assert not any("published" in note for note in registry.load_dataset("my_calls", features="none").notes)
 
 
 @pytest.mark.parametrize("name", ["uci", "enron", "mooc"])
-def test_real_data_is_as_published(data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_real_datasets_match_published_statistics(
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv("CORDGT_DATA", str(data_folder))
-    if registry.find(name) is None:
+    if registry.find_dataset(name) is None:
         pytest.skip(f"{data_folder} has no {name}")
-    stream = registry.load(name)
+    stream = registry.load_dataset(name)
     assert stream.name == name
     assert registry.describe_difference(name, stream) == ""
 
 
-def test_the_synthetic_stream_by_name(elsewhere: Path) -> None:
+def test_synthetic_stream_by_name(elsewhere: Path) -> None:
     Path("synthetic").write_text("1 2 3\n")
-    assert registry.load("synthetic").n_events == 12_000
-    assert registry.load("./synthetic", features="none").n_events == 1
+    assert registry.load_dataset("synthetic").n_events == 12_000
+    assert registry.load_dataset("./synthetic", features="none").n_events == 1

@@ -1,4 +1,4 @@
-"""The summary of a stream, against numbers counted by hand."""
+"""describe: compared with numbers counted by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from cordgt.events.describe import describe
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.io.datasets.registry import KNOWN
+from cordgt.io.datasets.registry import KNOWN_DATASETS
 from cordgt.io.readers import read_events
 
 
@@ -40,7 +40,7 @@ def test_seven_events_by_hand() -> None:
         "span": 10.0,
         "span_unit": "as in the file",
         "intensity": 2 * 7 / (4 * 10),
-        "repeated_pair_share": 3 / 7,  # ab twice again, ca once again
+        "repeated_pair_share": 3 / 7,  # ab repeats twice, ca once
         "tied_time_share": 5 / 7,
         "largest_tie": 3,
         "self_loops": 1,
@@ -51,7 +51,7 @@ def test_seven_events_by_hand() -> None:
     }
 
 
-def test_users_and_items_and_dates() -> None:
+def test_two_id_spaces_and_dates() -> None:
     stream = EventStream.from_columns([1, 1], [1, 2], ["2024-01-01", "2024-01-02"], shared_ids=False)
     found = describe(stream)
     assert (found["bipartite"], found["id_spaces"], found["nodes"], found["self_loops"]) == (True, 2, 3, 0)
@@ -60,19 +60,19 @@ def test_users_and_items_and_dates() -> None:
     assert found["labels_positive"] is None
 
 
-def test_one_event() -> None:
+def test_single_event() -> None:
     found = describe(EventStream.from_columns([1], [2], [5.5], time=TimeAxis()))
     assert (found["span"], found["intensity"], found["repeated_pair_share"]) == (0.0, None, 0.0)
     assert (found["tied_time_share"], found["largest_tie"]) == (0.0, 1)
 
 
 @pytest.mark.parametrize("name", ["uci", "enron", "wikipedia"])
-def test_the_intensity_is_the_papers(data_folder: Path, name: str) -> None:
+def test_intensity_matches_the_paper(data_folder: Path, name: str) -> None:
     path = data_folder / name / f"ml_{name}.csv"
     if not path.is_file():
         pytest.skip(f"{data_folder} has no {name}")
     found = describe(read_events(path))
-    assert found["intensity"] == pytest.approx(KNOWN[name].intensity, rel=0.01)
-    assert found["bipartite"] == KNOWN[name].bipartite
+    assert found["intensity"] == pytest.approx(KNOWN_DATASETS[name].intensity, rel=0.01)
+    assert found["bipartite"] == KNOWN_DATASETS[name].is_bipartite
     if name == "enron":
         assert found["self_loops"] == 16410

@@ -1,4 +1,4 @@
-"""Enc against a slow formula, and the encodings made of it."""
+"""Sinusoidal encoding of distances against a slow formula."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def encoding() -> DistanceEncoding:
 
 
 @given(x=st.floats(0, 100), dim=st.sampled_from((2, 4, 10, 100)))
-def test_sinusoids_are_the_formula(x: float, dim: int) -> None:
+def test_sinusoids_equal_the_formula(x: float, dim: int) -> None:
     got = sinusoids(torch.tensor(x, dtype=torch.float64), frequencies(dim))
     assert got.dtype == torch.float32 and got.shape == (dim,)
     np.testing.assert_allclose(got.numpy(), slow_sinusoids(x, dim), rtol=0, atol=1e-6)
 
 
 def test_sinusoids_by_hand() -> None:
-    """At 0 the sines are 0 and the cosines 1; the slowest wave has gone one radian at a distance of 1."""
+    """At 0 the sines are 0 and the cosines 1; the lowest frequency reaches one radian at distance 1."""
     assert sinusoids(torch.zeros(3, dtype=torch.float64), frequencies(6)).tolist() == [[0.0] * 3 + [1.0] * 3] * 3
     assert sinusoids(torch.ones((), dtype=torch.float64), frequencies(6))[[2, 5]].tolist() == pytest.approx(
         [math.sin(1), math.cos(1)], abs=1e-6
     )
 
 
-def test_sinusoids_tell_near_distances_apart() -> None:
-    """Phases are taken in float64: distances near 10 that float32 would confuse are far apart in the fastest wave."""
+def test_sinusoids_separate_close_distances() -> None:
+    """Phases are in float64: distances near 10 that float32 would confuse differ at the highest frequency."""
     near = torch.tensor([10.0, 10.0 + 1e-4], dtype=torch.float64)
     a, b = sinusoids(near, frequencies(100))
     assert (a - b).abs().max() > 0.5
@@ -59,7 +59,7 @@ def test_sinusoids_tell_near_distances_apart() -> None:
 
 @settings(max_examples=30)
 @given(x=st.floats(0, 30))
-def test_encoding_is_the_formula(encoding: DistanceEncoding, x: float) -> None:
+def test_encoding_equals_the_formula(encoding: DistanceEncoding, x: float) -> None:
     got = encoding(torch.tensor([x], dtype=torch.float64))
     assert got.shape == (1, 12)
     np.testing.assert_allclose(got[0].detach().numpy(), slow_encoding(encoding, x), rtol=0, atol=1e-5)
@@ -68,15 +68,15 @@ def test_encoding_is_the_formula(encoding: DistanceEncoding, x: float) -> None:
 @settings(max_examples=30)
 @given(distances=st.lists(st.floats(0, 30), min_size=1, max_size=2))
 def test_projection_of_a_sum_of_encodings(encoding: DistanceEncoding, distances: list[float]) -> None:
-    """Hidden units summed, then one linear map: the same as projecting the sum of the encodings."""
+    """Summed hidden units and one linear map equal the projection of the summed encodings."""
     projection = torch.randn(5, 12, generator=torch.Generator().manual_seed(1))
-    weight, bias = encoding.after(projection, len(distances))
+    weight, bias = encoding.fold_projection(projection, len(distances))
     hidden = sum(encoding.hidden(torch.tensor(x, dtype=torch.float64)) for x in distances)
     expected = projection.double().numpy() @ sum(slow_encoding(encoding, x) for x in distances)
     np.testing.assert_allclose((weight @ hidden + bias).detach().numpy(), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("largest", [0, 3])
-def test_table_of_whole_numbers(encoding: DistanceEncoding, largest: int) -> None:
+def test_integer_table(encoding: DistanceEncoding, largest: int) -> None:
     expected = encoding.hidden(torch.arange(largest + 1).double())
-    assert torch.equal(encoding.table(largest), expected) and expected.shape == (largest + 1, 7)
+    assert torch.equal(encoding.integer_table(largest), expected) and expected.shape == (largest + 1, 7)

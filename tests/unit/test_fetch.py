@@ -1,4 +1,4 @@
-"""Fetching datasets, against a server on this machine that answers, breaks off, refuses and lies."""
+"""Fetch datasets from a local server that answers, closes connections, refuses and sends wrong bytes."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from cordgt.io.readers import read_events
 
 
 class Server(ThreadingHTTPServer):
-    """Files by path, and what goes wrong with them."""
+    """Serves files by path, with configurable failures."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
-        self.cut: list[int] = []  # bytes after which the next answers break off
-        self.codes: list[int] = []  # of the next answers
+        self.cut: list[int] = []  # bytes after which the next connections close
+        self.codes: list[int] = []  # status codes of the next answers
         self.etag: str | None = '"1"'
         self.ranges = True
-        self.shift = 0  # a range is answered from so many bytes further on
+        self.shift = 0  # ranges start this many bytes too late
         self.retry_after: str | None = None
         self.redirect: str | None = None
-        self.asked: list[tuple[str, str | None]] = []  # path and range
+        self.requests: list[tuple[str, str | None]] = []  # path and range
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.server_port}/{path}"
@@ -54,8 +54,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         s, path = self.server, self.path.lstrip("/")
-        wanted = self.headers.get("Range")
-        s.asked.append((path, wanted))
+        byte_range = self.headers.get("Range")
+        s.requests.append((path, byte_range))
         code = s.codes.pop(0) if s.codes else 302 if s.redirect else 404 if path not in s.files else 200
         if code != 200:
             self.send_response(code)
@@ -67,8 +67,8 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             return
         content, start = s.files[path], 0
-        if wanted and s.ranges and self.headers.get("If-Range") == s.etag:
-            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1]) + s.shift  # type: ignore[index]
+        if byte_range and s.ranges and self.headers.get("If-Range") == s.etag:
+            start = int(re.fullmatch(r"bytes=(\d+)-", byte_range)[1]) + s.shift  # type: ignore[index]
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, *_: Any) -> None:
-        """Nothing to say."""
+        """Do not log."""
 
 
 @pytest.fixture
@@ -95,8 +95,8 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No waiting, a data folder of the test's own, and no proxies."""
+def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry without delay, in a separate data folder, without proxies."""
     monkeypatch.setattr(download, "RETRY_DELAY", 0.001)
     monkeypatch.setattr(download, "TIMEOUT", 5.0)
     monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "data"))
@@ -105,11 +105,11 @@ def small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def published(monkeypatch: pytest.MonkeyPatch, name: str, **numbers: int) -> None:
-    """As if the paper had given these numbers for a dataset."""
-    monkeypatch.setitem(registry.KNOWN, name, replace(registry.KNOWN[name], **numbers))
+    """Change the published statistics of a dataset."""
+    monkeypatch.setitem(registry.KNOWN_DATASETS, name, replace(registry.KNOWN_DATASETS[name], **numbers))
 
 
-def left(folder: Path) -> list[str]:
+def list_files(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) if folder.exists() else []
 
 
@@ -119,7 +119,7 @@ CONTENT = bytes(range(256)) * 5000
 # --- downloads ---
 
 
-class Bytes(Callback):
+class RecordingCallback(Callback):
     def __init__(self) -> None:
         self.stages: list[tuple[str, int | None]] = []
         self.steps: list[int] = []
@@ -131,48 +131,49 @@ class Bytes(Callback):
         self.steps.append(n)
 
 
-def test_a_download(server: Server, tmp_path: Path) -> None:
+def test_download(server: Server, tmp_path: Path) -> None:
     server.files["x"] = CONTENT
-    seen: list[tuple[int, int | None]] = []
+    progress = RecordingCallback()
     checksum = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
-    download.download(server.url("x"), tmp_path / "x", checksum=checksum, progress=lambda a, b: seen.append((a, b)))
-    assert (tmp_path / "x").read_bytes() == CONTENT and left(tmp_path) == ["x"]
-    assert seen[0] == (0, len(CONTENT)) and seen[-1] == (len(CONTENT), len(CONTENT))
+    download.download(server.url("x"), tmp_path / "x", checksum=checksum, callbacks=progress)
+    assert (tmp_path / "x").read_bytes() == CONTENT and list_files(tmp_path) == ["x"]
+    assert progress.stages == [("x.part", len(CONTENT))]
+    assert progress.steps[0] == 0 and sum(progress.steps) == len(CONTENT)
     download.download(server.url("x"), tmp_path / "x", checksum=checksum)
-    assert len(server.asked) == 1  # the file is there, and its checksum matches
+    assert len(server.requests) == 1  # the file is there, and its checksum matches
     (tmp_path / "x").write_bytes(CONTENT[:-1])
     download.download(server.url("x"), tmp_path / "x", checksum=checksum)
-    assert len(server.asked) == 2 and (tmp_path / "x").read_bytes() == CONTENT
+    assert len(server.requests) == 2 and (tmp_path / "x").read_bytes() == CONTENT
 
 
-def test_broken_off_and_continued(server: Server, tmp_path: Path) -> None:
+def test_interrupted_download_resumes(server: Server, tmp_path: Path) -> None:
     server.files["x"] = CONTENT
     server.cut = [100_000, 300_000]
     download.download(server.url("x"), tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == CONTENT
-    assert [k for _, k in server.asked] == [None, "bytes=100000-", "bytes=400000-"]
+    assert [k for _, k in server.requests] == [None, "bytes=100000-", "bytes=400000-"]
 
 
-def test_what_came_is_kept_for_the_next_call(server: Server, tmp_path: Path) -> None:
+def test_partial_download_is_kept_for_the_next_call(server: Server, tmp_path: Path) -> None:
     server.files["x"] = CONTENT
     server.cut = [1000] * download.MAX_ATTEMPTS
     with pytest.raises(DownloadError, match=r"5,000 bytes are kept: run the same command again to resume"):
         download.download(server.url("x"), tmp_path / "x")
-    assert left(tmp_path) == ["x.part", "x.part.json"]
+    assert list_files(tmp_path) == ["x.part", "x.part.json"]
     download.download(server.url("x"), tmp_path / "x")
-    assert server.asked[-1] == ("x", "bytes=5000-")
-    assert (tmp_path / "x").read_bytes() == CONTENT and left(tmp_path) == ["x"]
+    assert server.requests[-1] == ("x", "bytes=5000-")
+    assert (tmp_path / "x").read_bytes() == CONTENT and list_files(tmp_path) == ["x"]
 
 
-def test_another_part_than_was_asked_for_is_no_file(server: Server, tmp_path: Path) -> None:
+def test_wrong_range_is_not_appended(server: Server, tmp_path: Path) -> None:
     server.files["x"] = CONTENT
     server.cut, server.shift = [1000], 7
     download.download(server.url("x"), tmp_path / "x")
     assert (tmp_path / "x").read_bytes() == CONTENT
-    assert [k for _, k in server.asked] == [None, "bytes=1000-", None]
+    assert [k for _, k in server.requests] == [None, "bytes=1000-", None]
 
 
-def test_a_server_says_how_long_to_wait(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_is_respected(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(download.time, "sleep", waited.append)
     server.files["x"], server.codes, server.retry_after = b"[1]", [503], "7"
@@ -181,7 +182,7 @@ def test_a_server_says_how_long_to_wait(server: Server, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("change", ["another version", "no mark", "no ranges", "another address"])
-def test_begun_anew_where_it_may_be_another_file(server: Server, tmp_path: Path, change: str) -> None:
+def test_download_restarts_if_the_file_may_have_changed(server: Server, tmp_path: Path, change: str) -> None:
     server.files["x"] = server.files["y"] = b"old" * 5000
     if change == "no mark":
         server.etag = None
@@ -196,29 +197,29 @@ def test_begun_anew_where_it_may_be_another_file(server: Server, tmp_path: Path,
 
 
 @pytest.mark.parametrize("published", [{"checksum": f"md5:{0:032}"}, {"checksum": f"sha256:{0:064}"}, {"size": 7}])
-def test_a_file_that_is_not_as_published_is_deleted(server: Server, tmp_path: Path, published: dict[str, Any]) -> None:
+def test_file_with_wrong_checksum_or_size_is_deleted(server: Server, tmp_path: Path, published: dict[str, Any]) -> None:
     server.files["x"] = CONTENT
     with pytest.raises(DataError, match=r"expected"):
         download.download(server.url("x"), tmp_path / "x", **published)
-    assert left(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
-def test_a_checksum_in_capitals_is_the_same(server: Server, tmp_path: Path) -> None:
+def test_checksum_in_capitals(server: Server, tmp_path: Path) -> None:
     server.files["x"] = CONTENT
     checksum = f"md5:{hashlib.md5(CONTENT).hexdigest().upper()}"
     for _ in range(2):
         download.download(server.url("x"), tmp_path / "x", checksum=checksum)
-    assert len(server.asked) == 1  # it was whole and right the first time
+    assert len(server.requests) == 1  # complete and correct the first time
 
 
-def test_a_busy_server_is_asked_again_and_a_refusal_is_final(server: Server, tmp_path: Path) -> None:
+def test_busy_server_is_retried_but_not_found_is_final(server: Server, tmp_path: Path) -> None:
     server.files["x"] = CONTENT
     server.codes = [503, 429]
     download.download(server.url("x"), tmp_path / "x")
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
     with pytest.raises(DataError, match=r"the server answers 404. It may have moved"):
         download.download(server.url("y"), tmp_path / "y")
-    assert len(server.asked) == 4
+    assert len(server.requests) == 4
     server.codes = [500] * download.MAX_ATTEMPTS
     with pytest.raises(DataError, match=r"the server answers 500. Try again later"):
         download.download(server.url("x"), tmp_path / "z")
@@ -231,10 +232,10 @@ def test_no_network(server: Server, tmp_path: Path) -> None:
         download.download(url, tmp_path / "x")
     with pytest.raises(DataError, match="not an http or https URL"):
         download.download("file:///etc/passwd", tmp_path / "x")
-    assert left(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
-def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.files["x"] = CONTENT
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: usage)
@@ -242,21 +243,21 @@ def test_a_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyP
         download.download(server.url("x"), tmp_path / "x")
 
 
-def test_a_deadline_keeps_what_came(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_keeps_the_partial_file(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.files["x"] = CONTENT
     monkeypatch.setattr(download, "CHUNK_BYTES", 1000)
     with monkeypatch.context() as patch, pytest.raises(DownloadError, match=r"took longer than 0 hours.* 1,000 bytes"):
         patch.setattr(download, "DEADLINE", 0.0)
         download.download(server.url("x"), tmp_path / "x")
     download.download(server.url("x"), tmp_path / "x")
-    assert server.asked[1:] == [("x", "bytes=1000-")] and (tmp_path / "x").read_bytes() == CONTENT
+    assert server.requests[1:] == [("x", "bytes=1000-")] and (tmp_path / "x").read_bytes() == CONTENT
 
 
-def test_a_redirect_to_a_local_file_is_refused(server: Server, tmp_path: Path) -> None:
+def test_redirect_to_a_local_file_raises(server: Server, tmp_path: Path) -> None:
     server.redirect = "file:///etc/passwd"
     with pytest.raises(DownloadError):
         download.download(server.url("x"), tmp_path / "x")
-    assert left(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
 # --- archives ---
@@ -270,17 +271,17 @@ def zipped(path: Path, files: dict[str, bytes]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["../ml_uci.csv", "/etc/ml_uci.csv", "a/../../ml_uci.csv", "..\\ml_uci.csv", "C:/x"])
-def test_paths_that_lead_outside(tmp_path: Path, name: str) -> None:
+def test_archive_paths_outside_the_folder(tmp_path: Path, name: str) -> None:
     path = zipped(tmp_path / "a.zip", {"good": b"x", name: b"x"})
     with pytest.raises(DataError, match="leads outside"):
         Archive(path).names()
     (tmp_path / "out").mkdir()
     with pytest.raises(DataError, match="leads outside"):
         Archive(path).extract("good", tmp_path / "out" / "good")
-    assert left(tmp_path) == ["a.zip"]
+    assert list_files(tmp_path) == ["a.zip"]
 
 
-def test_links_damage_and_absurd_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_with_links_damage_or_absurd_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         link = tarfile.TarInfo("ml_uci.csv")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
@@ -300,7 +301,7 @@ def test_links_damage_and_absurd_sizes(tmp_path: Path, monkeypatch: pytest.Monke
         Archive(bomb).extract("x", tmp_path / "x")
 
 
-def test_zips_of_links_and_of_the_same_file_twice(tmp_path: Path) -> None:
+def test_zip_with_links_or_duplicates(tmp_path: Path) -> None:
     link = zipfile.ZipInfo("uci/ml_uci.csv")
     link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "link.zip", "w") as archive:
@@ -321,7 +322,7 @@ def test_zips_of_links_and_of_the_same_file_twice(tmp_path: Path) -> None:
     assert "method" not in str(caught.value)
 
 
-def test_a_tar_of_the_same_files(tmp_path: Path) -> None:
+def test_tar_archive(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
         member = tarfile.TarInfo("uci/ml_uci.csv")
         member.size = 3
@@ -346,27 +347,27 @@ def dgb(name: str = "uci") -> dict[str, bytes]:
     return {**made, f"__MACOSX/{name}/._ml_{name}.csv": b"junk"}
 
 
-def test_jodie_from_its_publisher(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_jodie(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
     published(monkeypatch, "wikipedia", nodes=6, links=6, link_attributes=2)
     server.files["jodie/wikipedia.csv"] = JODIE.encode()
     server.cut = [100]
     found = fetch("wikipedia")
-    assert found.path == tmp_path / "data" / "wikipedia" / "ml_wikipedia.csv" and not found.was_here
-    assert left(tmp_path / "data") == [
+    assert found.path == tmp_path / "data" / "wikipedia" / "ml_wikipedia.csv" and not found.already_present
+    assert list_files(tmp_path / "data") == [
         f"wikipedia/{k}" for k in ("ml_wikipedia.csv", "ml_wikipedia.npy", "source.json")
     ]
-    ours, theirs = registry.load("wikipedia"), read_events_of(JODIE, tmp_path)
+    ours, theirs = registry.load_dataset("wikipedia"), read_events_of(JODIE, tmp_path)
     for key in ("src", "dst", "t", "edge_x", "label"):
         assert np.array_equal(getattr(ours, key), getattr(theirs, key)), key
     first = (tmp_path / "data/wikipedia/ml_wikipedia.csv").read_text().splitlines()
     assert first[:2] == [",u,i,ts,label,idx", "0,2,4,0,0,1"]  # user 1 and item 0, after three users
     again = fetch("wikipedia")
-    assert again.was_here and len(server.asked) == 2
+    assert again.already_present and len(server.requests) == 2
 
 
-def test_labels_are_never_lost_without_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that cannot be read once made all of them 0."""
+def test_unreadable_labels_raise_or_leave_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unreadable label must not turn all labels into 0."""
     given = tmp_path / "given"
     given.mkdir()
     lines = JODIE.splitlines()
@@ -376,23 +377,21 @@ def test_labels_are_never_lost_without_a_word(tmp_path: Path, monkeypatch: pytes
         (given / f"{name}.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match=rf"{given}/mooc.csv, line 4: the label '0.X' is not a number"):
         fetch("mooc", local=given)
-    assert left(tmp_path / "data") == []
-    notes = fetch("lastfm", local=given).notes  # which has no labels that anybody asks for
+    assert list_files(tmp_path / "data") == []
+    notes = fetch("lastfm", local=given).notes  # its labels are not required
     assert len(notes) == 1 and f"{given}/lastfm.csv, line 4: the label '0.X' is not a number" in notes[0]
     assert "left out" in notes[0]
-    assert not np.isfinite(registry.load("lastfm").label).any()
+    assert not np.isfinite(registry.load_dataset("lastfm").label).any()
     kept = fetch("mooc", local=given, accept_different=True)
     assert "line 4" in kept.notes[0] and kept.notes[1].startswith("mooc: no labels (published: 0 and 1)")
-    assert registry.load("mooc").notes[-1] == "not mooc as published: no labels (published: 0 and 1)"
+    assert registry.load_dataset("mooc").notes[-1] == "not mooc as published: no labels (published: 0 and 1)"
 
 
 @pytest.mark.parametrize(
     ("column", "said"),
     [("0", r"every label is 0 \(published: 0 and 1\)"), ("?", r"given/ml_mooc.csv, line 2: the label '\?' is not")],
 )
-def test_labels_of_files_that_are_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, said: str
-) -> None:
+def test_labels_of_converted_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, said: str) -> None:
     published(monkeypatch, "mooc", nodes=3, links=6, link_attributes=0)
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / "ml_mooc.csv").write_text(ML.replace(".0,0,", f".0,{column},"))
@@ -401,10 +400,10 @@ def test_labels_of_files_that_are_ready(
     zipped(tmp_path / "mooc.zip", {"mooc/ml_mooc.csv": (tmp_path / "given" / "ml_mooc.csv").read_bytes()})
     with pytest.raises(DataError, match=said.replace("given/ml_mooc.csv", f"ml_mooc.csv in {tmp_path}/mooc.zip")):
         fetch("mooc", local=tmp_path / "mooc.zip")
-    assert left(tmp_path / "data") == []
+    assert list_files(tmp_path / "data") == []
 
 
-def test_refusals_say_what_else_there_is(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_list_the_alternatives(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
     monkeypatch.setattr(sources, "ZENODO", server.url("record"))
     by_hand = r"pass them with --from DIR\."
@@ -419,9 +418,7 @@ def test_refusals_say_what_else_there_is(server: Server, monkeypatch: pytest.Mon
             fetch("uci")
 
 
-def test_a_download_that_cannot_be_read_is_named_by_its_address(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_download_is_named_by_its_url(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
     server.files["jodie/mooc.csv"] = JODIE.replace("1,0,0.0", "1,0,never", 1).encode()
     with pytest.raises(DataError, match=r"^http://127\.0\.0\.1:\d+/jodie/mooc.csv, line \d: "):
@@ -433,7 +430,7 @@ def read_events_of(text: str, folder: Path) -> Any:
     return read_events(folder / "jodie.csv")
 
 
-def test_dgb_from_its_publisher(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_dgb(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published(monkeypatch, "social_evolution", nodes=3, links=6)
     content = zipped(tmp_path / "a.zip", dgb("SocialEvo")).read_bytes()
     server.files["SocialEvo.zip"] = content
@@ -443,21 +440,21 @@ def test_dgb_from_its_publisher(server: Server, tmp_path: Path, monkeypatch: pyt
     ).encode()
     monkeypatch.setattr(sources, "ZENODO", server.url("record"))
     found = fetch("social_evolution")
-    assert found.facts["nodes"] == 3 and found.facts["links"] == 6
-    assert registry.load("social_evolution").n_events == 6
+    assert found.statistics["nodes"] == 3 and found.statistics["links"] == 6
+    assert registry.load_dataset("social_evolution").n_events == 6
     about = json.loads((tmp_path / "data/social_evolution/source.json").read_text())
     assert about["sha256"] == {"SocialEvo.zip": hashlib.sha256(content).hexdigest()}
-    server.files["SocialEvo.zip"] = content[:-1] + b"?"  # the same size, another content
+    server.files["SocialEvo.zip"] = content[:-1] + b"?"  # same size, different content
     with pytest.raises(DataError, match=r"is not the published file\. MD5"):
         fetch("social_evolution", overwrite=True)
-    assert registry.load("social_evolution").n_events == 6  # what was there is as it was
+    assert registry.load_dataset("social_evolution").n_events == 6  # the old version is still there
     assert not (tmp_path / "data" / ".downloads").exists()
     server.files["record"] = b"{}"
     with pytest.raises(DataError, match="does not answer as it used to"):
         fetch("social_evolution", overwrite=True)
 
 
-def test_other_counts_are_refused_and_nothing_is_left(
+def test_different_counts_raise_and_leave_no_files(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
@@ -465,12 +462,12 @@ def test_other_counts_are_refused_and_nothing_is_left(
     server.files["jodie/mooc.csv"] = JODIE.encode()
     with pytest.raises(DataError, match=r"not mooc as published: 6 links \(published: 7\)"):
         fetch("mooc")
-    assert left(tmp_path / "data") == []
+    assert list_files(tmp_path / "data") == []
     fetch("mooc", accept_different=True)
-    assert "not mooc as published" in " ".join(registry.load("mooc").notes)
+    assert "not mooc as published" in " ".join(registry.load_dataset("mooc").notes)
 
 
-def test_a_file_that_changed_since_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_file_raises(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "SNAP", server.url("jodie"))
     published(monkeypatch, "mooc", nodes=6, links=6, link_attributes=2)
     server.files["jodie/mooc.csv"] = JODIE.encode()
@@ -482,7 +479,7 @@ def test_a_file_that_changed_since_is_noticed(server: Server, monkeypatch: pytes
     fetch("mooc", overwrite=True, accept_different=True)
 
 
-def test_interrupted_between_two_renames_one_of_both_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_between_renames_keeps_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, aside, renamed = tmp_path / "uci", tmp_path / "aside", fetching.os.replace
     for folder in (target, aside):
         folder.mkdir()
@@ -499,7 +496,7 @@ def test_interrupted_between_two_renames_one_of_both_stays(tmp_path: Path, monke
     assert (target / "name").read_text() == "uci"
 
 
-def test_a_given_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_local_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(path: str) -> str:
         raise PermissionError(13, "Permission denied", path)
 
@@ -510,7 +507,7 @@ def test_a_given_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("form", ["folder", "own folder", "zip", "whole archive", "archive itself", "gzip"])
-def test_files_fetched_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     published(monkeypatch, "uci", nodes=3, links=6)
     given = tmp_path / "given"
     (given / "uci").mkdir(parents=True)
@@ -526,11 +523,11 @@ def test_files_fetched_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         )
         zipped(given / ("TG_network_datasets.zip" if form == "whole archive" else "uci.zip"), inside)
     fetch("uci", local=given / "uci.zip" if form == "archive itself" else given)
-    assert registry.load("uci").n_events == 6
-    assert fetch("uci").was_here
+    assert registry.load_dataset("uci").n_events == 6
+    assert fetch("uci").already_present
 
 
-def test_a_folder_with_half_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_folder_with_missing_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="There is no folder"):
         fetch("uci", local=tmp_path / "none")
     (tmp_path / "half").mkdir()
@@ -549,15 +546,15 @@ def test_a_folder_with_half_the_files(tmp_path: Path, monkeypatch: pytest.Monkey
     zipped(tmp_path / "half" / "enron.zip", {"readme": b""})
     with pytest.raises(DataError, match="has no file of enron"):
         fetch("enron", local=tmp_path / "half")
-    assert left(tmp_path / "data") == []
+    assert list_files(tmp_path / "data") == []
 
 
-def test_names(tmp_path: Path) -> None:
-    assert set(sources.SOURCES) == set(registry.KNOWN)
+def test_unknown_names(tmp_path: Path) -> None:
+    assert set(sources.SOURCES) == set(registry.KNOWN_DATASETS)
     with pytest.raises(DataError, match="Did you mean 'reddit'"):
         fetch("redit")
     with pytest.raises(DataError, match=r"Fetch it: cordgt data fetch reddit"):
-        registry.load("reddit")
+        registry.load_dataset("reddit")
 
 
 # --- Gowalla ---
@@ -588,7 +585,7 @@ CHECKINS = """userid,placeid,datetime
 """
 
 
-def test_gowalla_is_cut_by_category_and_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gowalla_is_filtered_by_category_and_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = tmp_path / "given"
     given.mkdir()
     (given / "gowalla_category_structure.json").write_text(json.dumps(STRUCTURE))
@@ -598,20 +595,20 @@ def test_gowalla_is_cut_by_category_and_period(tmp_path: Path, monkeypatch: pyte
     published(monkeypatch, "outdoors", nodes=4, links=3)
     for name in ("food", "outdoors"):
         fetch(name, local=given)
-    food, outdoors = registry.load("food"), registry.load("outdoors")
+    food, outdoors = registry.load_dataset("food"), registry.load_dataset("outdoors")
     assert food.t.tolist() == [0, 181 * 86400 - 1]
     assert outdoors.t.tolist() == [0, 365 * 86400 - 5, 730 * 86400 - 6]  # the second is 13, also a park
-    assert [outdoors.ids.take(x).to_pylist() for x in (outdoors.src, outdoors.dst)] == [[2, 2, 1], [3, 4, 3]]
+    assert [outdoors.ids.decode(x).to_pylist() for x in (outdoors.src, outdoors.dst)] == [[2, 2, 1], [3, 4, 3]]
     (given / "gowalla_checkins.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="not Gowalla's file as published"):
         fetch("food", local=given, overwrite=True, accept_different=True)
     (given / "gowalla_category_structure.json").write_text("{}")
     with pytest.raises(DataError, match="not Gowalla's category structure"):
         fetch("food", local=given, overwrite=True, accept_different=True)
-    assert registry.load("food").n_events == 2
+    assert registry.load_dataset("food").n_events == 2
 
 
-def test_gowalla_from_its_publisher(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_gowalla(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"gowalla_category_structure.json": json.dumps(STRUCTURE), "gowalla_spots_subset1.csv": SPOTS}
     files["gowalla_checkins.csv"] = CHECKINS
     rows = []
@@ -623,6 +620,6 @@ def test_gowalla_from_its_publisher(server: Server, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sources, "FIGSHARE", server.url("article"))
     with pytest.raises(DataError, match="not food as published"):
         fetch("food")
-    before = len(server.asked)
+    before = len(server.requests)
     fetch("food", accept_different=True)
-    assert len(server.asked) == before + 1  # the list alone: the files are here, and their checksums are right
+    assert len(server.requests) == before + 1  # only the list: the files are there, and their checksums match

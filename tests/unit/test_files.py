@@ -1,4 +1,4 @@
-"""Files whole or not at all, and what is said of those that cannot be read."""
+"""Atomic writes, and errors about files that cannot be read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cordgt.errors import DataError
-from cordgt.files import is_npy, names_beside, read_npy, write_atomically
+from cordgt.files import is_npy, read_npy, sibling_names, write_atomically
 
 
-def test_write_atomically_leaves_nothing_half_written(tmp_path: Path) -> None:
+def test_failed_atomic_write_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "x"
     target.write_text("old")
 
@@ -27,7 +27,7 @@ def test_write_atomically_leaves_nothing_half_written(tmp_path: Path) -> None:
         write_atomically(tmp_path / "no" / "x", fail)
 
 
-def test_is_npy_goes_by_content(tmp_path: Path) -> None:
+def test_is_npy_checks_content_not_name(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.ones((2, 3)))
     (tmp_path / "a.npy").rename(tmp_path / "a.csv")
     (tmp_path / "b.npy").write_text("1,2")
@@ -35,7 +35,7 @@ def test_is_npy_goes_by_content(tmp_path: Path) -> None:
     assert read_npy(tmp_path / "a.csv").tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
-def test_an_archive_is_no_matrix(tmp_path: Path) -> None:
+def test_read_npy_rejects_archives_and_missing_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", np.ones((2, 3)))
     with pytest.raises(DataError, match=r"a.npz holds an archive; a matrix of numbers was expected"):
         read_npy(tmp_path / "a.npz")
@@ -43,7 +43,7 @@ def test_an_archive_is_no_matrix(tmp_path: Path) -> None:
         read_npy(tmp_path / "b.npz")
 
 
-def test_names_beside(tmp_path: Path) -> None:
+def test_sibling_names(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
-    assert names_beside(tmp_path / "y") == ["x"]
-    assert names_beside(tmp_path / "no" / "y") == []
+    assert sibling_names(tmp_path / "y") == ["x"]
+    assert sibling_names(tmp_path / "no" / "y") == []

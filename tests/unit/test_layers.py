@@ -1,4 +1,4 @@
-"""A module imports only from what stands left of it in the way of the data. One list says the order."""
+"""Layers: a module imports only from modules to its left in ORDER."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 import cordgt
 
-# From left to right. Modules in one line do not know each other unless they stand in that order.
-# A package is one stretch of it, so that packages too know only those to their left.
+# Modules from left to right, in the direction of the data flow. The modules of a package are contiguous, so that
+# packages too import only from packages to their left.
 ORDER = """
     errors callbacks files
-    runtime runtime.threads runtime.distributed runtime.launch runtime.profiling runtime.signals runtime.kernel_loader
+    runtime runtime.threads runtime.launch runtime.distributed runtime.profiling runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.times events.backing events.stream events.fingerprints
     events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
@@ -40,7 +40,8 @@ ORDER = """
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
     analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
-    analysis.report.data analysis.report.explanations analysis.report.run_report analysis.report.comparison_report
+    analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.run_report
+    analysis.report.comparison_report
     workflows workflows.train workflows.seeds workflows.search workflows.node_classification
     experiments experiments.bench experiments.bench.timing experiments.bench.hardware experiments.bench.rows
     experiments.bench.setup experiments.bench.step_parts experiments.bench.stages experiments.bench.suite
@@ -50,8 +51,9 @@ ORDER = """
     experiments.tables experiments.plots experiments.link experiments.node experiments.ablation experiments.beyond
     experiments.ranking experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
-    cli.console cli.writers cli.demo cli.options cli.distributed cli.loading cli.node cli.training cli.evaluation
-    cli.inference cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli
+    cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
+    cli.training cli.evaluation cli.inference cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli.info
+    cli
     __main__
 """.split()
 
@@ -60,7 +62,7 @@ FRONT = "__init__"  # imports lazily what people ask for, from anywhere
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package by its name below ``cordgt``; a package by the name of its folder."""
+    """Path of every module by its dotted name below ``cordgt``. A package has the name of its folder."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -69,14 +71,14 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, known: set[str]) -> Iterator[tuple[int, str]]:
-    """Line and module of every import of ours in a file, wherever it stands: at the top, in a function, for types."""
+    """Line and module of every import of ``cordgt`` in a file: at the top, inside functions, under TYPE_CHECKING."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             base = node.module or ""
             inner = [f"{base}.{alias.name}" for alias in node.names]
-            # ``from cordgt.history import draws`` names a module, ``from cordgt.history.rng import mix`` something in one
+            # ``from cordgt.history import rng`` names a module, ``from cordgt.history.rng import fold_in`` a name in it
             names = [name if name.removeprefix("cordgt.") in known else base for name in inner]
         else:
             continue
@@ -92,7 +94,7 @@ def test_every_module_has_its_place() -> None:
     assert len(ORDER) == len(set(ORDER))
 
 
-def test_a_package_is_one_stretch_of_the_way() -> None:
+def test_modules_of_a_package_are_contiguous() -> None:
     stretches = [package for package, _ in groupby(m.partition(".")[0] for m in ORDER)]
     assert len(stretches) == len(set(stretches))
 
@@ -106,8 +108,8 @@ def test_module_imports_only_from_its_left(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", modules())
-def test_what_is_taken_from_the_front_is_there(name: str) -> None:
-    """The front answers for any name until it is asked, so mypy cannot tell, nor whoever imports within a function."""
+def test_names_imported_from_cordgt_exist(name: str) -> None:
+    """``cordgt.__getattr__`` imports lazily, so mypy does not find a wrong name."""
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     front = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "cordgt"]
     assert {alias.name for node in front for alias in node.names} <= {*modules(), *cordgt.__all__}
@@ -115,7 +117,7 @@ def test_what_is_taken_from_the_front_is_there(name: str) -> None:
 
 @pytest.mark.parametrize("name", modules())
 def test_no_relative_imports(name: str) -> None:
-    """They would escape the test above, and read worse."""
+    """The layer test does not see relative imports."""
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     assert not [n.lineno for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level > 0]
 

@@ -1,4 +1,4 @@
-"""Memory: ten events by hand, a slow version that keeps a dictionary a node, and what training carries along."""
+"""Memory models: ten events by hand, a slow version with a dictionary for each node, and the training state."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
-from cordgt.inference.predictor import NEWCOMER, UNHEARD, Predictor
+from cordgt.inference.predictor import NOTE_NO_HISTORY, NOTE_NOT_IN_MEMORY, Predictor
 from cordgt.inference.run import Run
-from cordgt.models.jodie import Jodie, gaps
+from cordgt.models.jodie import Jodie, gap_statistics
 from cordgt.models.memory import MemoryModel
 from cordgt.models.tcl import Tcl
 from cordgt.nn.graph_attention import attend, attend_reference
 from cordgt.nn.layers import TimeEncoding
-from cordgt.nn.time_encoding import cosines
-from cordgt.runtime.signals import Stopped
-from cordgt.tasks.link import LinkTask, history_of, score_queries
+from cordgt.nn.time_encoding import encode_time
+from cordgt.runtime.signals import TrainingStopped
+from cordgt.tasks.link import LinkTask, build_history, score_queries
 from cordgt.tasks.protocol import Protocol
-from cordgt.training.model_factory import make_network
+from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
-from cordgt.training.settings import make
+from cordgt.training.settings import make_settings
 from cordgt.training.step import Step
 from cordgt.workflows.train import train
 
@@ -43,7 +43,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def network(kind: str, edge_dim: int = 0, node_dim: int = 0, **changes: Any) -> MemoryModel:
-    made = make_network(make(kind, SMALL | changes, seed=3), edge_dim=edge_dim, node_dim=node_dim)
+    made = build_model(make_settings(kind, SMALL | changes, seed=3), edge_dim=edge_dim, node_dim=node_dim)
     assert isinstance(made, MemoryModel)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -72,8 +72,8 @@ TEN = {
 }
 
 
-class Counts(nn.Module):
-    """An updater whose memory says how many messages went in, and the sum of what they said of the others."""
+class CountingUpdater(nn.Module):
+    """An updater whose memory holds the number of messages, and the sum of their parts about the other end."""
 
     def forward(self, message: Tensor, memory: Tensor) -> Tensor:
         dim = memory.shape[-1]
@@ -82,9 +82,9 @@ class Counts(nn.Module):
 
 
 def test_ten_events() -> None:
-    """Blocks of three: the last message of a block waits; it goes in when the next block tells its node something."""
+    """Blocks of three: the last message of a block is pending until the node's next message."""
     model = network("tgn")
-    model.updater = Counts()
+    model.updater = CountingUpdater()
     past = history(**TEN)
 
     def state(blocks: int) -> dict[str, list[Any]]:
@@ -93,40 +93,41 @@ def test_ten_events() -> None:
         return {
             "pending": now.pending.tolist(),
             "last": now.last.tolist(),
-            "went in": now.memory[:, 0].tolist(),
-            "said": now.memory[:, 1].tolist(),
+            "n_messages": now.memory[:, 0].tolist(),
+            "sum_of_other": now.memory[:, 1].tolist(),
             "other": now.other[:, 0].tolist(),
         }
 
     nothing = [0.0] * 6
     assert state(0) == {
-        "pending": [-1] * 6, "last": nothing, "went in": nothing, "said": nothing, "other": nothing
+        "pending": [-1] * 6, "last": nothing, "n_messages": nothing, "sum_of_other": nothing, "other": nothing
     }  # fmt: skip
-    # 0-1, 2-1, 0-3: node 0 is told of 3, node 1 of 2; nobody knew anything before
+    # 0-1, 2-1, 0-3: the last message to node 0 is from 3, to node 1 from 2; all memory was empty
     assert state(1) == {
-        "pending": [2, 1, 1, 2, -1, -1], "last": nothing, "went in": nothing, "said": nothing, "other": nothing
+        "pending": [2, 1, 1, 2, -1, -1], "last": nothing, "n_messages": nothing, "sum_of_other": nothing,
+        "other": nothing
     }  # fmt: skip
-    # 3-3, 0-1, 4-0: what waited went in at 0, 1 and 3; 4 is new, and hears that 0 has had one message
+    # 3-3, 0-1, 4-0: pending messages are applied at 0, 1 and 3; 4 is new, and 0 had one message
     assert state(2) == {
         "pending": [5, 4, 1, 3, 5, -1],
         "last": [1.0, 1.0, 0.0, 1.0, 0.0, 0.0],
-        "went in": [1.0, 1.0, 0.0, 1.0, 0.0, 0.0],
-        "said": nothing,
+        "n_messages": [1.0, 1.0, 0.0, 1.0, 0.0, 0.0],
+        "sum_of_other": nothing,
         "other": [0.0, 1.0, 0.0, 1.0, 1.0, 0.0],
     }
-    # 2-4, 2-1, 1-0: 2's first message goes in only now, and 4's, which told of one message that 0 had had
+    # 2-4, 2-1, 1-0: the first messages of 2 and 4 are applied now; 4's says that 0 had one message
     assert state(3) == {
         "pending": [8, 8, 7, 3, 6, -1],
         "last": [5.0, 5.0, 1.0, 1.0, 5.0, 0.0],
-        "went in": [2.0, 2.0, 1.0, 1.0, 1.0, 0.0],
-        "said": [0.0, 1.0, 0.0, 0.0, 1.0, 0.0],
+        "n_messages": [2.0, 2.0, 1.0, 1.0, 1.0, 0.0],
+        "sum_of_other": [0.0, 1.0, 0.0, 0.0, 1.0, 0.0],
         "other": [2.0, 2.0, 2.0, 1.0, 1.0, 0.0],
     }
-    # the tenth event fills no block, so nobody sees it
+    # the tenth event fills no block, so it is not visible
     asked = queries([3], [[4]], [9.0], [10])
     shorter = history(*(column[:9] for column in TEN.values()))
     model_without_it = network("tgn")
-    model_without_it.updater = Counts()
+    model_without_it.updater = CountingUpdater()
     now = model._after_blocks(past, int(asked.pair_cut[0]) // 3)
     assert torch.equal(model_without_it._after_blocks(shorter, 3).state.memory, now.state.memory)
 
@@ -134,35 +135,35 @@ def test_ten_events() -> None:
 # --- a slow version ---
 
 
-class Slow:
+class SlowMemory:
     """Memory as a dictionary, one event at a time, one node at a time, with the model's own updater and encodings."""
 
     def __init__(self, model: MemoryModel, past: History, src: list[int], dst: list[int]) -> None:
         self.model, self.past, self.src, self.dst = model, past, src, dst
         self.memory: dict[int, Tensor] = {}
         self.last: dict[int, float] = {}
-        self.waits: dict[int, tuple[Tensor, int]] = {}
+        self.pending: dict[int, tuple[Tensor, int]] = {}
 
     def updated(self, node: int) -> tuple[Tensor, float]:
         memory, last = self.memory.get(node, torch.zeros(4)), self.last.get(node, 0.0)
-        if node not in self.waits:
+        if node not in self.pending:
             return memory, last
-        other, pos = self.waits[node]
+        other, pos = self.pending[node]
         t = float(self.past.index.elapsed[pos])
         edge_x = [] if self.past.edge_x is None else [self.past.edge_x[pos]]
         time = self.model.time(torch.tensor(t - last, dtype=torch.float64))
         return self.model.updater(torch.cat([memory, other, *edge_x, time])[None], memory[None])[0], t
 
     def block(self, start: int, stop: int) -> None:
-        told: dict[int, tuple[Tensor, int]] = {}
+        messages: dict[int, tuple[Tensor, int]] = {}
         for pos in range(start, stop):
             for node, other in ((self.src[pos], self.dst[pos]), (self.dst[pos], self.src[pos])):
-                told[node] = self.says(other, pos), pos
-        for node in told:
+                messages[node] = self.message(other, pos), pos
+        for node in messages:
             self.memory[node], self.last[node] = self.updated(node)
-        self.waits |= told
+        self.pending |= messages
 
-    def says(self, node: int, pos: int) -> Tensor:
+    def message(self, node: int, pos: int) -> Tensor:
         if models.MODELS["dyrep"].network is type(self.model):
             t = float(self.past.index.elapsed[pos])
             return self.attended(node, t, int(self.past.index.tie_start[pos]))
@@ -173,7 +174,7 @@ class Slow:
         module, own = self.model.layers[0], self.updated(node)[0]  # type: ignore[index]
         events = [p for p in range(cut) if node in (self.src[p], self.dst[p])][-2:]
         now = self.model.time(torch.zeros((), dtype=torch.float64))
-        heard = torch.zeros(10)
+        attended = torch.zeros(10)
         if events:
             keys = []
             for p in events:
@@ -187,8 +188,8 @@ class Slow:
             for h in (slice(0, 5), slice(5, 10)):
                 weight = (key[:, h] @ query[h] / 5**0.5).softmax(dim=0)
                 parts.append(weight @ (value[:, h] + module.value_bias[h]))
-            heard = module.out(torch.cat(parts))
-        return module.fc2(torch.relu(module.fc1(torch.cat([heard, own]))))
+            attended = module.out(torch.cat(parts))
+        return module.fc2(torch.relu(module.fc1(torch.cat([attended, own]))))
 
     def embedding(self, node: int, t: float, cut: int) -> Tensor:
         if type(self.model).__name__ == "Tgn":
@@ -209,7 +210,7 @@ def test_against_a_slow_version(kind: str, features: bool) -> None:
     edge_x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)) if features else None
     past = history(src, dst, t, edge_x)
     model = network(kind, edge_dim=3 if features else 0)
-    slow, cut = Slow(model, past, src, dst), 0
+    slow, cut = SlowMemory(model, past, src, dst), 0
     with torch.no_grad():
         for start in range(0, 36, 3):
             slow.block(start, start + 3)
@@ -231,7 +232,7 @@ def test_cosines_against_torch() -> None:
     time = TimeEncoding(40)
     with torch.no_grad():
         time.phase += torch.linspace(-4, 4, 40)
-    got, expected = cosines(elapsed, time.frequency, time.phase), time(elapsed)
+    got, expected = encode_time(elapsed, time.frequency, time.phase), time(elapsed)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
     grad = torch.randn(2, 3, 40, generator=torch.Generator().manual_seed(0))
     pairs = (torch.autograd.grad(y, (time.frequency, time.phase), grad) for y in (got, expected))
@@ -259,17 +260,17 @@ def test_attention_against_torch(dropped: bool) -> None:
 def test_gaps_between_events() -> None:
     past = history([0, 0, 1, 0], [1, 2, 1, 2], [0, 2, 5, 9])
     # node 0: 0, 2, then 7; node 1: 0, 5; node 2: 2, then 7 — the last two events lie after the cut
-    mean, deviation = gaps(past, 3)
+    mean, deviation = gap_statistics(past, 3)
     assert mean == np.mean([0, 2, 0, 5, 2]) and deviation == np.std([0, 2, 0, 5, 2])
-    assert gaps(past, 0) == (0.0, 1.0) and gaps(history([0], [1], [0]), 1) == (0.0, 1.0)
+    assert gap_statistics(past, 0) == (0.0, 1.0) and gap_statistics(history([0], [1], [0]), 1) == (0.0, 1.0)
 
 
-# --- what is replayed ---
+# --- replay ---
 
 
 @every_kind
-def test_any_order_of_questions(kind: str) -> None:
-    """Late, early, late again, all at once: a state that has gone too far is replayed."""
+def test_queries_in_any_order(kind: str) -> None:
+    """Late, early, late again, all at once: a state past the query is replayed."""
     model, past = network(kind), history(**TEN)
     asked = queries([0, 2, 1], [[1], [4], [3]], [9.0, 1.0, 6.0], [9, 3, 6])
     together = score_queries(model, past, asked)
@@ -279,7 +280,7 @@ def test_any_order_of_questions(kind: str) -> None:
 
 
 @every_kind
-def test_other_weights_and_other_events_are_noticed(kind: str) -> None:
+def test_changed_weights_or_events_invalidate_the_cache(kind: str) -> None:
     model, past, asked = network(kind), history(**TEN), queries([0], [[1]], [9.0], [9])
     before = score_queries(model, past, asked)
     weights = {k: v.clone() for k, v in model.state_dict().items()}
@@ -296,20 +297,20 @@ def test_other_weights_and_other_events_are_noticed(kind: str) -> None:
 
 
 @every_kind
-def test_nodes_without_a_past_and_a_single_hop(kind: str) -> None:
-    """A stream in which nobody met anybody twice, asked about strangers: all scores are numbers, strangers alike."""
+def test_nodes_without_history_and_a_single_hop(kind: str) -> None:
+    """No pair repeats, and the queries are about unknown nodes: scores are finite, and unknown nodes alike."""
     model = network(kind, layers=2) if kind != "jodie" else network(kind)
     past = history(range(0, 12, 2), range(1, 12, 2), range(6))
     found = score_queries(model, past, queries([0, 40, 0], [[40, 41], [1, 12], [1, 3]], [6.0] * 3, [6, 6, 0]))
     assert np.isfinite(found).all() and found[0, 0] == found[0, 1]
     with torch.inference_mode():
         embedded = model.embed(
-            model.reader.nodes(past, torch.tensor([0, 50, 51]), torch.full((3,), 6.0), torch.tensor([6, 6, 6]))
+            model.read_nodes(past, torch.tensor([0, 50, 51]), torch.full((3,), 6.0), torch.tensor([6, 6, 6]))
         )
     assert torch.equal(embedded[1], embedded[2]) and embedded.isfinite().all()
 
 
-def test_blocks_are_the_models_own() -> None:
+def test_in_blocks_leaves_the_model_unchanged() -> None:
     model, past, asked = network("tgn"), history(**TEN), queries([0], [[1]], [9.0], [9])
     other = model.in_blocks(1)
     assert other.block == 1 and model.block == 3
@@ -317,38 +318,38 @@ def test_blocks_are_the_models_own() -> None:
 
 
 def predictor(kind: str, n_events: int, **changes: Any) -> Predictor:
-    """An untrained model over the first of the ten events, its nodes taken for known ones."""
+    """An untrained model over the first of the ten events; all nodes count as known."""
     columns = [column[:n_events] for column in TEN.values()]
     stream = EventStream.from_columns(*columns, time=TimeAxis("number"))
-    past = history_of(stream, seed=0, device=CPU)
+    past = build_history(stream, seed=0, device=CPU)
     return Predictor(network(kind, **changes), stream, past, np.ones(stream.n_nodes, dtype=bool))
 
 
 @every_kind
-def test_what_no_whole_block_has_told_is_marked(kind: str) -> None:
-    """JODIE and DyRep answer of such a node as of one that nobody knows. TGN sees its neighbours, and does not."""
+def test_nodes_not_yet_in_memory_are_noted(kind: str) -> None:
+    """JODIE and DyRep score such a node like an unknown one. TGN reads its neighbors and does not."""
     blind = kind != "tgn"
     asked = predictor(kind, 2)  # 0-1 and 2-1, blocks of three
     (known, unknown), notes = asked.score([0, 77], [1, 78])
     assert (known == unknown) == blind
     assert notes.tolist() == [
-        f"src: {UNHEARD}; dst: {UNHEARD}" if blind else "",
-        f"src: {NEWCOMER}; dst: {NEWCOMER}",
+        f"src: {NOTE_NOT_IN_MEMORY}; dst: {NOTE_NOT_IN_MEMORY}" if blind else "",
+        f"src: {NOTE_NO_HISTORY}; dst: {NOTE_NO_HISTORY}",
     ]
     assert predictor(kind, 2, block=2).score([0], [1])[1].tolist() == [""]
-    # 4 comes in event 5, which is taken up with the second block
+    # node 4 first occurs in event 5, which belongs to the second block
     assert predictor(kind, 6).notes(np.arange(5), np.full(5, 6)).tolist() == [""] * 5
-    assert predictor(kind, 6).notes(np.arange(5), np.full(5, 5)).tolist() == [*[""] * 4, NEWCOMER]
+    assert predictor(kind, 6).notes(np.arange(5), np.full(5, 5)).tolist() == [*[""] * 4, NOTE_NO_HISTORY]
     few = predictor(kind, 6, block=4)
-    assert few.notes(np.arange(5), np.full(5, 6)).tolist() == [*[""] * 4, UNHEARD if blind else ""]
+    assert few.notes(np.arange(5), np.full(5, 6)).tolist() == [*[""] * 4, NOTE_NOT_IN_MEMORY if blind else ""]
 
 
-def test_a_stream_too_short_to_be_remembered_is_remarked() -> None:
-    settings = make("jodie", {"block": 30}).model_settings
-    told = Jodie.training_hint(settings, 59, 20)
-    assert "blocks of 30" in told and "batches of 20" in told and "--set block=2 --set batch_size=2" in told
+def test_short_stream_gives_a_training_hint() -> None:
+    settings = make_settings("jodie", {"block": 30}).model_settings
+    hint = Jodie.training_hint(settings, 59, 20)
+    assert "blocks of 30" in hint and "batches of 20" in hint and "--set block=2 --set batch_size=2" in hint
     assert not Jodie.training_hint(settings, 60, 20) and Jodie.training_hint(settings, 60, 31)
-    assert not Tcl.training_hint(make("tcl", {}).model_settings, 3, 100)
+    assert not Tcl.training_hint(make_settings("tcl", {}).model_settings, 3, 100)
 
 
 @pytest.mark.parametrize(
@@ -361,22 +362,25 @@ def test_a_stream_too_short_to_be_remembered_is_remarked() -> None:
         ({"dropout": 1.0}, r"dropout=1\.0"),
     ],
 )
-def test_settings_that_cannot_be(changes: dict[str, Any], said: str) -> None:
+def test_invalid_settings(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
-        make("tgn", SMALL | changes)
+        make_settings("tgn", SMALL | changes)
 
 
-def test_learning_rate_is_the_originals_unless_asked() -> None:
-    slowly = {name for name in models.MODELS if make(name, {}).training.lr == 0.0001}
-    assert slowly == {"tgn", "dyrep", "jodie", "tgat", "tcl", "tgsrec"} and make("cordgt", {}).training.lr == 0.001
-    assert make("tgn", {"lr": 0.01}).training.lr == 0.01
+def test_default_learning_rate_is_the_originals() -> None:
+    slowly = {name for name in models.MODELS if make_settings(name, {}).training.lr == 0.0001}
+    assert (
+        slowly == {"tgn", "dyrep", "jodie", "tgat", "tcl", "tgsrec"}
+        and make_settings("cordgt", {}).training.lr == 0.001
+    )
+    assert make_settings("tgn", {"lr": 0.01}).training.lr == 0.01
 
 
 # --- training ---
 
 
 def tied_stream(n: int = 130) -> EventStream:
-    """Thirty events at one moment, across batches of ten, in the midst of training."""
+    """Thirty events at one time, across batches of ten, in the middle of training."""
     rng = np.random.default_rng(0)
     src = rng.integers(0, 8, n)
     dst = 10 + (src + rng.integers(0, 2, n)) % 8
@@ -403,8 +407,8 @@ def steps(kind: str, stream: EventStream, batches: int) -> tuple[list[float], Me
 
 
 @every_kind
-def test_a_batch_sees_what_lies_strictly_before_it(kind: str) -> None:
-    """Also where one moment spans three batches; and masked nodes' events are never taken up."""
+def test_batch_sees_only_earlier_events(kind: str) -> None:
+    """Also if one time spans three batches; events of masked nodes never enter memory."""
     stream = tied_stream()
     losses, model, task = steps(kind, stream, 99)
     assert task.split.masked.any() and np.isfinite(losses).all()
@@ -414,8 +418,8 @@ def test_a_batch_sees_what_lies_strictly_before_it(kind: str) -> None:
 
 
 @every_kind
-def test_nothing_is_learnt_from_what_messages_say_of_time(kind: str) -> None:
-    """Seconds turn far with the smallest step of a frequency: only TGN's attention can learn them, where asked to."""
+def test_messages_do_not_train_the_time_encoding(kind: str) -> None:
+    """A small step of a frequency turns seconds far. Only TGN's attention trains it, with ``learn_time``."""
     past = history([0, 1, 0, 2], [1, 2, 2, 1], [0, 9, 700, 90_000])
     for changes in [{}, {"learn_time": True}][: 1 + (kind == "tgn")]:
         model = network(kind, **changes)
@@ -472,14 +476,14 @@ def fit(kind: str, out: Path, **options: Any) -> Run:
 
 
 @every_kind
-def test_stopped_after_every_batch(kind: str, tmp_path: Path) -> None:
-    """What was remembered goes on where it was: the same weights to the bit, the same figures."""
+def test_resume_after_stopping_at_every_second_batch(kind: str, tmp_path: Path) -> None:
+    """Memory continues where it stopped: the same weights, bit by bit, and the same metrics."""
     whole = fit(kind, tmp_path / "whole", refit=True)
     for turn in range(40):
         try:
             found = fit(kind, tmp_path / "run", refit=True, resume=turn > 0, callbacks=StopAfter(2))
             break
-        except Stopped:
+        except TrainingStopped:
             continue
     assert turn > 4
     for name in ("model.safetensors", "refit.safetensors"):
@@ -491,7 +495,7 @@ def test_stopped_after_every_batch(kind: str, tmp_path: Path) -> None:
 
 
 def test_checkpoint_without_its_memory(tmp_path: Path) -> None:
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         fit("tgn", tmp_path / "run", callbacks=StopAfter(2))
     folder = RunFolder(tmp_path / "run")
     tensors, about = folder.read_tensors("state.safetensors")
@@ -505,12 +509,12 @@ def test_checkpoint_without_its_memory(tmp_path: Path) -> None:
 
 
 @every_kind
-def test_answers_are_those_of_the_evaluation(kind: str, tmp_path: Path) -> None:
-    """The same pairs at the same times, asked one by one and out of order; later events join the history."""
+def test_predictions_match_the_evaluation(kind: str, tmp_path: Path) -> None:
+    """The same pairs at the same times, one by one and out of order. Later events extend the history."""
     run = fit(kind, tmp_path / "run", epochs=1)
     model, task = run.evaluation_task()
     positions, asked = task.evaluation_queries("test", "transductive")
-    expected = 1 / (1 + np.exp(-score_queries(model, task.whole, asked)[:, 0]))
+    expected = 1 / (1 + np.exp(-score_queries(model, task.full_history, asked)[:, 0]))
     stream, names = run.stream, run.stream.ids.names.to_pylist()
     some = np.random.default_rng(0).permutation(len(positions))[:6]
     for i in some:

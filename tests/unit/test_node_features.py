@@ -54,7 +54,7 @@ def test_node_features_from_other_sources(tmp_path: Path) -> None:
         assert node_x.tolist() == expected
 
 
-def test_node_features_of_two_id_spaces(tmp_path: Path) -> None:
+def test_node_features_with_separate_id_spaces(tmp_path: Path) -> None:
     events = small(tmp_path)
     sides = write(tmp_path / "s.csv", "id,side,x\n1,src,10\n1,dst,20\n2,dst,30\n4,src,99\n")
     stream = read_events(events, ids="separate", node_features=sides)

@@ -1,4 +1,4 @@
-"""Asking a trained model: the answers are those of its evaluation, about the right nodes, from the right past."""
+"""Queries of a trained model: scores equal those of the evaluation, for the right nodes and the right history."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 
 from cordgt.errors import DataError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.inference.predictor import KNOWN, NEWCOMER, UNTRAINED
+from cordgt.inference.predictor import NOTE_NO_HISTORY, NOTE_NONE, NOTE_NOT_IN_TRAINING
 from cordgt.inference.run import Run
 from cordgt.io.readers import read_events
-from cordgt.tasks.link import LinkTask, history_of, score_queries
+from cordgt.tasks.link import LinkTask, build_history, score_queries
 from cordgt.tasks.metrics import link_metrics
 from cordgt.workflows.train import train
 
@@ -25,7 +25,7 @@ NUMBERS = TimeAxis("number")
 
 
 def columns(n: int = 160, *, seed: int = 0, start: int = 50) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
-    """Names, ties, repeats, self-loops, and somebody new now and then."""
+    """Columns with text ids, ties, repeats, self-loops, and a new node now and then."""
     rng = np.random.default_rng(seed)
     src = [f"n{i}" for i in rng.integers(0, 8, n)]
     dst = [f"n{i}" for i in rng.integers(4, 12, n)]
@@ -63,10 +63,10 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def ids(stream: EventStream, internal: Any) -> list[Any]:
-    return stream.ids.take(np.asarray(internal)).to_pylist()
+    return stream.ids.decode(np.asarray(internal)).to_pylist()
 
 
-# --- the same as evaluated ---
+# --- scores equal those of the evaluation ---
 
 
 @pytest.mark.parametrize("setting", ["transductive", "inductive"])
@@ -76,7 +76,7 @@ def test_scores_are_those_of_the_evaluation(which: str, setting: str, request: p
     task = LinkTask.prepare(run.stream, run.settings.protocol, seed=run.settings.seed, device=torch.device("cpu"))
     positions, queries = task.evaluation_queries("test", setting)
     assert len(positions) > 3
-    logits = score_queries(run.predictor.model, task.whole, queries)
+    logits = score_queries(run.predictor.model, task.full_history, queries)
     src, t = ids(run.stream, queries.src), run.stream.t[positions]
     asked = np.stack([run.score(src, ids(run.stream, queries.dst[:, i]), at=t) for i in (0, 1)], axis=1)
     np.testing.assert_allclose(asked, 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
@@ -85,7 +85,7 @@ def test_scores_are_those_of_the_evaluation(which: str, setting: str, request: p
     assert figures["auc"] == pytest.approx(run.metrics["test"][setting]["auc"], abs=1e-4)
 
 
-def test_loaded_run_answers_alike(run: Run) -> None:
+def test_loaded_run_gives_the_same_scores(run: Run) -> None:
     loaded = Run.load(run.path, "cpu")
     src, dst, t, _ = columns()
     assert (loaded.score(src, dst, at=t) == run.score(src, dst, at=t)).all()
@@ -102,7 +102,7 @@ def test_scores_lie_between_0_and_1(run: Run) -> None:
 # --- how a question may be put ---
 
 
-def test_one_pair_many_pairs_one_against_many(run: Run) -> None:
+def test_one_pair_many_pairs_and_one_source_with_many_destinations(run: Run) -> None:
     single = run.score("n1", "n5", at=120)
     assert single.shape == (1,)
     many = run.score("n1", ["n5", "n6", "n7"], at=120)
@@ -117,14 +117,14 @@ def test_one_pair_many_pairs_one_against_many(run: Run) -> None:
     assert run.score([], []).shape == (0,)
 
 
-def test_lengths_that_do_not_match(run: Run) -> None:
+def test_different_lengths_raise(run: Run) -> None:
     with pytest.raises(SettingError, match="2 sources and 3 destinations"):
         run.score(["n1", "n2"], ["n5", "n6", "n7"])
     with pytest.raises(SettingError, match="3 times for 2 pairs"):
         run.score(["n1", "n2"], ["n5", "n6"], at=[100, 101, 102])
 
 
-def test_times_are_each_their_own(run: Run) -> None:
+def test_each_pair_has_its_own_time(run: Run) -> None:
     """Asked together at different times, or one by one: the same."""
     src, dst, t, _ = columns()
     some = range(20, 160, 17)
@@ -133,12 +133,12 @@ def test_times_are_each_their_own(run: Run) -> None:
     np.testing.assert_allclose(together, alone, atol=1e-6)
 
 
-def test_time_may_be_written_in_any_way(run: Run) -> None:
+def test_time_formats(run: Run) -> None:
     expected = run.score("n1", "n5", at=100)
     for written in ("100", 100.0, np.int64(100), " 100 "):
         assert run.score("n1", "n5", at=written) == expected
     # between two whole numbers: after all events of the first
-    assert run.predictor.moments(np.array([100.5]), 1)[1].item() == run.stream.cut_at(101)
+    assert run.predictor.times_and_cuts(np.array([100.5]), 1)[1].item() == run.stream.cut_at(101)
 
 
 def test_dates(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_bad_times(run: Run, at: Any) -> None:
         run.score("n1", "n5", at=at)
 
 
-def test_time_before_the_history_is_refused(run: Run) -> None:
+def test_time_before_the_history_raises(run: Run) -> None:
     with pytest.raises(DataError, match=r"The time 49 is before the history, which begins at 50\."):
         run.score("n1", "n5", at=49)
     with pytest.raises(DataError, match=r"The time 3 \(row 2 of the queries\) is before"):
@@ -171,7 +171,7 @@ def test_time_before_the_history_is_refused(run: Run) -> None:
         run.embed(at=49)
 
 
-def test_first_moment_of_the_history_sees_nothing(run: Run) -> None:
+def test_query_at_the_first_event_sees_no_event(run: Run) -> None:
     """Everybody is new then, so everybody scores alike; there is nobody to recommend."""
     found = run.score(["n1", "n2", "nobody"], ["n5", "n9", "n5"], at=50)
     assert np.isfinite(found).all()
@@ -180,22 +180,22 @@ def test_first_moment_of_the_history_sees_nothing(run: Run) -> None:
     assert np.isfinite(run.embed(at=50)).all()
 
 
-# --- who is meant ---
+# --- node ids ---
 
 
-def test_newcomers_are_answered_and_marked(run: Run) -> None:
+def test_unknown_nodes_get_a_score_and_a_note(run: Run) -> None:
     scores, notes = run.predictor.score(["n1", "nobody", "nobody", "other"], ["new", "n5", "nobody", "new"])
     assert np.isfinite(scores).all() and ((scores > 0) & (scores < 1)).all()
     assert notes.tolist() == [
-        f"dst: {NEWCOMER}",
-        f"src: {NEWCOMER}",
-        f"src: {NEWCOMER}; dst: {NEWCOMER}",
-        f"src: {NEWCOMER}; dst: {NEWCOMER}",
+        f"dst: {NOTE_NO_HISTORY}",
+        f"src: {NOTE_NO_HISTORY}",
+        f"src: {NOTE_NO_HISTORY}; dst: {NOTE_NO_HISTORY}",
+        f"src: {NOTE_NO_HISTORY}; dst: {NOTE_NO_HISTORY}",
     ]
 
 
-def test_nodes_are_marked_by_what_is_known_of_them(run: Run) -> None:
-    """In training: not at all. Only seen since: "not in training". Not yet seen at the time asked: "no history"."""
+def test_notes_on_nodes(run: Run) -> None:
+    """No note for training nodes, "not in training" for later ones, "no history" before a node's first event."""
     stream = run.stream
     task = LinkTask.prepare(stream, run.settings.protocol, seed=0, device=torch.device("cpu"))
     new = np.flatnonzero(task.split.new_node)
@@ -203,18 +203,18 @@ def test_nodes_are_marked_by_what_is_known_of_them(run: Run) -> None:
     old = np.flatnonzero(~task.split.new_node)
     end = np.full(stream.n_nodes, stream.n_events)
     notes = run.predictor.notes(np.arange(stream.n_nodes), end)
-    assert set(notes[new]) == {UNTRAINED} and set(notes[old]) == {KNOWN}
-    assert set(run.predictor.notes(np.arange(stream.n_nodes), np.zeros_like(end))) == {NEWCOMER}
+    assert set(notes[new]) == {NOTE_NOT_IN_TRAINING} and set(notes[old]) == {NOTE_NONE}
+    assert set(run.predictor.notes(np.arange(stream.n_nodes), np.zeros_like(end))) == {NOTE_NO_HISTORY}
     late = ids(stream, stream.src[[155]])[0]
     assert late == "late15"
     first = int(stream.t[150])
-    assert run.predictor.score([late], ["n5"], np.array([first]))[1][0] == f"src: {NEWCOMER}"
-    assert run.predictor.score([late], ["n5"], np.array([first + 1]))[1][0] == f"src: {UNTRAINED}"
+    assert run.predictor.score([late], ["n5"], np.array([first]))[1][0] == f"src: {NOTE_NO_HISTORY}"
+    assert run.predictor.score([late], ["n5"], np.array([first + 1]))[1][0] == f"src: {NOTE_NOT_IN_TRAINING}"
 
 
 @pytest.mark.parametrize("which", ["run", "sides"])
-def test_newcomers_together_or_alone(which: str, request: pytest.FixtureRequest) -> None:
-    """Who else is asked about does not matter, and two newcomers are never taken for one."""
+def test_unknown_nodes_score_the_same_together_or_alone(which: str, request: pytest.FixtureRequest) -> None:
+    """A score does not depend on the other pairs of a call, and two unknown ids are two nodes."""
     run: Run = request.getfixturevalue(which)
     known = ids(run.stream, [0])[0]
     src = ["x1", "x2", "x3", known, "x1", "x2"]
@@ -226,22 +226,22 @@ def test_newcomers_together_or_alone(which: str, request: pytest.FixtureRequest)
     np.testing.assert_allclose(together, alone, atol=1e-6)
 
 
-def test_newcomer_of_either_id_space_is_another_node(sides: Run, run: Run) -> None:
-    """User 100 and item 100 are two; but in one id space somebody asks about themselves."""
+def test_unknown_ids_of_separate_id_spaces_are_different_nodes(sides: Run, run: Run) -> None:
+    """User 100 and item 100 are two nodes; in a shared id space they are one."""
     np.testing.assert_allclose(sides.score(100, 100), sides.score(100, 101), atol=1e-6)
     assert abs(run.score("x", "x") - run.score("x", "y")) > 1e-6
 
 
-def test_same_number_on_either_side_is_another_node(sides: Run) -> None:
+def test_equal_ids_of_separate_id_spaces_are_different_nodes(sides: Run) -> None:
     stream = sides.stream
-    user, item = stream.ids.find([3], "src")[0], stream.ids.find([3], "dst")[0]
+    user, item = stream.ids.encode([3], "src")[0], stream.ids.encode([3], "dst")[0]
     assert user != item
     found = sides.predictor.recommend(3, top=99)[0]
     assert 3 in [r.node for r in found]  # item 3 is not user 3
     assert {r.node for r in found} == set(ids(stream, np.unique(stream.dst)))
 
 
-def test_ids_come_back_as_written(run: Run, sides: Run) -> None:
+def test_ids_are_returned_unchanged(run: Run, sides: Run) -> None:
     assert all(isinstance(r.node, str) for r in run.recommend("n1"))
     assert all(isinstance(r.node, int) for r in sides.recommend(1))
     assert sides.recommend("1") == sides.recommend(1)
@@ -253,7 +253,7 @@ def test_ids_come_back_as_written(run: Run, sides: Run) -> None:
 @pytest.mark.parametrize("at", [None, 75, 140])
 @pytest.mark.parametrize("node", ["n1", "n6", "late8", "nobody"])
 def test_recommendations(run: Run, node: str, at: int | None) -> None:
-    """Best first; every destination seen by then, never the node itself; scores and meetings as asked one by one."""
+    """Best first; every visible destination but the node itself; scores and counts equal those of single pairs."""
     stream = run.stream
     found = run.recommend(node, at=at, top=99)
     cut = stream.n_events if at is None else stream.cut_at(at)
@@ -274,12 +274,12 @@ def test_only_new_partners(run: Run) -> None:
     assert [r.node for r in new] == [r.node for r in every if r.met == 0]
     assert all(r.met == 0 for r in new)
     np.testing.assert_allclose([r.score for r in new], [r.score for r in every if r.met == 0], atol=1e-6)
-    early = run.recommend("n1", at=60, top=99, new_only=True)  # by then it had met fewer
+    early = run.recommend("n1", at=60, top=99, new_only=True)  # fewer earlier partners
     assert {r.node for r in early} - {r.node for r in new}
 
 
-def test_nobody_left_to_recommend(tmp_path: Path) -> None:
-    """A source that has met everyone gets an empty list, not an error."""
+def test_no_candidate_left_to_recommend(tmp_path: Path) -> None:
+    """A source with events with every destination gets an empty list, not an error."""
     n = 60
     stream = EventStream.from_columns(np.arange(n) % 2, 5 + np.arange(n) // 2 % 3, np.arange(n), time=NUMBERS)
     made = train(stream, out=tmp_path / "run", device="cpu", **TINY)
@@ -287,15 +287,15 @@ def test_nobody_left_to_recommend(tmp_path: Path) -> None:
     assert [r.node for r in made.recommend(99, new_only=True, top=9)] == [r.node for r in made.recommend(99, top=9)]
 
 
-def test_recommended_nodes_are_marked(run: Run) -> None:
-    """A destination that training never saw says so; the source's own mark comes with the answer."""
+def test_notes_on_recommended_nodes(run: Run) -> None:
+    """A destination without training events has a note, and so has the source."""
     _, _, _, edge_x = columns()
     later = EventStream.from_columns(["n1", "n2"], ["brand new", "n5"], [500, 501], edge_x[:2], time=NUMBERS)
     grown = run.with_events(later)
     notes = {r.node: r.note for r in grown.recommend("n1", top=99)}
-    assert notes["brand new"] == UNTRAINED and notes["n5"] == KNOWN
-    assert grown.predictor.recommend("nobody")[1] == NEWCOMER
-    assert grown.predictor.recommend("n1")[1] == KNOWN
+    assert notes["brand new"] == NOTE_NOT_IN_TRAINING and notes["n5"] == NOTE_NONE
+    assert grown.predictor.recommend("nobody")[1] == NOTE_NO_HISTORY
+    assert grown.predictor.recommend("n1")[1] == NOTE_NONE
 
 
 # --- newer data ---
@@ -307,7 +307,7 @@ def later() -> EventStream:
     return EventStream.from_columns([*src[:-1], "stranger"], dst, t, edge_x, time=NUMBERS)
 
 
-def test_appended_events_are_as_if_they_had_always_been_there(run: Run, later: EventStream) -> None:
+def test_appended_events_give_the_scores_of_a_run_with_all_events(run: Run, later: EventStream) -> None:
     grown = run.with_events(later)
     a, b = columns(), columns(40, seed=9, start=400)
     whole = EventStream.from_columns(
@@ -327,7 +327,7 @@ def test_appended_events_are_as_if_they_had_always_been_there(run: Run, later: E
     assert not np.allclose(grown.score(src, dst), run.score(src, dst), atol=1e-6)
 
 
-def test_appended_events_do_not_change_the_past(run: Run, later: EventStream) -> None:
+def test_appended_events_do_not_change_earlier_scores(run: Run, later: EventStream) -> None:
     grown = run.with_events(later)
     src, dst, t, _ = columns()
     assert (grown.score(src, dst, at=t) == run.score(src, dst, at=t)).all()
@@ -336,7 +336,7 @@ def test_appended_events_do_not_change_the_past(run: Run, later: EventStream) ->
     assert run.stream.n_events == 160  # the run itself is as it was
 
 
-def test_appended_events_may_come_twice(run: Run, later: EventStream) -> None:
+def test_events_can_be_appended_twice(run: Run, later: EventStream) -> None:
     src, dst, t, edge_x = columns(5, seed=4, start=900)
     once_more = EventStream.from_columns(src, dst, t, edge_x, time=NUMBERS)
     both = run.with_events(later).with_events(once_more)
@@ -344,7 +344,7 @@ def test_appended_events_may_come_twice(run: Run, later: EventStream) -> None:
     assert np.isfinite(both.score("n1", "n5")).all()
 
 
-def test_older_or_unlike_events_are_refused(run: Run) -> None:
+def test_older_or_incompatible_events_raise(run: Run) -> None:
     src, dst, t, edge_x = columns(5)
     with pytest.raises(DataError, match="before the last event of the history"):
         run.with_events(EventStream.from_columns(src, dst, t, edge_x, time=NUMBERS))
@@ -377,42 +377,42 @@ def test_embeddings(run: Run) -> None:
     assert not np.allclose(run.embed(at=70), every, atol=1e-4)
 
 
-def test_embeddings_of_newcomers_are_alike(run: Run) -> None:
+def test_unknown_nodes_have_the_same_embedding(run: Run) -> None:
     found = run.embed(["x", "n1", "y"])
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found[0], found[2], atol=1e-6)
     assert run.embed([]).shape[0] == 0
 
 
-def test_embeddings_in_chunks(run: Run) -> None:
+def test_embeddings_do_not_depend_on_the_batch_size(run: Run) -> None:
     nodes = np.arange(run.stream.n_nodes)
-    np.testing.assert_allclose(run.predictor.embed(nodes, at_once=3), run.predictor.embed(nodes), atol=1e-5)
+    np.testing.assert_allclose(run.predictor.embed(nodes, batch_size=3), run.predictor.embed(nodes), atol=1e-5)
 
 
-def test_embeddings_do_not_know_the_future(run: Run) -> None:
+def test_embeddings_do_not_see_later_events(run: Run) -> None:
     src, dst, t, edge_x = columns()
     cut = run.stream.cut_at(110)
     past = EventStream.from_columns(src[:cut], dst[:cut], t[:cut], edge_x[:cut], time=NUMBERS)
-    history = history_of(past, seed=run.settings.seed, device=torch.device("cpu"))
+    history = build_history(past, seed=run.settings.seed, device=torch.device("cpu"))
     then = replace(run.predictor, stream=past, history=history)
     names = ["n1", "n2", "nobody"]
-    assert (then.embed(then.nodes(names, "src"), at=110) == run.embed(names, at=110)).all()
+    assert (then.embed(then.node_indices((names, "src"))[0], at=110) == run.embed(names, at=110)).all()
 
 
 def test_embeddings_of_either_side(sides: Run) -> None:
-    """Both sides have a 3, so somebody has to say which is meant."""
+    """Both sides have an id 3, so ``sides`` is needed."""
     stream = sides.stream
     every = sides.embed()
     for side in ("src", "dst"):
         found = sides.embed([3, 5], sides=[side, side])
-        np.testing.assert_allclose(found, every[stream.ids.find([3, 5], side)], atol=1e-5)
-    with pytest.raises(DataError, match="to say which is meant"):
+        np.testing.assert_allclose(found, every[stream.ids.encode([3, 5], side)], atol=1e-5)
+    with pytest.raises(DataError, match="Add a column 'side'"):
         sides.embed([3])
     with pytest.raises(DataError, match="must be src or dst"):
         sides.embed([3], sides=["both"])
 
 
-def test_rule_without_embeddings(tmp_path: Path) -> None:
+def test_model_without_embeddings_raises(tmp_path: Path) -> None:
     made = train(shared(), "edgebank", out=tmp_path / "run", device="cpu")
     with pytest.raises(DataError, match="no node embeddings"):
         made.embed(["n1"])
@@ -421,7 +421,7 @@ def test_rule_without_embeddings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [["3", "5"], None, True, 1.5, float("nan"), np.array([3, 5])])
-def test_what_is_no_id_is_no_newcomer(run: Run, wrong: Any) -> None:
+def test_invalid_ids_raise(run: Run, wrong: Any) -> None:
     """A list where one id is asked for, or a hole in a column, would otherwise be answered as somebody unknown."""
     with pytest.raises(SettingError, match="is not a node id"):
         run.recommend(wrong)
@@ -429,7 +429,7 @@ def test_what_is_no_id_is_no_newcomer(run: Run, wrong: Any) -> None:
         run.score([wrong], ["5"])
 
 
-def test_later_events_without_a_column_of_the_training_say_which(tmp_path: Path) -> None:
+def test_later_events_without_a_training_column_name_it(tmp_path: Path) -> None:
     """Not that sources cannot be found, which have their column."""
     rows = [f"k{i % 7},a{i % 5},{i},{i % 3}" for i in range(60)]
     (tmp_path / "shop.csv").write_text("\n".join(["Kunde,Artikel,Tag,Preis", *rows]))

@@ -1,4 +1,4 @@
-"""The protocol of a figure: its rules of what is seen, and its errors."""
+"""The evaluation protocol: visibility rules and errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import SettingError
-from cordgt.tasks.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol, cuts
+from cordgt.tasks.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol, visible_cuts
 
 
-def test_defaults_are_the_decided_ones() -> None:
+def test_default_values() -> None:
     p = Protocol()
     assert (p.visibility, p.split, p.train_ratio, p.val_ratio) == ("event", "quantile", 0.70, 0.15)
     assert (p.mask_nodes, p.mask_seed, p.negatives, p.pool) == (0.1, 0, "random", "destinations")
@@ -27,17 +27,17 @@ def test_is_frozen() -> None:
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=9))
-def test_rules(pairs: list[tuple[int, int]]) -> None:
+def test_visible_cuts(pairs: list[tuple[int, int]]) -> None:
     """Trees stop at the own time, or at the batch's start; records likewise, and never later than the trees."""
     own, start = (torch.tensor(x) for x in zip(*pairs, strict=True))
     first = [min(a, b) for a, b in pairs]
-    found = {rule: tuple(x.tolist() for x in cuts(rule, own, start)) for rule in VISIBILITIES}
+    found = {rule: tuple(x.tolist() for x in visible_cuts(rule, own, start)) for rule in VISIBILITIES}
     assert found == {"event": (own.tolist(),) * 2, "paper": (own.tolist(), first), "batch": (first, first)}
     for cut, pair_cut in found.values():
         assert all(p <= c <= o for p, c, o in zip(pair_cut, cut, own.tolist(), strict=True))
 
 
-def test_every_rule_has_a_name() -> None:
+def test_choices() -> None:
     assert VISIBILITIES == ("event", "paper", "batch")
     assert "random" in NEGATIVES and {"destinations", "nodes"} <= set(POOLS)
 
@@ -54,7 +54,7 @@ def test_every_rule_has_a_name() -> None:
         ({"mask_nodes": float("nan")}, "mask_nodes=nan"),
         ({"train_ratio": 0.0}, "train_ratio=0"),
         ({"val_ratio": 0.0}, "val_ratio=0"),
-        ({"train_ratio": 0.9, "val_ratio": 0.1}, "leave something for the test"),
+        ({"train_ratio": 0.9, "val_ratio": 0.1}, "val_ratio=0.1: both must be above 0"),
         ({"train_ratio": float("nan")}, "train_ratio=nan"),
         ({"eval_batch_size": 0}, "eval_batch_size=0"),
     ],

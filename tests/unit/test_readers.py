@@ -1,4 +1,4 @@
-"""Files as people have them: formats, columns, published layouts, tables from Python, questions."""
+"""`read_events`, `read_pairs`, `read_ids`: formats, columns, published layouts, tables from Python."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def raw(stream: EventStream) -> list[tuple[object, object, object]]:
-    """The events as a user would write them."""
-    columns = stream.ids.take(stream.src), stream.ids.take(stream.dst), stream.time.format(stream.t)
+    """Return the events with their original ids."""
+    columns = stream.ids.decode(stream.src), stream.ids.decode(stream.dst), stream.time.format(stream.t)
     return list(zip(*(k.to_pylist() for k in columns), strict=True))
 
 
@@ -64,12 +64,12 @@ TEXTS = {
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
 def test_every_dialect_reads_the_same(tmp_path: Path, text: str, zipped: bool) -> None:
     data = gzip.compress(text.encode()) if zipped else text.encode()
-    stream = read_events(write(tmp_path / "events.parquet", data))  # the ending says nothing
+    stream = read_events(write(tmp_path / "events.parquet", data))  # the suffix does not matter
     assert raw(stream) == EXPECTED
     assert stream.name == "events"
 
 
-def test_parquet_is_told_by_content(tmp_path: Path) -> None:
+def test_parquet_is_detected_by_content(tmp_path: Path) -> None:
     columns = {"src.x": [0] * 4, "src": ["7", "x", "é", "7"], "dst": ["x", "7", "x", "7"], "time": [1.5, 2, 2, 9]}
     pq.write_table(pa.table(columns), tmp_path / "events.csv")
     assert raw(read_events(tmp_path / "events.csv")) == EXPECTED
@@ -77,7 +77,7 @@ def test_parquet_is_told_by_content(tmp_path: Path) -> None:
     assert raw(read_events(zipped)) == EXPECTED
 
 
-def test_integers_only_if_written_as_we_would(tmp_path: Path) -> None:
+def test_ids_are_integers_only_in_canonical_form(tmp_path: Path) -> None:
     def ids_of(text: str, **options: object) -> list:
         return read_events(write(tmp_path / "e.csv", text), **options).ids.names.to_pylist()
 
@@ -129,7 +129,7 @@ def test_usual_names(tmp_path: Path, header: str, pair: tuple[int, int]) -> None
     assert header.split(",")[pair[0]] in " ".join(stream.notes)
 
 
-def test_a_usual_time_goes_before_a_less_usual_one(tmp_path: Path) -> None:
+def test_common_time_name_wins_over_less_common_one(tmp_path: Path) -> None:
     assert raw(read_events(write(tmp_path / "e.csv", "src,dst,at,time\np,q,3,5\n"))) == [("p", "q", 5)]
 
 
@@ -185,7 +185,7 @@ def test_positions_without_a_header(tmp_path: Path) -> None:
     assert "sorted" in notes
 
 
-def test_one_end_named_by_option_finds_the_usual_other(tmp_path: Path) -> None:
+def test_one_given_endpoint_finds_its_usual_partner(tmp_path: Path) -> None:
     path = write(tmp_path / "e.csv", "source,target,i,time,who\na,b,c,1,d\n")
     assert raw(read_events(path, src="source")) == [("a", "b", 1)]
     assert raw(read_events(path, dst="target")) == [("a", "b", 1)]
@@ -194,7 +194,7 @@ def test_one_end_named_by_option_finds_the_usual_other(tmp_path: Path) -> None:
         read_events(path, src="who")
 
 
-def test_a_chat_log_is_not_features(tmp_path: Path) -> None:
+def test_text_columns_are_not_features(tmp_path: Path) -> None:
     text = write(tmp_path / "e.csv", "sender,receiver,time,msg\na,b,1,hello\n")
     assert read_events(text).edge_x is None
     spaced = write(tmp_path / "f.csv", "src, dst, time, w\na, b, 1, 2.5\n")
@@ -204,7 +204,7 @@ def test_a_chat_log_is_not_features(tmp_path: Path) -> None:
     assert raw(stream) == [("a", "b", 1)]
 
 
-def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+def test_pipe_is_read_once(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(target=lambda: pipe.write_text(TEXTS["csv"]))
@@ -213,7 +213,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     writer.join()
 
 
-def test_a_loaded_file_is_opened_again_without_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_file_is_opened_again_without_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = load_file(write(tmp_path / "e.csv.gz", gzip.compress(TEXTS["csv"].encode())))
     file.path.unlink()
     assert load_file(file) is file
@@ -227,24 +227,24 @@ def test_a_loaded_file_is_opened_again_without_reading(tmp_path: Path, monkeypat
     assert raw(read_events(file)) == EXPECTED
 
 
-def test_what_is_no_file_is_not_loaded(tmp_path: Path) -> None:
+def test_load_file_returns_other_sources_unchanged(tmp_path: Path) -> None:
     for source in (tmp_path, tmp_path / "none.csv", "a\0b", pa.table({"a": [1]})):
         assert load_file(source) is source
 
 
-def test_a_column_whose_name_is_a_number(tmp_path: Path) -> None:
+def test_column_name_that_is_a_number(tmp_path: Path) -> None:
     path = write(tmp_path / "e.csv", "src,dst,time,0,1\na,b,1,10,20\n")
     stream = read_events(path, features="0,1")
     assert stream.edge_x is not None
     assert stream.edge_x.tolist() == [[10, 20]]
 
 
-def test_a_node_called_like_a_column_is_no_header(tmp_path: Path) -> None:
+def test_node_named_like_a_column_is_not_a_header(tmp_path: Path) -> None:
     assert raw(read_events(write(tmp_path / "e.txt", "t u 5\nu t 6\n"))) == [("t", "u", 5), ("u", "t", 6)]
     assert raw(read_events(write(tmp_path / "e.txt", "from to 5\n"))) == [("from", "to", 5)]
 
 
-def test_one_event_reads(tmp_path: Path) -> None:
+def test_single_event(tmp_path: Path) -> None:
     stream = read_events(write(tmp_path / "e.txt", "1 2 3"))
     assert (stream.n_events, stream.n_nodes) == (1, 2)
 
@@ -336,7 +336,7 @@ def test_ml_layout_with_separate_ids(tmp_path: Path) -> None:
     assert node_x[:, 0].tolist() == [3, 12, 15, 6, 9]
 
 
-def test_siblings_belong_to_their_layout_only(tmp_path: Path) -> None:
+def test_numpy_siblings_are_read_for_ml_layout_only(tmp_path: Path) -> None:
     path = ml_files(tmp_path, rows=6, node_rows=6)
     path.write_text("src,dst,time\na,b,1\n")
     stream = read_events(path)
@@ -426,13 +426,13 @@ assert read_events(sys.argv[1]).n_events == 4
 """
 
 
-def test_files_read_where_pandas_is_not_installed(tmp_path: Path) -> None:
+def test_files_are_read_without_pandas(tmp_path: Path) -> None:
     path = write(tmp_path / "e.csv", TEXTS["csv"])
     source = Path(readers.__file__).parents[2]
     subprocess.run([sys.executable, "-c", NO_PANDAS, str(path)], check=True, env={"PYTHONPATH": str(source)})
 
 
-# -------------------- questions
+# -------------------- queries
 
 
 @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ def test_pairs_with_options_and_times(tmp_path: Path) -> None:
     path = write(tmp_path / "q.csv", "a,b,c\nx,5,y\nz,2024-01-01,w\n")
     src, dst, when = read_pairs(path, src="c", dst="a", time="b")
     assert (src.to_pylist(), dst.to_pylist(), when.to_pylist()) == (["y", "w"], ["x", "z"], ["5", "2024-01-01"])
-    with pytest.raises(DataError, match=r"q.csv, line 3: the time '2024-01-01' is a date, but numbers"):
+    with pytest.raises(DataError, match=r"q.csv, line 3: the time '2024-01-01' is a date, but"):
         read_pairs(path, src="c", dst="a", time="b", axis=TimeAxis("number"))
     with pytest.raises(DataError, match=r"q.csv, line 2: the time '5' is a number, but an ISO date"):
         read_pairs(path, src="c", dst="a", time="b", axis=TimeAxis("date"))
@@ -465,7 +465,7 @@ def test_pairs_with_options_and_times(tmp_path: Path) -> None:
     assert read_pairs(typed, axis=TimeAxis("number"))[2].tolist() == [7]
 
 
-def test_ids_of_a_file(tmp_path: Path) -> None:
+def test_read_ids(tmp_path: Path) -> None:
     def ids(text: str, column: str | None = None) -> list:
         return read_ids(write(tmp_path / "ids", text), column).to_pylist()
 
@@ -506,8 +506,8 @@ def test_real_files(data_folder: Path, name: str, nodes: int, events: int, width
     assert stream.t[0] == 0
 
 
-def test_questions_are_no_comments(tmp_path: Path) -> None:
-    """An id may begin with # or %: every question is answered. What stands before the first line is a comment."""
+def test_queries_starting_with_hash_are_not_comments(tmp_path: Path) -> None:
+    """An id may start with # or %: every query is read. Only lines before the first row are comments."""
     path = tmp_path / "pairs.csv"
     path.write_text("# asked on Monday\nsrc,dst,time\n#c1,t1,700\nc1,t2,701\n%x,t2,701\n")
     src, dst, _ = read_pairs(path)
@@ -520,7 +520,7 @@ def test_questions_are_no_comments(tmp_path: Path) -> None:
         read_pairs(path, axis=TimeAxis("number"))
 
 
-def test_numbers_that_look_like_dates_are_remarked_on(tmp_path: Path) -> None:
+def test_note_on_numbers_that_look_like_dates(tmp_path: Path) -> None:
     path = tmp_path / "events.csv"
     path.write_text("src,dst,time\na,b,20240131\na,c,20240201\n")
     assert any("2024-05-31" in note for note in read_events(path).notes)
@@ -528,10 +528,10 @@ def test_numbers_that_look_like_dates_are_remarked_on(tmp_path: Path) -> None:
     assert not any("2024-05-31" in note for note in read_events(path).notes)
 
 
-def test_words_for_a_missing_id_are_remarked_on(tmp_path: Path) -> None:
+def test_note_on_words_for_a_missing_id(tmp_path: Path) -> None:
     path = tmp_path / "events.csv"
     path.write_text("src,dst,time\na,b,1\nNULL,b,2\nnull,c,3\nNapoleon,c,4\n")
     notes = read_events(path).notes
-    assert any("taken for ids of nodes: 'NULL', 'null'" in note for note in notes)
+    assert any("read as node ids: 'NULL', 'null'" in note for note in notes)
     path.write_text("src,dst,time\na,b,1\nNapoleon,c,4\n")
-    assert not any("taken for ids" in note for note in read_events(path).notes)
+    assert not any("read as node ids" in note for note in read_events(path).notes)

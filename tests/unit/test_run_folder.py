@@ -1,4 +1,4 @@
-"""The run folder: written whole or not at all, and damage is said rather than guessed around."""
+"""The run folder: files are written atomically, and damage is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cordgt.errors import CordgtError, RunError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.inference.run import Run
 from cordgt.training.run_folder import RunFolder, fingerprint
-from cordgt.training.settings import Settings, make
+from cordgt.training.settings import Settings, make_settings
 from cordgt.workflows.train import train
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
@@ -59,11 +59,11 @@ def files(path: Path) -> set[str]:
 # --- configuration ---
 
 
-def test_configuration_comes_back(folder: RunFolder) -> None:
-    settings = make("cordgt", {**TINY, "visibility": "paper", "lr": 3e-05}, seed=7)
+def test_config_round_trip(folder: RunFolder) -> None:
+    settings = make_settings("cordgt", {**TINY, "visibility": "paper", "lr": 3e-05}, seed=7)
     stream = some_stream(features=True)
     folder.create(settings, stream)
-    assert folder.holds_run and not folder.finished
+    assert folder.has_run and not folder.is_finished
     config = folder.read_config()
     data = config.data
     assert config.settings == settings
@@ -72,7 +72,7 @@ def test_configuration_comes_back(folder: RunFolder) -> None:
     assert data["fingerprint"] == fingerprint(stream) == fingerprint(EventStream.load(folder.path))
 
 
-def test_a_run_is_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_is_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: Counter[str] = Counter()
 
     def counted(name: str) -> None:
@@ -101,13 +101,13 @@ def test_a_run_is_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", 'quo"te', "back\\slash", "line\nbreak", "\x7f", "naïve", "😀"])
-def test_any_name_of_data_comes_back(folder: RunFolder, name: str) -> None:
+def test_any_data_name_round_trips(folder: RunFolder, name: str) -> None:
     folder.create(Settings(), some_stream(name))
     assert folder.read_config().data["name"] == name
     assert EventStream.load(folder.path).name == name
 
 
-def test_configuration_is_written_last(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_is_written_last(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that was cut off while being made holds no run, so another attempt may take it."""
     at_that_time: set[str] = set()
     write_text = RunFolder.write_text
@@ -122,7 +122,7 @@ def test_configuration_is_written_last(folder: RunFolder, monkeypatch: pytest.Mo
     assert {"events.parquet", "nodes.parquet"} <= at_that_time and "config.toml" not in at_that_time
 
 
-def test_missing_folder_and_folder_without_a_run(tmp_path: Path) -> None:
+def test_missing_folder_and_folder_without_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="does not exist"):
         RunFolder(tmp_path / "none").read_config()
     with pytest.raises(RunError, match="is not a run folder"):
@@ -149,7 +149,7 @@ def test_missing_folder_and_folder_without_a_run(tmp_path: Path) -> None:
         lambda text: text.encode("utf-16").decode("latin-1"),
     ],
 )
-def test_damaged_configuration(run: Path, damage: Any) -> None:
+def test_damaged_config(run: Path, damage: Any) -> None:
     path = run / "config.toml"
     before = path.read_text(encoding="utf-8")
     path.write_text(damage(before), encoding="utf-8")
@@ -158,7 +158,7 @@ def test_damaged_configuration(run: Path, damage: Any) -> None:
         Run.load(run, "cpu")
 
 
-def test_configuration_of_other_bytes(run: Path) -> None:
+def test_config_with_invalid_bytes(run: Path) -> None:
     (run / "config.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RunError, match=r"config\.toml is damaged"):
         Run.load(run, "cpu")
@@ -174,13 +174,13 @@ def test_damaged_metrics(run: Path, text: str) -> None:
         Run.load(run, "cpu")
 
 
-def test_unfinished_run_says_how_to_go_on(run: Path) -> None:
+def test_unfinished_run_suggests_resume(run: Path) -> None:
     (run / "metrics.json").unlink()
     with pytest.raises(RunError, match="--resume"):
         Run.load(run, "cpu")
 
 
-def test_metrics_are_json_that_others_read(run: Path) -> None:
+def test_metrics_are_standard_json(run: Path) -> None:
     def refuse(word: str) -> Any:
         raise AssertionError(f"{word} is not JSON")
 
@@ -196,14 +196,14 @@ def test_metrics_are_json_that_others_read(run: Path) -> None:
 # --- weights ---
 
 
-def test_tensors_come_back(folder: RunFolder) -> None:
+def test_tensors_round_trip(folder: RunFolder) -> None:
     tensors = {
         "a": torch.randn(3, 4).T,
         "b": torch.tensor(5),
         "empty": torch.zeros(0, 2),
         "grown": torch.zeros(2, requires_grad=True),
     }
-    about = {"phase": "fit", "best_figure": -np.inf, "finished": False, "epoch": 3}
+    about = {"phase": "fit", "best_metric": -np.inf, "finished": False, "epoch": 3}
     folder.write_tensors("x.safetensors", tensors, about)
     found, told = folder.read_tensors("x.safetensors")
     assert told == about
@@ -224,7 +224,7 @@ def test_damaged_weights(run: Path, keep: float) -> None:
         Run.load(run, "cpu").score(0, 1)
 
 
-def test_weights_of_noise_or_none(run: Path) -> None:
+def test_random_or_missing_weights(run: Path) -> None:
     path = run / "model.safetensors"
     path.write_bytes(os.urandom(500))
     with pytest.raises(RunError, match="is damaged"):
@@ -272,7 +272,7 @@ def test_nodes_of_another_run(run: Path) -> None:
         Run.load(run, "cpu")
 
 
-def test_fingerprint_tells_streams_apart() -> None:
+def test_fingerprint_differs_between_streams() -> None:
     stream = some_stream(features=True)
     assert stream.edge_x is not None and stream.node_x is not None
 
@@ -321,7 +321,7 @@ def test_failed_write_leaves_the_old_file(
     assert (folder.path / "file").read_bytes() != before
 
 
-def test_nothing_but_the_promised_files_is_left(run: Path) -> None:
+def test_only_documented_files_remain(run: Path) -> None:
     left = files(run) - {"tensorboard"}
     assert left == {
         "config.toml",
@@ -334,7 +334,7 @@ def test_nothing_but_the_promised_files_is_left(run: Path) -> None:
     }
 
 
-def test_files_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+def test_file_permissions_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         path = train(some_stream(), "edgebank", out=tmp_path / "run", device="cpu").path
@@ -358,42 +358,42 @@ def test_unwritable_folder(tmp_path: Path) -> None:
 # --- the history of a training ---
 
 
-def test_history_keeps_what_stays_true(folder: RunFolder) -> None:
+def test_truncated_history_keeps_earlier_lines(folder: RunFolder) -> None:
     """Lines of epochs that will be trained again go; those of another phase stay; so do lines of no epoch."""
     for phase in ("fit", "refit"):
         for epoch in (1, 2, 3):
             folder.append_history({"phase": phase, "epoch": epoch, "events": 10})
             folder.append_history({"phase": phase, "epoch": epoch, "loss": 0.5})
-    folder.keep_history("fit", 2)
+    folder.truncate_history("fit", 2)
     found = [json.loads(line) for line in (folder.path / "history.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(r["phase"], r["epoch"]) for r in found] == [
         *[("fit", e) for e in (1, 1, 2, 2)],
         *[("refit", e) for e in (1, 1, 2, 2, 3, 3)],
     ]
-    folder.keep_history("refit", 0)
+    folder.truncate_history("refit", 0)
     assert len((folder.path / "history.jsonl").read_text(encoding="utf-8").splitlines()) == 4
 
 
 @pytest.mark.parametrize("torn", ['{"phase": "fit", "epo', "{", '{"phase": "fit", "epoch": 3}x', "\x00\x00", "3", "[]"])
-def test_history_drops_a_line_cut_off(folder: RunFolder, torn: str) -> None:
+def test_partial_history_line_is_ignored(folder: RunFolder, torn: str) -> None:
     folder.append_history({"phase": "fit", "epoch": 1})
     with open(folder.path / "history.jsonl", "a", encoding="utf-8") as file:
         file.write(torn)
-    folder.keep_history("fit", 9)
+    folder.truncate_history("fit", 9)
     folder.append_history({"phase": "fit", "epoch": 2})
     lines = (folder.path / "history.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
 
 
-def test_history_of_a_folder_without_one(folder: RunFolder) -> None:
-    folder.keep_history("fit", 0)
+def test_history_of_a_folder_without_history(folder: RunFolder) -> None:
+    folder.truncate_history("fit", 0)
     assert (folder.path / "history.jsonl").read_text(encoding="utf-8") == ""
 
 
 # --- odds and ends ---
 
 
-def test_config_is_toml_that_others_read(run: Path) -> None:
+def test_config_is_standard_toml(run: Path) -> None:
     found = tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))
     assert found["model"] == "cordgt" and found["settings"]["fanout"] == [3, 2]
     assert found["data"]["events"] == 60
@@ -407,7 +407,7 @@ def test_has_and_remove(folder: RunFolder) -> None:
     folder.remove("x")
 
 
-def test_a_folder_that_is_not_there_may_be_another(tmp_path: Path) -> None:
+def test_missing_folder_suggests_a_similar_one(tmp_path: Path) -> None:
     (tmp_path / "uci-cordgt").mkdir()
     with pytest.raises(RunError, match=r"uci-cordtg does not exist\. Did you mean 'uci-cordgt'\?"):
         RunFolder(tmp_path / "uci-cordtg").read_config()

@@ -1,4 +1,4 @@
-"""`RunMetrics`: its facts, old files, several runs; and a metric that someone adds."""
+"""`RunMetrics`: accessors, old files, several runs, and a metric added by a user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cordgt.analysis.remarks import remarks
-from cordgt.cli.console import metrics_table, out
+from cordgt.cli.console import metrics_table, stdout
 from cordgt.experiments.cells import read_cell
 from cordgt.tasks.metrics import LINK_METRICS, LinkMetric, link_metrics
 from cordgt.tasks.run_metrics import Metric, RunMetrics, UndefinedSplit
@@ -45,12 +45,12 @@ def run_metrics(ap: float | None = 0.9, *, seed: int = 0, baseline: float = 0.7,
 
 
 def shown(metrics: RunMetrics) -> str:
-    with out.capture() as capture:
-        out.print(metrics_table("title", metrics))
+    with stdout.capture() as capture:
+        stdout.print(metrics_table("title", metrics))
     return capture.get()
 
 
-def test_it_is_a_mapping_and_json() -> None:
+def test_run_metrics_are_a_mapping_and_json() -> None:
     metrics = run_metrics()
     assert metrics["test"]["transductive"]["ap"] == 0.9
     assert RunMetrics.from_json(metrics.to_json()) == metrics == json.loads(json.dumps(metrics))
@@ -106,7 +106,7 @@ def test_constant_scores() -> None:
     assert not run_metrics(0.5).is_constant()
     constant = run_metrics(0.5, auc=0.5)
     assert constant.is_constant()
-    several = RunMetrics.over_runs([run_metrics(), constant, run_metrics(0.5, auc=0.6)])
+    several = RunMetrics.from_runs([run_metrics(), constant, run_metrics(0.5, auc=0.6)])
     assert several.constant_runs() == [False, True, False] and not several.is_constant()
     assert any("in 1 of 3 runs" in text for text in remarks(several))
     assert RunMetrics().constant_runs() == [] and not RunMetrics().is_constant()
@@ -114,18 +114,18 @@ def test_constant_scores() -> None:
 
 def test_several_runs() -> None:
     runs = [run_metrics(ap, seed=seed) for seed, ap in enumerate((0.8, 0.9))]
-    found = RunMetrics.over_runs(runs)
+    found = RunMetrics.from_runs(runs)
     metric = found.metric("ap")
     assert metric.values == (0.8, 0.9) and metric.mean == pytest.approx(0.85)
     assert metric.std == pytest.approx(np.std([0.8, 0.9], ddof=1))
     assert found["seeds"] == [0, 1] and found.event_counts("test", "transductive") == [100]
-    assert RunMetrics.over_runs(runs[:1]).metric("ap").std == 0
+    assert RunMetrics.from_runs(runs[:1]).metric("ap").std == 0
     assert "±" in shown(found) and "±" not in shown(runs[0])
     runs[1]["protocol"] = {**runs[1]["protocol"], "mask_seed": 4}
-    assert RunMetrics.over_runs(runs)["protocol"]["mask_seed"] == [0, 4]
+    assert RunMetrics.from_runs(runs)["protocol"]["mask_seed"] == [0, 4]
 
 
-def test_an_initial_run_that_knows_the_test_events() -> None:
+def test_initial_run_trained_on_test_events() -> None:
     metrics = RunMetrics(run_metrics(), init={"run": "runs/a", "knows": "it knows 3 nodes"})
     assert metrics.initial_run_overlap() == ("runs/a", "it knows 3 nodes")
     assert any("runs/a; it knows 3 nodes" in text for text in remarks(metrics))

@@ -1,4 +1,4 @@
-"""Searching settings: every combination once, judged on validation data alone, in folders that can go on."""
+"""Grid search: every combination once, compared on validation data only, resumable."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.tasks import link
 from cordgt.training.run_folder import RunFolder
-from cordgt.training.settings import make
+from cordgt.training.settings import make_settings
 from cordgt.workflows import search
 from cordgt.workflows.train import train_run
 
 SMALL: dict[str, Any] = {"hidden": 4, "time_dim": 4, "layers": 1, "epochs": 1, "batch_size": 50}
-TRIED = search.combinations({"num_neighbors": (1, 2), "lr": (0.01, 0.001)})
+TRIED = search.grid_combinations({"num_neighbors": (1, 2), "lr": (0.01, 0.001)})
 
 
 def stream(n: int = 120) -> EventStream:
@@ -29,29 +29,31 @@ def stream(n: int = 120) -> EventStream:
     return EventStream.from_columns(src, dst, np.arange(n), None, time=TimeAxis("number"), name="toy")
 
 
-def test_combinations() -> None:
+def test_grid_combinations() -> None:
     assert [tuple(t.values()) for t in TRIED] == [(1, 0.01), (1, 0.001), (2, 0.01), (2, 0.001)]
-    whole = search.combinations(models.find("cawn").grid)
-    some = [search.combinations(models.find("cawn").grid, 5, seed) for seed in (0, 0, 1)]
+    whole = search.grid_combinations(models.find_model("cawn").grid)
+    some = [search.grid_combinations(models.find_model("cawn").grid, 5, seed) for seed in (0, 0, 1)]
     assert len(whole) == 64 and whole[0] == {"time_scale": 1e-4, "walk_length": 2, "num_walks": 16}
     assert some[0] == some[1] != some[2] and all(t in whole for t in some[0]) and len(some[0]) == 5
 
 
-def test_the_test_period_stays_unseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    original = link.LinkTask.asked
+def test_search_does_not_evaluate_on_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = []
+    original = link.LinkTask.evaluation_events
     monkeypatch.setattr(
-        link.LinkTask, "asked", lambda self, part, setting: asked.append(part) or original(self, part, setting)
+        link.LinkTask,
+        "evaluation_events",
+        lambda self, split, setting: evaluated.append(split) or original(self, split, setting),
     )
-    found = search.search(stream(), make("graphmixer", SMALL), TRIED, tmp_path / "all", device="cpu")
-    assert set(asked) == {"validation"}
-    aps = [trial.figure for trial in found]
+    found = search.search(stream(), make_settings("graphmixer", SMALL), TRIED, tmp_path / "all", device="cpu")
+    assert set(evaluated) == {"validation"}
+    aps = [trial.value for trial in found]
     assert len(found) == 4 and aps == sorted(aps, reverse=True)
-    assert not any(RunFolder(Path(trial.folder)).finished for trial in found)
+    assert not any(RunFolder(Path(trial.folder)).is_finished for trial in found)
 
 
-def test_a_search_goes_on_and_its_best_is_measured_without_training(tmp_path: Path) -> None:
-    settings, out = make("graphmixer", SMALL), tmp_path / "all"
+def test_search_resumes_and_best_run_is_evaluated_without_training(tmp_path: Path) -> None:
+    settings, out = make_settings("graphmixer", SMALL), tmp_path / "all"
     first = search.search(stream(), settings, TRIED[:2], out, device="cpu")
     with pytest.raises(RunError, match="holds a run already"):
         search.search(stream(), settings, TRIED, out, device="cpu")
@@ -64,11 +66,11 @@ def test_a_search_goes_on_and_its_best_is_measured_without_training(tmp_path: Pa
 
     again = search.search(stream(), settings, TRIED, out, device="cpu", resume=True, callbacks=Counts())
     assert Counts.epochs == 2  # of the two that were new
-    assert {t.folder: t.figure for t in first}.items() <= {t.folder: t.figure for t in again}.items()
+    assert {t.folder: t.value for t in first}.items() <= {t.folder: t.value for t in again}.items()
     best = again[0]
     run = train_run(
         stream(),
-        make("graphmixer", SMALL | best.settings),
+        make_settings("graphmixer", SMALL | best.settings),
         Path(best.folder),
         device="cpu",
         resume=True,
@@ -85,13 +87,13 @@ def test_a_search_goes_on_and_its_best_is_measured_without_training(tmp_path: Pa
         ({"num_walks": []}, "no value to try"),
     ],
 )
-def test_grids_that_cannot_be(grid: dict[str, Any], says: str) -> None:
+def test_invalid_grids(grid: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         search.check_grid(grid)
 
 
 def test_values_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
-    settings = make("graphmixer", SMALL)
+    settings = make_settings("graphmixer", SMALL)
     for changes, says in (
         ({"num_walks": 3}, "graphmixer has no such setting"),
         ({"num_neighbors": "few"}, "a whole number"),

@@ -1,4 +1,4 @@
-"""Settings: in as values, text or TOML, out as TOML; what is wrong is said with what was meant."""
+"""Settings: read from values, text or TOML, written as TOML; errors suggest the nearest key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cordgt.training.settings import (
     Training,
     from_toml,
     known_keys,
-    make,
+    make_settings,
     parse_assignments,
     parse_toml,
     read_config,
@@ -95,25 +95,25 @@ def test_toml_round_trip(made: Settings) -> None:
 
 
 @given(made=whole_settings)
-def test_text_of_every_value_is_the_value(made: Settings) -> None:
+def test_every_value_parses_from_its_text(made: Settings) -> None:
     """What a person types after --set says the same as the value."""
     tables = (made.protocol, made.training, made.model_settings)
     given_text = {}
     for table in tables:
         for key, value in vars(table).items():
             given_text[key] = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    assert make("cordgt", given_text, seed=made.seed) == made
+    assert make_settings("cordgt", given_text, seed=made.seed) == made
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_defaults_of_every_model_survive(model: str) -> None:
-    made = make(model, {})
+def test_defaults_of_every_model_round_trip(model: str) -> None:
+    made = make_settings(model, {})
     assert from_toml(made.to_toml(), "config.toml") == made
     assert made.model == model and made.seed == 0 and made.unused == ()
 
 
-def test_defaults_are_the_decided_ones() -> None:
-    made = make("cordgt", {})
+def test_default_values() -> None:
+    made = make_settings("cordgt", {})
     assert made == Settings()
     assert (made.training.epochs, made.training.batch_size, made.training.lr, made.training.patience) == (
         50,
@@ -125,7 +125,7 @@ def test_defaults_are_the_decided_ones() -> None:
     assert (own.fanout, own.alpha, own.beta, own.hidden, own.heads, own.layers) == ((20, 1), 1.0, 10.0, 64, 6, 2)
 
 
-def test_every_key_of_the_contract_is_known() -> None:
+def test_every_documented_key_is_known() -> None:
     promised = (
         "epochs batch_size lr patience fanout alpha beta hidden heads layers dropout sampling visibility mask stpe td "
         "sd head td_unseen sd_unseen negatives split mask_nodes mask_seed"
@@ -134,7 +134,7 @@ def test_every_key_of_the_contract_is_known() -> None:
     assert len(known_keys()) == len(set(known_keys()))
 
 
-def test_no_key_has_two_homes() -> None:
+def test_every_key_is_in_one_table() -> None:
     """A flat name means one thing: the tables of a model, the protocol and the training share none."""
     for kind in MODELS.values():
         names = [f.name for table in (Protocol, Training, kind.settings) for f in dataclasses.fields(table)]
@@ -157,25 +157,25 @@ def test_no_key_has_two_homes() -> None:
     ],
 )
 def test_fanout(written: Any, fanout: tuple[int, ...]) -> None:
-    assert make("cordgt", {"fanout": written}).model_settings.fanout == fanout
+    assert make_settings("cordgt", {"fanout": written}).model_settings.fanout == fanout
 
 
 @pytest.mark.parametrize("written", ["", ",", "3,", "a", "3;1", "3.5", 3.5, [3.5], True, [True], None, "0", "-1,2", []])
 def test_bad_fanout(written: Any) -> None:
     with pytest.raises(SettingError, match="fanout="):
-        make("cordgt", {"fanout": written})
+        make_settings("cordgt", {"fanout": written})
 
 
 @pytest.mark.parametrize(("word", "value"), [("true", 1), ("on", 1), ("yes", 1), ("1", 1), (True, 1), (1, 1)])
 @pytest.mark.parametrize("shout", [False, True])
-def test_words_for_true(word: Any, value: int, shout: bool) -> None:
+def test_true_words(word: Any, value: int, shout: bool) -> None:
     word = word.upper() if shout and isinstance(word, str) else word
-    assert make("cordgt", {"mask": word}).model_settings.mask is True
+    assert make_settings("cordgt", {"mask": word}).model_settings.mask is True
 
 
 @pytest.mark.parametrize("word", ["false", "off", "no", "0", False, 0, "False", "OFF"])
-def test_words_for_false(word: Any) -> None:
-    assert make("cordgt", {"td": word}).model_settings.td is False
+def test_false_words(word: Any) -> None:
+    assert make_settings("cordgt", {"td": word}).model_settings.td is False
 
 
 @pytest.mark.parametrize(
@@ -201,9 +201,9 @@ def test_words_for_false(word: Any) -> None:
         ("fanout", "wide", "whole numbers, as in 32,1"),
     ],
 )
-def test_value_of_the_wrong_kind(key: str, value: Any, expected: str) -> None:
+def test_wrong_type_is_an_error(key: str, value: Any, expected: str) -> None:
     with pytest.raises(SettingError) as caught:
-        make("cordgt", {key: value})
+        make_settings("cordgt", {key: value})
     assert str(caught.value) == f"{key}={value}: expected {expected}."
 
 
@@ -227,15 +227,15 @@ def test_value_of_the_wrong_kind(key: str, value: Any, expected: str) -> None:
         ("td_unseen", "inf"),
     ],
 )
-def test_value_out_of_range(key: str, value: Any) -> None:
+def test_value_out_of_range_is_an_error(key: str, value: Any) -> None:
     with pytest.raises(SettingError, match=f"{key}="):
-        make("cordgt", {key: value})
+        make_settings("cordgt", {key: value})
 
 
-def test_whole_float_counts_as_whole() -> None:
-    assert make("cordgt", {"epochs": 3.0}).training.epochs == 3
-    assert make("cordgt", {"alpha": 2}).model_settings.alpha == 2.0
-    assert isinstance(make("cordgt", {"alpha": 2}).model_settings.alpha, float)
+def test_integral_float_is_an_integer() -> None:
+    assert make_settings("cordgt", {"epochs": 3.0}).training.epochs == 3
+    assert make_settings("cordgt", {"alpha": 2}).model_settings.alpha == 2.0
+    assert isinstance(make_settings("cordgt", {"alpha": 2}).model_settings.alpha, float)
 
 
 # --- unknown, unused ---
@@ -244,27 +244,27 @@ def test_whole_float_counts_as_whole() -> None:
 @pytest.mark.parametrize(
     ("key", "meant"), [("fan_out", "fanout"), ("epoch", "epochs"), ("Alpha", "alpha"), ("batchsize", "batch_size")]
 )
-def test_unknown_key_with_the_nearest(key: str, meant: str) -> None:
+def test_unknown_key_suggests_the_nearest(key: str, meant: str) -> None:
     with pytest.raises(SettingError, match=f"no setting '{key}'. Did you mean '{meant}'"):
-        make("cordgt", {key: 1})
+        make_settings("cordgt", {key: 1})
 
 
-def test_unknown_key_like_nothing() -> None:
+def test_unknown_key_without_a_similar_one() -> None:
     with pytest.raises(SettingError) as caught:
-        make("cordgt", {"xyzzy": 1}, where="my.toml")
+        make_settings("cordgt", {"xyzzy": 1}, where="my.toml")
     assert str(caught.value) == "my.toml: there is no setting 'xyzzy'."
 
 
-def test_unknown_model_with_the_nearest() -> None:
+def test_unknown_model_suggests_the_nearest() -> None:
     with pytest.raises(SettingError, match=r"no model 'cordgtt'\. Did you mean 'cordgt'"):
-        make("cordgtt", {})
+        make_settings("cordgtt", {})
 
 
-def test_keys_of_other_models_are_kept_aside() -> None:
-    made = make("edgebank", {"alpha": 3, "epochs": 2, "fanout": "not read"})
+def test_keys_of_other_models_are_listed_as_unused() -> None:
+    made = make_settings("edgebank", {"alpha": 3, "epochs": 2, "fanout": "not read"})
     assert made.unused == ("alpha", "epochs", "fanout")  # a rule trains for no epochs, and that is said
     assert made.training.epochs == 2
-    assert made == make("edgebank", {"epochs": 2})  # they are no part of what the run is
+    assert made == make_settings("edgebank", {"epochs": 2})  # they are no part of what the run is
 
 
 @pytest.mark.parametrize(
@@ -277,9 +277,9 @@ def test_keys_of_other_models_are_kept_aside() -> None:
         2**64,
     ],
 )
-def test_seed_is_a_whole_number(seed: Any) -> None:
+def test_seed_must_be_an_integer(seed: Any) -> None:
     with pytest.raises(SettingError, match="seed="):
-        make("cordgt", {}, seed=seed)
+        make_settings("cordgt", {}, seed=seed)
 
 
 # --- files and assignments ---
@@ -300,7 +300,7 @@ def test_bad_assignment(text: str) -> None:
         parse_assignments([text])
 
 
-def test_a_file_may_say_any_part(tmp_path: Path) -> None:
+def test_config_file_may_set_any_part(tmp_path: Path) -> None:
     """Flat, or in tables; with or without the model and the seed."""
     path = tmp_path / "my.toml"
     path.write_text('model = "edgebank"\nepochs = 3\n[protocol]\nvisibility = "paper"\n', encoding="utf-8")
@@ -311,9 +311,9 @@ def test_a_file_may_say_any_part(tmp_path: Path) -> None:
     assert read_config(path) == (None, None, {})
 
 
-def test_a_runs_own_file_is_understood() -> None:
+def test_config_of_a_run_is_a_valid_config_file() -> None:
     text = "format = 2\n" + Settings().to_toml() + '\n[data]\nname = "x"\n'
-    assert make("cordgt", parse_toml(text, "config.toml").keys) == Settings()
+    assert make_settings("cordgt", parse_toml(text, "config.toml").keys) == Settings()
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_a_runs_own_file_is_understood() -> None:
         ("[protocl]\nsplit = 'time'", r"no table \[protocl\]. Did you mean 'protocol'"),
     ],
 )
-def test_bad_files(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_config_files(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(SettingError, match=said):
@@ -341,7 +341,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read_config(tmp_path / "latin.toml")
 
 
-def test_every_setting_has_a_type_that_text_can_say() -> None:
+def test_every_setting_has_a_parseable_type() -> None:
     """A new setting of another type would need a way of being written."""
     for table in (Protocol, Training, *(kind.settings for kind in MODELS.values())):
         for name, kind in typing.get_type_hints(table).items():

@@ -1,4 +1,4 @@
-"""The synthetic stream: reproducible, true to its own intensities, and neither trivial nor hopeless."""
+"""The synthetic stream: reproducible, consistent with its intensities, neither trivial nor impossible."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_events(truth: GroundTruth, keep: np.ndarray) -> GroundTruth:
 # --- the stream ---
 
 
-def test_same_seed_same_stream() -> None:
+def test_same_seed_gives_same_stream() -> None:
     one, two, other = (synthetic_stream(**SMALL, seed=seed) for seed in (5, 5, 6))
     assert one.stream.ids.names.equals(two.stream.ids.names)
     for column in ("src", "dst", "t"):
@@ -49,7 +49,7 @@ def test_sizes(nodes: int, events: int) -> None:
     assert (made.stream.src != made.stream.dst).all()
 
 
-def test_truth_speaks_the_streams_ids() -> None:
+def test_ground_truth_uses_the_ids_of_the_stream() -> None:
     stream, truth = full().stream, full().truth
     np.testing.assert_array_equal(stream.src, truth.src)
     np.testing.assert_array_equal(stream.dst, truth.dst)
@@ -66,7 +66,7 @@ def test_has_ties_repeats_and_both_directions() -> None:
     assert any((b, a) in pairs for a, b in pairs)
 
 
-def test_newcomers_meet_nobody_before_they_join() -> None:
+def test_newcomers_have_no_events_before_they_join() -> None:
     stream, truth = full().stream, full().truth
     assert (stream.t >= truth.join_time[stream.src]).all()
     assert (stream.t >= truth.join_time[stream.dst]).all()
@@ -77,12 +77,12 @@ def test_newcomers_meet_nobody_before_they_join() -> None:
     "wrong",
     [{"nodes": 3}, {"events": 0}, {"days": 0}, {"newcomers": 1.0}, {"communities": 0}, {"nodes": 10, "communities": 6}],
 )
-def test_impossible_settings_are_refused(wrong: dict[str, int]) -> None:
+def test_invalid_settings_raise(wrong: dict[str, int]) -> None:
     with pytest.raises(SettingError):
         synthetic_stream(**wrong)
 
 
-def test_an_unstable_process_is_refused() -> None:
+def test_unstable_process_raises() -> None:
     with pytest.raises(SettingError, match="not stable"):
         Excitation(repetition=0.6, closure=0.2)
 
@@ -90,7 +90,7 @@ def test_an_unstable_process_is_refused() -> None:
 # --- the intensity ---
 
 
-def test_intensity_by_hand() -> None:
+def test_intensity_matches_hand_computation() -> None:
     excitation = Excitation(repetition=0.5, repetition_delay=10, closure=0.2, closure_delay=4, recent_window=100)
     base = np.array([[0, 1, 2, 3], [1, 0, 4, 5], [2, 4, 0, 6], [3, 5, 6, 0]]) * 1e-4
     src, dst, t = np.array([1, 0, 2]), np.array([2, 1, 1]), np.array([5, 20, 20])
@@ -104,13 +104,14 @@ def test_intensity_by_hand() -> None:
     def closing(ago: int) -> float:
         return 0.2 * 0.25 * 0.75 ** (ago - 1)
 
-    # At 20, 0 meets 1, who met 2 lately: 0 and 2 draw near. 1 and 2 meet in the same second, which 0 and 1 do not see.
+    # At 20, 0 and 1 have an event, and 2 is a recent partner of 1: closure of 0 and 2. 1 and 2 have one in the same
+    # second, which does not count yet.
     np.testing.assert_allclose(truth.intensity(0, 1, 20), 1e-4 / 4)
     np.testing.assert_allclose(truth.intensity(0, 1, 23), (1e-4 + again(3)) / 4)
     np.testing.assert_allclose(truth.intensity(1, 0, 23), (1e-4 + again(3)) * 3 / 4)
     np.testing.assert_allclose(truth.intensity(1, 2, 23), (4e-4 + again(3, 18)) * 3 / 4)
     np.testing.assert_allclose(truth.intensity(0, 2, [20, 23]), [2e-4 / 2, (2e-4 + closing(3)) / 2])
-    # 3 joins at 30; nobody meets oneself.
+    # 3 joins at 30; no self-loops.
     np.testing.assert_allclose(truth.intensity(0, 3, [29, 30]), [0, 3e-4 / 2])
     assert truth.intensity(2, 2, 23) == 0
     partners = truth.partner_probability(np.full(4, 1), np.arange(4), 23)
@@ -118,7 +119,7 @@ def test_intensity_by_hand() -> None:
     np.testing.assert_allclose(partners, rates / rates.sum())
 
 
-def test_intensity_sees_only_what_came_before() -> None:
+def test_intensity_depends_only_on_earlier_events() -> None:
     truth = synthetic_stream(**SMALL, seed=3).truth
     rng = np.random.default_rng(0)
     cuts = np.append(rng.integers(1, len(truth.t), 12), np.flatnonzero(np.diff(truth.t) == 0))
@@ -135,7 +136,7 @@ def test_intensity_sees_only_what_came_before() -> None:
         np.testing.assert_array_equal(now, later.intensity(everyone[:, None], everyone, at))
 
 
-def test_intensity_before_any_event_is_the_base_rate() -> None:
+def test_intensity_before_the_first_event_is_the_base_rate() -> None:
     truth = synthetic_stream(**SMALL).truth
     empty = with_events(truth, truth.t < 0)
     both = empty.intensity(1, 2, 90 * DAY) + empty.intensity(2, 1, 90 * DAY)
@@ -143,7 +144,7 @@ def test_intensity_before_any_event_is_the_base_rate() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_events_come_at_the_stated_rate(seed: int) -> None:
+def test_event_counts_match_the_intensity(seed: int) -> None:
     """The intensity of all pairs, summed over time, is the number of events, up to chance: three times 1 in 50."""
     truth = middling(seed).truth
     everyone = np.arange(len(truth.base_rate))
@@ -154,8 +155,8 @@ def test_events_come_at_the_stated_rate(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_partners_are_chosen_with_the_stated_probability(seed: int) -> None:
-    """Of all events, as many go to partners of each kind as the probabilities say, within four standard deviations."""
+def test_partner_frequencies_match_partner_probability(seed: int) -> None:
+    """Partner counts match the probabilities within four standard deviations."""
     truth = middling(seed).truth
     n, everyone = len(truth.t), np.arange(len(truth.base_rate))
     rates = truth.intensity(truth.src[:, None], everyone, truth.t[:, None])  # (E, N)
@@ -181,11 +182,11 @@ def test_partners_are_chosen_with_the_stated_probability(seed: int) -> None:
         assert abs(surprise) < 4 * np.sqrt((expected * (1 - expected)).sum())
 
 
-# --- what there is to learn ---
+# --- best possible score ---
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_oracle_is_far_better_than_pairs_seen_before(seed: int) -> None:
+def test_ground_truth_beats_pairs_seen_before(seed: int) -> None:
     truth = full(seed).truth
     test = np.arange(int(0.85 * len(truth.t)), len(truth.t))
     src, dst, t = truth.src[test], truth.dst[test], truth.t[test]
@@ -194,7 +195,7 @@ def test_the_oracle_is_far_better_than_pairs_seen_before(seed: int) -> None:
     random = np.where(random == dst, pool[(np.searchsorted(pool, dst) + 1) % len(pool)], random)
 
     def seen(v: np.ndarray) -> np.ndarray:
-        """Whether the pairs met strictly before, in either direction."""
+        """Whether the pairs had an event before, in either direction."""
         met = np.full((len(truth.base_rate), len(truth.base_rate)), np.iinfo(np.int64).max)
         np.minimum.at(met, (truth.src, truth.dst), truth.t)
         return np.minimum(met, met.T)[src, v] < t

@@ -1,4 +1,4 @@
-"""Times: dates and numbers parsed, refused with the row, and written again."""
+"""TimeAxis: parse dates and numbers, reject bad rows, format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError, RowError
-from cordgt.events.times import TimeAxis, looks_like_time, tie_starts
+from cordgt.events.times import TimeAxis, guess_time_kind, tie_starts
 
 SECOND = 1_000_000
 NEW_YEAR = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * SECOND
@@ -37,12 +37,12 @@ NEW_YEAR = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * SECOND
         (np.datetime64("2024-01-01T00:00:00.000000001"), NEW_YEAR),
     ],
 )
-def test_dates_are_microseconds_utc(value: object, expected: int) -> None:
+def test_dates_become_microseconds_in_utc(value: object, expected: int) -> None:
     assert TimeAxis("date").parse(value) == expected
 
 
 @pytest.mark.parametrize("value", ["5", 5, 5.5, "abc", "", None, "2024-02-30", "2024-13-01", "01/02/2024", True, [1]])
-def test_what_is_no_date(value: object) -> None:
+def test_parse_rejects_what_is_not_a_date(value: object) -> None:
     with pytest.raises(DataError, match="ISO date"):
         TimeAxis("date").parse(value)
 
@@ -50,7 +50,7 @@ def test_what_is_no_date(value: object) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [("5", 5), (" 5 ", 5), ("-2.5", -2.5), ("1e3", 1000.0), (7, 7), (0.5, 0.5)]
 )
-def test_numbers(value: object, expected: float) -> None:
+def test_parse_numbers(value: object, expected: float) -> None:
     found = TimeAxis("number").parse(value)
     assert found == expected
     assert isinstance(found, int) == isinstance(expected, int)
@@ -59,7 +59,7 @@ def test_numbers(value: object, expected: float) -> None:
 @pytest.mark.parametrize(
     "value", ["2024-01-01", date(2024, 1, 1), "abc", "", None, "nan", float("inf"), "1e999", "0x10", True, (1,), {}]
 )
-def test_what_is_no_number(value: object) -> None:
+def test_parse_rejects_what_is_not_a_number(value: object) -> None:
     with pytest.raises(DataError, match="number"):
         TimeAxis("number").parse(value)
 
@@ -76,16 +76,16 @@ def test_what_is_no_number(value: object) -> None:
         ([1.0, 2.0, float("-inf")], 2),
     ],
 )
-def test_the_first_bad_row_is_named(column: list, row: int) -> None:
+def test_error_names_the_first_bad_row(column: list, row: int) -> None:
     for chunked in (False, True):
         values = pa.chunked_array([column[:1], column[1:]]) if chunked else pa.array(column)
         with pytest.raises(RowError) as caught:
-            TimeAxis.of(values).parse_column(values)
+            TimeAxis.infer(values).parse_column(values)
         assert caught.value.row == row
 
 
 @given(st.lists(st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)), min_size=1, max_size=6))
-def test_dates_come_back(dates: list[datetime]) -> None:
+def test_format_and_parse_round_trip(dates: list[datetime]) -> None:
     axis = TimeAxis("date")
     values = axis.parse_column(dates)
     text = axis.format(values)
@@ -94,28 +94,28 @@ def test_dates_come_back(dates: list[datetime]) -> None:
     assert axis.format_one(NEW_YEAR) == "2024-01-01T00:00:00Z"
 
 
-def test_typed_columns() -> None:
+def test_parse_typed_columns() -> None:
     axis = TimeAxis("date")
     local = pa.array([datetime(2024, 1, 1, 5)], pa.timestamp("ms", "Asia/Tokyo"))
     assert axis.parse_column(pa.array([date(2024, 1, 1)])).tolist() == [NEW_YEAR]
-    assert TimeAxis.of(local) == axis
+    assert TimeAxis.infer(local) == axis
     assert axis.parse_column(local).tolist() == [local.cast(pa.int64())[0].as_py() * 1000]
     assert TimeAxis().parse_column(pa.array([1, 2], pa.uint8())).dtype == np.int64
     assert TimeAxis().parse_column(pa.array([1, 2], pa.float32())).dtype == np.float64
     with pytest.raises(DataError, match="cannot hold times"):
         TimeAxis().parse_column(pa.array([True]))
     with pytest.raises(DataError, match="cannot hold times"):
-        TimeAxis.of(pa.array([1], pa.duration("s"))).parse_column(pa.array([1], pa.duration("s")))
+        TimeAxis.infer(pa.array([1], pa.duration("s"))).parse_column(pa.array([1], pa.duration("s")))
 
 
 @pytest.mark.parametrize(
     ("text", "kind"), [("5", "number"), ("nan", "number"), ("2024-01-01", "date"), ("ts", ""), ("", ""), ("1_000", "")]
 )
-def test_what_text_looks_like(text: str, kind: str) -> None:
-    assert looks_like_time(text) == kind
+def test_guess_time_kind(text: str, kind: str) -> None:
+    assert guess_time_kind(text) == kind
 
 
-def test_a_date_of_numpy() -> None:
+def test_parse_numpy_dates() -> None:
     axis = TimeAxis("date")
     assert axis.parse(np.datetime64("2024-03-01")) == axis.parse("2024-03-01")
     assert axis.parse(np.datetime64("2024-03-01T12:30:00", "ns")) == axis.parse("2024-03-01T12:30:00")
@@ -123,7 +123,7 @@ def test_a_date_of_numpy() -> None:
         axis.parse(np.datetime64("NaT"))
 
 
-def test_tie_starts_continue_where_the_last_piece_ended() -> None:
+def test_tie_starts_continue_across_chunks() -> None:
     t = np.array([1, 1, 2, 5, 5, 5, 7])
     whole = [0, 0, 2, 3, 3, 3, 6]
     assert tie_starts(t).tolist() == whole

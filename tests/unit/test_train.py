@@ -1,4 +1,4 @@
-"""The loop: it learns, it can be cut off anywhere and resumed to the same bits, and it refuses what it should."""
+"""The training loop: it learns, resumes to the same bits after any interrupt, and refuses invalid requests."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from cordgt.tasks import link as tasks_link
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.devices import choose_device
-from cordgt.training.model_factory import make_network
+from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
-from cordgt.training.settings import make
+from cordgt.training.settings import make_settings
 from cordgt.training.step import Ema
 from cordgt.workflows.seeds import train_seeds
 from cordgt.workflows.train import train, train_run
@@ -45,7 +45,7 @@ TINY: dict[str, Any] = {
 
 
 def habits(n: int = 160, *, seed: int = 0, features: bool = False) -> EventStream:
-    """Eight people, each with two friends that it meets again and again; a newcomer now and then; ties."""
+    """Eight nodes with two frequent neighbors each, some new nodes, and tied times."""
     rng = np.random.default_rng(seed)
     src = rng.integers(0, 8, n)
     dst = 10 + (src + rng.integers(0, 2, n)) % 8
@@ -61,7 +61,7 @@ def fit(out: Path, stream: EventStream | None = None, **options: Any) -> Run:
 
 
 def history(path: Path) -> list[dict[str, Any]]:
-    """A record an epoch; what is told within one, where it takes long, is left out, and so are timings."""
+    """Return one record per epoch, without timings and without lines within an epoch."""
     records = [json.loads(line) for line in (path / "history.jsonl").read_text(encoding="utf-8").splitlines()]
     return [{k: v for k, v in r.items() if not k.endswith("seconds")} for r in records if "events" not in r]
 
@@ -71,7 +71,7 @@ def weights(path: Path, name: str = "model.safetensors") -> dict[str, torch.Tens
 
 
 def figures(metrics: dict[str, Any]) -> dict[str, Any]:
-    """What two runs of the same thing have in common: all but how long they took."""
+    """Return what two equal runs have in common: everything but timings."""
     return {k: v for k, v in metrics.items() if k not in ("seconds_per_epoch", "peak_memory_mb")}
 
 
@@ -81,7 +81,7 @@ def assert_same_weights(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) 
 
 
 def assert_same_run(a: Path, b: Path) -> None:
-    """Weights to the bit, figures, and the history of how they came about."""
+    """Return weights, metrics and history."""
     names = [sorted(p.name for p in path.glob("*.safetensors")) for path in (a, b)]
     assert names[0] == names[1]
     for name in names[0]:
@@ -92,11 +92,11 @@ def assert_same_run(a: Path, b: Path) -> None:
 
 
 class Interrupted(Exception):
-    """Somebody pressed Ctrl-C."""
+    """Stands for Ctrl-C."""
 
 
 class Interrupts(Callback):
-    """Raises at a moment: (what happens, phase, epoch), at the ``nth`` time that it happens there."""
+    """Raises at the ``nth`` occurrence of (hook, phase, epoch)."""
 
     def __init__(self, what: str, phase: str = "fit", epoch: int = 0, nth: int = 1) -> None:
         self.at, self.left = (what, phase, epoch), nth
@@ -124,15 +124,15 @@ class Interrupts(Callback):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run that nobody interrupted; with a refit, whose figures and weights a run without one shares."""
+    """An uninterrupted run with a refit; its metrics and weights equal those of a run without one."""
     return fit(tmp_path_factory.mktemp("runs") / "whole", refit=True, min_delta=0)
 
 
 # --- learning ---
 
 
-def test_averaged_weights_are_judged_kept_and_resumed(tmp_path: Path) -> None:
-    """Of few steps it is their mean; a run that was interrupted ends with the same."""
+def test_averaged_weights_are_validated_saved_and_resumed(tmp_path: Path) -> None:
+    """A resumed run ends with the same average."""
     options: dict[str, Any] = {"ema_decay": 0.9, "num_negatives": 3, "min_delta": 0, "epochs": 2, "refit": True}
     averaged = fit(tmp_path / "whole", **options)
     assert (
@@ -145,7 +145,7 @@ def test_averaged_weights_are_judged_kept_and_resumed(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "run", averaged.path)
 
 
-def test_ranks_can_be_judged_by(tmp_path: Path) -> None:
+def test_monitor_mrr_selects_the_epoch_by_rank(tmp_path: Path) -> None:
     run = fit(tmp_path / "run", monitor="mrr", ranking="5", epochs=2)
     judged = [k["validation"]["mrr"] for k in history(run.path) if k["phase"] == "fit"]
     assert run.metrics["validation"]["transductive"]["mrr"] == max(judged)
@@ -153,9 +153,9 @@ def test_ranks_can_be_judged_by(tmp_path: Path) -> None:
         fit(tmp_path / "none", monitor="mrr")
 
 
-def test_an_average_of_few_steps_is_their_mean() -> None:
-    model = make_network(
-        make("cordgt", {k: v for k, v in TINY.items() if k not in ("epochs", "batch_size", "lr")}),
+def test_ema_of_few_steps_is_their_mean() -> None:
+    model = build_model(
+        make_settings("cordgt", {k: v for k, v in TINY.items() if k not in ("epochs", "batch_size", "lr")}),
         edge_dim=0,
         node_dim=0,
     )
@@ -164,15 +164,15 @@ def test_an_average_of_few_steps_is_their_mean() -> None:
         with torch.no_grad():
             for q in model.parameters():
                 q += torch.randn(q.shape, generator=torch.Generator().manual_seed(len(seen)))
-        average.add(model)
+        average.update(model)
         seen.append({name: q.detach().clone() for name, q in model.named_parameters()})
-    with average.in_place(model):
+    with average.swap_into(model):
         for name, q in model.named_parameters():
             torch.testing.assert_close(q, torch.stack([k[name] for k in seen]).mean(0))
     assert all(torch.equal(q, seen[-1][name]) for name, q in model.named_parameters())
 
 
-def test_it_learns(tmp_path: Path) -> None:
+def test_training_learns_the_pattern(tmp_path: Path) -> None:
     run = fit(tmp_path / "run", epochs=6, patience=6, hidden=16, td_dim=32, sd_dim=32, batch_size=20)
     loss = [r["loss"] for r in history(run.path)]
     assert len(loss) == 6
@@ -182,7 +182,7 @@ def test_it_learns(tmp_path: Path) -> None:
     assert run.metrics["test"]["transductive"]["ap"] > 0.7
 
 
-def test_best_weights_are_kept(whole: Run) -> None:
+def test_best_weights_are_saved(whole: Run) -> None:
     records = [r for r in history(whole.path) if r["phase"] == "fit"]
     best = max(records, key=lambda r: r["validation"]["ap"])
     assert whole.metrics["best_epoch"] == best["epoch"]
@@ -191,16 +191,16 @@ def test_best_weights_are_kept(whole: Run) -> None:
     assert not whole.folder.has("state.safetensors")
 
 
-def test_it_stops_when_nothing_gets_better(tmp_path: Path) -> None:
-    """With a tolerance that nothing satisfies, the first epoch stays the best."""
+def test_early_stopping_after_patience_epochs(tmp_path: Path) -> None:
+    """With a min_delta that nothing reaches, the first epoch stays the best."""
     run = fit(tmp_path / "run", epochs=9, patience=2, min_delta=100)
     assert (run.metrics["epochs"], run.metrics["best_epoch"]) == (3, 1)
     first = fit(tmp_path / "first", epochs=1)
     assert_same_weights(weights(run.path), weights(first.path))
 
 
-def test_which_epoch_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Better means by more than the tolerance, relative; so many epochs without it end the training."""
+def test_min_delta_decides_the_best_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Better means by more than min_delta, relative; patience epochs without it end the training."""
     told = iter([0.6, 0.8, 0.80005, 0.79, 0.5])
 
     def scripted(*_: Any, **__: Any) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def test_which_epoch_is_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert_same_weights(weights(run.path), weights(two.path))
 
 
-def test_every_epoch_draws_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_epoch_samples_new_negatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees and negatives of training follow the epoch; those of evaluation are always the same."""
     drawn: dict[str, list[int]] = {"trees": [], "negatives": []}
 
@@ -244,14 +244,14 @@ def test_model_without_parameters(tmp_path: Path) -> None:
     assert figures(Run.load(run.path, "cpu").metrics) == figures(run.metrics)
 
 
-def test_same_seed_same_run_other_seed_another(tmp_path: Path, whole: Run) -> None:
+def test_results_depend_on_the_seed_only(tmp_path: Path, whole: Run) -> None:
     again, other = fit(tmp_path / "again", min_delta=0), fit(tmp_path / "other", seed=1, min_delta=0)
     assert_same_weights(weights(again.path), weights(whole.path))
     assert figures(again.metrics) == {k: v for k, v in figures(whole.metrics).items() if k != "refit"}
     assert any(not torch.equal(v, weights(other.path)[k]) for k, v in weights(again.path).items())
 
 
-def test_nobodys_random_numbers_are_disturbed(tmp_path: Path) -> None:
+def test_training_keeps_the_global_random_state(tmp_path: Path) -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
@@ -259,19 +259,19 @@ def test_nobodys_random_numbers_are_disturbed(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_figures_are_the_readers_to_change(tmp_path: Path) -> None:
+def test_returned_metrics_are_a_copy(tmp_path: Path) -> None:
     run = train(habits(), "edgebank", out=tmp_path / "run", device="cpu")
     run.metrics["protocol"]["visibility"] = "mine"
     assert run.settings.protocol.visibility == "event"
 
 
-def test_figures_on_disk_are_those_returned(whole: Run) -> None:
+def test_metrics_on_disk_equal_those_returned(whole: Run) -> None:
     assert Run.load(whole.path, "cpu").metrics == json.loads(json.dumps(whole.metrics))
     assert whole.metrics["seconds_per_epoch"] > 0 and whole.metrics["peak_memory_mb"] > 0
     assert whole.metrics["data"] == "habits" and whole.metrics["model"] == "cordgt"
 
 
-def test_evaluate_gives_the_same_figures_again(whole: Run) -> None:
+def test_evaluate_reproduces_the_metrics(whole: Run) -> None:
     found = Run.load(whole.path, "cpu").evaluate()
     assert {k: found[k] for k in ("validation", "test")} == {k: whole.metrics[k] for k in ("validation", "test")}
     smaller = Run.load(whole.path, "cpu").evaluate(batch_size=7)
@@ -284,20 +284,20 @@ def test_evaluate_gives_the_same_figures_again(whole: Run) -> None:
 # --- what training may see ---
 
 
-def test_masked_nodes_are_hidden_from_training_alone() -> None:
+def test_masked_nodes_are_hidden_from_training_only() -> None:
     stream = habits()
     task = LinkTask.prepare(stream, Protocol(mask_nodes=0.2), seed=0, device=torch.device("cpu"))
     masked = torch.from_numpy(np.flatnonzero(task.split.masked))
     assert len(masked) == int(0.2 * stream.n_nodes)
     end = torch.tensor(stream.n_events)
-    assert (task.training.index.degree(masked, end) == 0).all()
-    assert (task.whole.index.degree(masked, end) > 0).all()
+    assert (task.train_history.index.degree(masked, end) == 0).all()
+    assert (task.full_history.index.degree(masked, end) > 0).all()
     assert not np.isin(stream.src[task.split.train], masked).any()
     assert not np.isin(task.pools.train, masked).any()
 
 
-def test_figures_that_are_not_defined_are_null(tmp_path: Path) -> None:
-    """Nobody new after the training period: no inductive figures, and the run says so rather than failing."""
+def test_undefined_metrics_are_null(tmp_path: Path) -> None:
+    """Without new nodes after the training period, inductive metrics are null and the run does not fail."""
     n = 120
     stream = EventStream.from_columns(np.arange(n) % 3, 5 + np.arange(n) % 4, np.arange(n), time=TimeAxis("number"))
     run = fit(tmp_path / "run", stream, epochs=1, mask_nodes=0)
@@ -308,7 +308,7 @@ def test_figures_that_are_not_defined_are_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", ["paper", "batch"])
-def test_other_rules_train_too(tmp_path: Path, rule: str) -> None:
+def test_every_protocol_trains(tmp_path: Path, rule: str) -> None:
     run = fit(tmp_path / "run", habits(features=True), epochs=1, visibility=rule)
     assert run.metrics["protocol"]["visibility"] == rule
     assert run.metrics["test"]["transductive"]["ap"] > 0
@@ -330,20 +330,20 @@ def test_other_rules_train_too(tmp_path: Path, rule: str) -> None:
     ],
     ids=lambda m: "-".join(map(str, m)),
 )
-def test_resumed_run_is_the_uninterrupted_one(tmp_path: Path, whole: Run, moment: tuple[Any, ...]) -> None:
+def test_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, whole: Run, moment: tuple[Any, ...]) -> None:
     assert whole.metrics["best_epoch"] >= 2, "the refit is too short to be interrupted"
     options = {"refit": True, "min_delta": 0}
     with pytest.raises(Interrupted):
         fit(tmp_path / "run", callbacks=Interrupts(*moment), **options)
-    assert not RunFolder(tmp_path / "run").finished
+    assert not RunFolder(tmp_path / "run").is_finished
     with pytest.raises(RunError, match="--resume"):
         Run.load(tmp_path / "run", "cpu")
     fit(tmp_path / "run", resume=True, min_delta=0)  # that it is to be refitted was said at its beginning
     assert_same_run(tmp_path / "run", whole.path)
 
 
-def test_cut_off_after_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the last thing was that reached the disk, going on from there gives the same run."""
+def test_resume_after_a_kill_at_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was written last, the resumed run is the same."""
     stream, options = habits(90), {"epochs": 2, "refit": True, "min_delta": 0, "fanout": (2,), "layers": 1}
     expected = fit(tmp_path / "expected", stream, **options)
     left = 0
@@ -373,7 +373,7 @@ def test_cut_off_after_any_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert n > 12  # so many writes a run has at least
 
 
-def test_interrupted_again_and_again(tmp_path: Path, whole: Run) -> None:
+def test_resume_after_repeated_interrupts(tmp_path: Path, whole: Run) -> None:
     moments = [("step", "fit", 1), ("step", "fit", 2, 2), ("validating", "fit", 2), ("end", "fit", 3)]
     moments += [("evaluating", "fit", 3), ("step", "refit", 1), ("end", "refit", 2)]
     for i, moment in enumerate(moments):
@@ -385,7 +385,7 @@ def test_interrupted_again_and_again(tmp_path: Path, whole: Run) -> None:
     assert_same_run(tmp_path / "run", whole.path)
 
 
-def test_torn_history_is_mended(tmp_path: Path, whole: Run) -> None:
+def test_partial_history_line_is_dropped_on_resume(tmp_path: Path, whole: Run) -> None:
     with pytest.raises(Interrupted):
         fit(tmp_path / "run", refit=True, min_delta=0, callbacks=Interrupts("step", "fit", 2))
     with open(tmp_path / "run" / "history.jsonl", "a", encoding="utf-8") as file:
@@ -414,8 +414,8 @@ KILLED = """
 """
 
 
-def test_killed_run_is_resumed(tmp_path: Path, whole: Run) -> None:
-    """No handler, no clean-up: the process is gone in the midst of epoch 2."""
+def test_killed_process_is_resumed(tmp_path: Path, whole: Run) -> None:
+    """SIGKILL within epoch 2: no handler and no clean-up runs."""
     import cordgt
 
     out = tmp_path / "run"
@@ -424,7 +424,7 @@ def test_killed_run_is_resumed(tmp_path: Path, whole: Run) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert RunFolder(out).has("state.safetensors") and not RunFolder(out).finished
+    assert RunFolder(out).has("state.safetensors") and not RunFolder(out).is_finished
     fit(out, resume=True, refit=True, min_delta=0)
     assert_same_run(out, whole.path)
 
@@ -435,15 +435,15 @@ def test_resume_without_a_run_starts_one(tmp_path: Path, whole: Run) -> None:
 
 
 @pytest.mark.parametrize("left", [["events.parquet"], [".nodes.parquet.abc.part"], [".config.toml.x1y2.part"]])
-def test_resume_after_being_cut_off_before_the_beginning(tmp_path: Path, left: list[str]) -> None:
-    """What was left of a folder that never became a run is no reason to refuse."""
+def test_resume_after_a_kill_before_config_is_written(tmp_path: Path, left: list[str]) -> None:
+    """Files of a folder without config.toml do not block a new run."""
     (tmp_path / "run").mkdir()
     for name in left:
         (tmp_path / "run" / name).write_bytes(b"PAR1 half of")
     assert fit(tmp_path / "run", resume=True, epochs=1).metrics["epochs"] == 1
 
 
-def test_finished_run_is_returned_untouched(whole: Run) -> None:
+def test_resume_of_a_finished_run_changes_nothing(whole: Run) -> None:
     before = {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()}
     again = fit(whole.path, resume=True, refit=True, min_delta=0, callbacks=Interrupts("begin", "fit", 1))
     assert {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()} == before
@@ -451,7 +451,7 @@ def test_finished_run_is_returned_untouched(whole: Run) -> None:
 
 
 @pytest.mark.parametrize("broken", ["truncated", "other tensors", "other progress"])
-def test_damaged_checkpoint_is_said(tmp_path: Path, broken: str) -> None:
+def test_damaged_checkpoint_is_an_error(tmp_path: Path, broken: str) -> None:
     with pytest.raises(Interrupted):
         fit(tmp_path / "run", callbacks=Interrupts("end", "fit", 1))
     folder = RunFolder(tmp_path / "run")
@@ -470,14 +470,14 @@ def test_damaged_checkpoint_is_said(tmp_path: Path, broken: str) -> None:
 # --- refused ---
 
 
-def test_folder_that_holds_a_run_is_not_taken(whole: Run) -> None:
+def test_folder_with_a_run_is_refused(whole: Run) -> None:
     with pytest.raises(RunError, match=r"already holds a run.*--resume"):
         fit(whole.path, min_delta=0)
 
 
-def test_folder_that_holds_something_else_is_not_taken(tmp_path: Path) -> None:
+def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("", encoding="utf-8")
-    with pytest.raises(RunError, match=r"not empty \(it holds thesis\.tex\)"):
+    with pytest.raises(RunError, match=r"not empty \(it contains thesis\.tex\)"):
         fit(tmp_path)
     with pytest.raises(RunError, match="is a file"):
         fit(tmp_path / "thesis.tex")
@@ -509,14 +509,14 @@ def test_resume_with_other_data_is_refused(whole: Run) -> None:
             fit(whole.path, other, resume=True, min_delta=0, refit=True)
 
 
-def test_too_few_events_leave_nothing_behind(tmp_path: Path) -> None:
+def test_too_few_events_leave_no_folder(tmp_path: Path) -> None:
     stream = EventStream.from_columns([1, 2, 3], [4, 5, 6], np.array([0, 0, 0]), time=TimeAxis("number"))
     with pytest.raises(DataError, match="Too few events"):
         fit(tmp_path / "run", stream)
     assert not (tmp_path / "run").exists()
 
 
-def test_one_destination_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_one_destination_leaves_no_folder(tmp_path: Path) -> None:
     stream = EventStream.from_columns(np.arange(60) % 5, np.full(60, 9), np.arange(60), time=TimeAxis("number"))
     with pytest.raises(DataError, match="only one destination"):
         fit(tmp_path / "run", stream)
@@ -531,21 +531,21 @@ def test_devices() -> None:
     with pytest.raises(SettingError, match="not supported"):
         choose_device("meta")
     if not torch.cuda.is_available():
-        with pytest.raises(SettingError, match="CUDA was asked for"):
+        with pytest.raises(SettingError, match="CUDA was requested"):
             choose_device("cuda")
 
 
 # --- when it goes wrong ---
 
 
-def test_loss_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+def test_non_finite_loss_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no longer a number in epoch 1"):
         fit(tmp_path / "run", lr=1e30)
-    assert not RunFolder(tmp_path / "run").finished
+    assert not RunFolder(tmp_path / "run").is_finished
 
 
-def test_weights_that_are_no_numbers_are_an_error(tmp_path: Path) -> None:
-    """The last step may be the one that goes too far: its loss was taken before."""
+def test_non_finite_weights_are_an_error(tmp_path: Path) -> None:
+    """The last step may diverge: its loss is computed before the update."""
     with pytest.raises(RunError, match="no longer"):
         fit(tmp_path / "run", lr=1e30, batch_size=1000, epochs=1)
 
@@ -553,8 +553,8 @@ def test_weights_that_are_no_numbers_are_an_error(tmp_path: Path) -> None:
 # --- starting from another run ---
 
 
-def test_init_starts_from_the_others_weights(tmp_path: Path) -> None:
-    """A learning rate too small to change anything leaves the weights as they were given."""
+def test_init_starts_from_the_weights_of_the_other_run(tmp_path: Path) -> None:
+    """With a tiny learning rate the weights stay the given ones."""
     first = fit(tmp_path / "first", epochs=1)
     second = fit(tmp_path / "second", habits(200), epochs=1, lr=1e-30, init=first.path)
     assert_same_weights(weights(second.path), weights(first.path))
@@ -564,13 +564,13 @@ def test_init_starts_from_the_others_weights(tmp_path: Path) -> None:
 
 
 def test_init_leaves_refitted_weights_alone(tmp_path: Path, whole: Run) -> None:
-    """They were trained on the test period, and the new run may be measured on the very same events."""
+    """Refitted weights saw the test period, on which the new run may be evaluated."""
     run = fit(tmp_path / "run", epochs=1, lr=1e-30, init=whole.path)
     assert_same_weights(weights(run.path), weights(whole.path))
     assert run.metrics["init"] == {"run": str(whole.path), "knows": ""}
 
 
-def test_init_of_a_run_that_knows_more_is_told(tmp_path: Path) -> None:
+def test_init_from_a_run_trained_on_evaluation_events_is_reported(tmp_path: Path) -> None:
     """Trained past the new run's training period, or on nodes that count as new there; kept through a resume."""
     later = fit(tmp_path / "later", habits(), epochs=1)
     options: dict[str, Any] = {"epochs": 2, "train_ratio": 0.4, "mask_seed": 5}
@@ -585,7 +585,7 @@ def test_init_of_a_run_that_knows_more_is_told(tmp_path: Path) -> None:
     assert "this run started from" in html
 
 
-def test_interrupted_run_remembers_where_it_started(tmp_path: Path, whole: Run) -> None:
+def test_resume_uses_the_original_init_weights(tmp_path: Path, whole: Run) -> None:
     """Resumed before its first checkpoint, without saying --init again, it still starts from the same weights."""
     expected = fit(tmp_path / "expected", epochs=2, seed=3, init=whole.path)
     with pytest.raises(Interrupted):
@@ -594,7 +594,7 @@ def test_interrupted_run_remembers_where_it_started(tmp_path: Path, whole: Run) 
     assert_same_run(tmp_path / "run", expected.path)
 
 
-def test_init_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, whole: Run) -> None:
+def test_mismatched_init_leaves_no_folder(tmp_path: Path, whole: Run) -> None:
     with pytest.raises(SettingError, match="do not fit"):
         fit(tmp_path / "a", hidden=16, init=whole.path)
     with pytest.raises(SettingError, match="do not fit"):
@@ -609,7 +609,7 @@ def test_init_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, whole: Run
 # --- refit ---
 
 
-def test_refit_trains_on_everything(whole: Run) -> None:
+def test_refit_trains_on_all_events(whole: Run) -> None:
     assert whole.metrics["refit"] == {"epochs": whole.metrics["best_epoch"], "events": 160}
     plain, refitted = weights(whole.path), weights(whole.path, "refit.safetensors")
     assert any(not torch.equal(plain[k], refitted[k]) for k in plain)
@@ -617,17 +617,17 @@ def test_refit_trains_on_everything(whole: Run) -> None:
     assert [r["epoch"] for r in lines] == list(range(1, whole.metrics["best_epoch"] + 1))
 
 
-def test_refit_may_be_asked_for_afterwards(tmp_path: Path, whole: Run) -> None:
+def test_refit_of_a_finished_run(tmp_path: Path, whole: Run) -> None:
     fit(tmp_path / "run", min_delta=0)
     fit(tmp_path / "run", min_delta=0, resume=True, refit=True)
     assert_same_run(tmp_path / "run", whole.path)
 
 
-def test_refit_answers(whole: Run) -> None:
-    """Questions go to the refitted weights, and nobody is new to them; figures stay those of the split."""
+def test_predictions_use_the_refitted_weights(whole: Run) -> None:
+    """Predictions use the refitted weights, to which no node is new; metrics stay those of the split."""
     loaded = Run.load(whole.path, "cpu")
     assert_same_weights(dict(loaded.predictor.model.state_dict()), weights(whole.path, "refit.safetensors"))
-    assert loaded.predictor.trained.all()
+    assert loaded.predictor.has_training_events.all()
     assert loaded.evaluate()["test"] == whole.metrics["test"]
 
 
@@ -635,7 +635,7 @@ def test_refit_answers(whole: Run) -> None:
 
 
 def test_several_seeds(tmp_path: Path) -> None:
-    settings = make("cordgt", TINY | {"epochs": 1}, seed=4)
+    settings = make_settings("cordgt", TINY | {"epochs": 1}, seed=4)
     summary = train_seeds(habits(), settings, tmp_path / "runs", 3, device="cpu")
     each = [Run.load(tmp_path / "runs" / f"seed-{seed}", "cpu").metrics for seed in (4, 5, 6)]
     values = [m["test"]["transductive"]["ap"] for m in each]
@@ -650,7 +650,7 @@ def test_several_seeds(tmp_path: Path) -> None:
 
 
 def test_several_seeds_are_resumed(tmp_path: Path) -> None:
-    settings = make("cordgt", TINY | {"epochs": 1}, seed=0)
+    settings = make_settings("cordgt", TINY | {"epochs": 1}, seed=0)
     train_run(habits(), settings, tmp_path / "runs" / "seed-0", device="cpu")
     with pytest.raises(RunError, match="already holds a run"):
         train_seeds(habits(), settings, tmp_path / "runs", 2, device="cpu")

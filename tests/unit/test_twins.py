@@ -1,4 +1,4 @@
-"""Twins: exactly as many nodes, events and pairs as published, about as skewed as what they stand for, and named so."""
+"""Twins have the published numbers of nodes, events and pairs, and a skew like that of a real stream."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from cordgt.errors import DataError
 from cordgt.events.stream import EventStream
 from cordgt.io.datasets import registry
 from cordgt.io.datasets.twins import TWINS, is_twin, sample_events, twin_stream
-from cordgt.models.presets import paper_settings
+from cordgt.models.presets import published_settings
 
-# What the nearest real stream has: the Gini coefficients of sources' and destinations' events, and of events a pair.
+# Gini coefficients of events per source, per destination and per pair in the calibration stream.
 SKEW = {
     "wikipedia-twin": (0.822, 0.293, 0.788),
     "social_evolution-twin": (0.583, 0.410, 0.837),
@@ -20,7 +20,7 @@ SKEW = {
 
 
 def gini(counts: np.ndarray) -> float:
-    """0 where all are equal, near 1 where one has all; of those above 0."""
+    """Return the Gini coefficient of the positive counts: 0 if all are equal, near 1 if one has all."""
     x = np.sort(counts[counts > 0]).astype(float)
     n = len(x)
     return float((2 * np.arange(1, n + 1) - n - 1) @ x / (n * x.sum()))
@@ -31,16 +31,16 @@ def n_pairs(stream: EventStream) -> int:
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_sizes_are_the_published_ones(name: str) -> None:
-    twin, known = TWINS[name], registry.KNOWN[name.removesuffix("-twin")]
+def test_twins_have_published_sizes(name: str) -> None:
+    twin, known = TWINS[name], registry.KNOWN_DATASETS[name.removesuffix("-twin")]
     assert (twin.nodes, twin.events) == (known.nodes, known.links)
-    assert (twin.sources is not None) == known.bipartite
+    assert (twin.sources is not None) == known.is_bipartite
     assert known.intensity is not None
     assert 2 * twin.events / (twin.nodes * twin.days * 86_400) == pytest.approx(known.intensity, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["wikipedia-twin", "reddit-twin"])
-def test_a_twin_is_exactly_as_large(name: str) -> None:
+def test_generated_twin_has_exact_counts(name: str) -> None:
     twin, stream = TWINS[name], twin_stream(name)
     assert (stream.n_nodes, stream.n_events, n_pairs(stream)) == (twin.nodes, twin.events, twin.pairs)
     assert stream.name == name
@@ -52,7 +52,7 @@ def test_a_twin_is_exactly_as_large(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_small_versions(name: str) -> None:
+def test_scaled_twins(name: str) -> None:
     twin = TWINS[name].scaled(0.02)
     src, dst, t = sample_events(twin, seed=3)
     assert len(src) == len(dst) == len(t) == twin.events
@@ -65,21 +65,21 @@ def test_small_versions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SKEW)
-def test_skew_is_like_that_of_the_nearest_real_stream(name: str) -> None:
+def test_skew_matches_the_calibration_stream(name: str) -> None:
     twin = TWINS[name].scaled(0.1) if name == "outdoors-twin" else TWINS[name]
     src, dst, _ = sample_events(twin)
     of_pair = np.unique(src * twin.nodes + dst, return_counts=True)[1]
     found = gini(np.bincount(src)), gini(np.bincount(dst)), gini(of_pair)
-    # a page of Wikipedia was chosen for its many edits, which makes its destinations more alike than a twin's
+    # Wikipedia's pages were selected by many edits, so their counts are more equal than those of the twin
     off = 0.2 if name == "wikipedia-twin" else 0.06
     assert found == pytest.approx(SKEW[name], abs=off)
 
 
-def test_by_name_and_nothing_else() -> None:
+def test_twin_by_name_takes_no_options() -> None:
     assert is_twin("food-twin") and not is_twin("food") and not is_twin("uci-twin")
     with pytest.raises(DataError, match=r"no twin 'fod-twin'\. Did you mean 'food-twin'"):
         twin_stream("fod-twin")
     with pytest.raises(DataError, match=r"wikipedia-twin is generated.*leave out --src"):
-        registry.load("wikipedia-twin", src="a")
-    assert paper_settings("lastfm-twin") == paper_settings("lastfm")
+        registry.load_dataset("wikipedia-twin", src="a")
+    assert published_settings("lastfm-twin") == published_settings("lastfm")
     assert twin_stream("wikipedia-twin", scale=0.01).name == "wikipedia-twin, 0.01 times its size"

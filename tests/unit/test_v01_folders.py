@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import cordgt
-from cordgt.experiments.cells import Store, flat, make_cell
+from cordgt.experiments.cells import CellStore, flatten_settings, make_cell
 from cordgt.store.store import open_store
-from cordgt.training.checkpoint import State
-from cordgt.training.model_factory import make_network
+from cordgt.training.checkpoint import TrainingState
+from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
-from cordgt.training.settings import FORMAT, RENAMED_SETTINGS, make, parse_toml
+from cordgt.training.settings import FORMAT, RENAMED_SETTINGS, make_settings, parse_toml
 from cordgt.training.step import Ema, make_optimizer
 
 V01 = Path(__file__).parents[1] / "fixtures" / "v0.1"
@@ -63,7 +63,7 @@ def test_metrics(run: cordgt.Run) -> None:
 def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
     """In the middle of an epoch, with a memory (``carried.*``) and the optimizer's state."""
     shutil.copytree(V01 / "interrupted", tmp_path / "run")
-    settings, _ = RunFolder(tmp_path / "run").read_config()
+    settings = RunFolder(tmp_path / "run").read_config().settings
     given = {**vars(settings.training), **vars(settings.model_settings)}
     stream = cordgt.read_events(V01 / "events.csv")
     options: dict[str, Any] = {"out": tmp_path / "run", "device": "cpu", "report": False}
@@ -73,18 +73,20 @@ def test_an_interrupted_run_resumes(tmp_path: Path) -> None:
 
 
 def test_a_moving_average_is_read_from_its_old_key() -> None:
-    settings = make("cordgt", {"fanout": (2,), "hidden": 4, "heads": 1, "layers": 1, "td_dim": 2, "sd_dim": 2})
+    settings = make_settings("cordgt", {"fanout": (2,), "hidden": 4, "heads": 1, "layers": 1, "td_dim": 2, "sd_dim": 2})
     settings = replace(settings, training=replace(settings.training, ema_decay=0.5))
 
-    def state() -> State:
-        model = make_network(settings, edge_dim=0, node_dim=0)
-        return State(model, make_optimizer(settings, model, torch.device("cpu")), Ema.of(settings, model))
+    def state() -> TrainingState:
+        model = build_model(settings, edge_dim=0, node_dim=0)
+        return TrainingState(
+            model, make_optimizer(settings, model, torch.device("cpu")), Ema.from_settings(settings, model)
+        )
 
     saved, loaded = state(), state()
     assert saved.ema is not None and loaded.ema is not None
-    tensors = saved.tensors()
+    tensors = saved.state_dict()
     assert any(key.startswith("ema.") for key in tensors)
-    loaded.load(
+    loaded.load_state_dict(
         {key.replace("ema.", "average.", 1) if key.startswith("ema.") else key: v for key, v in tensors.items()}
     )
     assert all(torch.equal(value, loaded.ema.weights[name]) for name, value in saved.ema.weights.items())
@@ -115,33 +117,33 @@ def test_new_folders_have_the_new_format(tmp_path: Path, run: cordgt.Run) -> Non
     folder.create(run.settings, run.stream)
     text = (tmp_path / "config.toml").read_text(encoding="utf-8")
     assert text.startswith(f"format = {FORMAT}\n") and "num_negatives = 2\n" in text
-    assert folder.read_config()[0] == run.settings
+    assert folder.read_config().settings == run.settings
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_SETTINGS.items())
-def test_an_old_name_is_refused_with_the_new_one(old: str, new: str) -> None:
+def test_old_setting_name_suggests_the_new_one(old: str, new: str) -> None:
     with pytest.raises(cordgt.SettingError, match=f"'{old}' is now called '{new}'"):
-        make("cordgt", {old: "1"})
+        make_settings("cordgt", {old: "1"})
     assert parse_toml(f"[training]\n{old} = 1\n", "x.toml").keys == {old: 1}
     assert parse_toml(f"format = 1\n[training]\n{old} = 1\n", "x.toml").keys == {new: 1}
 
 
-def test_an_evaluation_names_the_new_setting(run: cordgt.Run) -> None:
+def test_evaluate_suggests_the_new_setting_name(run: cordgt.Run) -> None:
     with pytest.raises(cordgt.SettingError, match="'eval_batch_size'"):
         run.evaluate(eval_batch=10)
 
 
-def test_a_cell_is_found_by_its_old_name(tmp_path: Path) -> None:
+def test_cell_is_found_by_its_old_name(tmp_path: Path) -> None:
     cell = make_cell("uci", "cordgt_plus", 0, {"num_negatives": 20, "slot_features": False, "lr": 0.01})
     assert cell.variant == "lr-0.01_num_negatives-20_slot_features-false"
     old_names = {new: old for old, new in RENAMED_SETTINGS.items()}
     written = dict.fromkeys(("variant", "stream", "figures", "seconds", "device"), "")
     written |= {"format": 1, "kind": "link", "data": "uci", "model": "cordgt_plus", "seed": 0}
-    written |= {"settings": {old_names.get(key, key): value for key, value in flat(cell.settings).items()}}
+    written |= {"settings": {old_names.get(key, key): value for key, value in flatten_settings(cell.settings).items()}}
     path = tmp_path / "cells" / "link" / "uci" / "cordgt_plus" / "drawn-20_lr-0.01_slots-false-seed0.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(written), encoding="utf-8")
-    found = Store(tmp_path).read(cell)
-    assert found is not None and found["settings"] == flat(cell.settings)
+    found = CellStore(tmp_path).read(cell)
+    assert found is not None and found["settings"] == flatten_settings(cell.settings)
     path.write_text(json.dumps(written | {"settings": written["settings"] | {"drawn": 3}}), encoding="utf-8")
-    assert Store(tmp_path).read(cell) is None
+    assert CellStore(tmp_path).read(cell) is None

@@ -16,7 +16,7 @@ NO_ANSWER = "this model has no answer for nodes that training has not seen"
 
 
 def remarks(metrics: RunMetrics) -> list[str]:
-    """Everything to know about the metrics of a run, or of several; empty where there is nothing."""
+    """Return every remark on the metrics of a run, or of several runs together."""
     return [
         *undefined_remarks(metrics),
         *random_negative_remarks(metrics),
@@ -45,7 +45,7 @@ def random_negative_remarks(metrics: RunMetrics) -> list[str]:
 
 
 def constant_remarks(metrics: RunMetrics) -> list[str]:
-    """A sentence where every pair of the test period has the same score, in any run."""
+    """A sentence if all test pairs of a run have the same score."""
     runs = metrics.constant_runs()
     if not any(runs):
         return []
@@ -54,7 +54,7 @@ def constant_remarks(metrics: RunMetrics) -> list[str]:
 
 
 def initial_run_remarks(metrics: RunMetrics) -> list[str]:
-    """A sentence where the run that this one started from (``--init``) has seen what this one is evaluated on."""
+    """A sentence if the run that this one started from (``--init``) was trained on events this one is evaluated on."""
     overlap = metrics.initial_run_overlap()
     if overlap is None:
         return []
@@ -63,55 +63,48 @@ def initial_run_remarks(metrics: RunMetrics) -> list[str]:
 
 
 def baseline_remarks(metrics: RunMetrics) -> list[str]:
-    """A sentence where baselines are above the model on the test period."""
+    """A sentence if baselines are above the model on the test period."""
     above = [
-        f"{baseline} ({setting}: {', '.join(metrics.worded(LINK_METRICS[name].title) for name in names)})"
+        f"{baseline} ({setting}: {', '.join(metrics.format_text(LINK_METRICS[name].title) for name in names)})"
         for setting, baseline, names in metrics.below_baselines()
     ]
     return [f"The model is below trivial baselines on the test period: {', '.join(above)}."] if above else []
 
 
 def metric_legend(metrics: RunMetrics) -> str:
-    """What each metric of a table is."""
+    """The definitions of a table's metrics."""
     return " ".join(
-        f"{title}: {metrics.worded(LINK_METRICS[name].description)}." for name, title in metrics.columns().items()
+        f"{title}: {metrics.format_text(LINK_METRICS[name].description)}." for name, title in metrics.columns().items()
     )
 
 
 def verdict(metrics: RunMetrics) -> str:
     """The test AP of a run, compared with the best baseline."""
-    ap, best = metrics.metric("ap").mean, metrics.best_baseline("transductive")
+    ap = metrics.metric("ap").mean
     if ap is None:
         return "There is no test event to evaluate."
-    if best is None:
-        return f"{100 * ap:.2f} % average precision on the test period."
-    name, value = best
-    if value > ap:
-        return (
-            f"A trivial baseline does better: “{name}” reaches {100 * value:.2f} % average precision on the test "
-            f"period, this model {100 * ap:.2f} %."
-        )
-    lead = f"{100 * (ap - value):.2f} points above the best trivial baseline (“{name}”)"
-    return f"{100 * ap:.2f} % average precision on the test period, {lead}."
+    result = f"This model reaches {100 * ap:.2f} % average precision (AP) on the test period"
+    return _compare_with_baseline(result, ap, metrics)
 
 
-def verdict_of_several(runs: Mapping[str, RunMetrics]) -> str:
-    """Which of several runs has the highest test AP, and whether a baseline is above it."""
-    found = {name: ap for name, metrics in runs.items() if (ap := metrics.metric("ap").mean) is not None}
-    if not found:
+def comparison_verdict(runs: Mapping[str, RunMetrics]) -> str:
+    """Which of several runs has the highest test AP, compared with the best baseline."""
+    aps = {name: ap for name, metrics in runs.items() if (ap := metrics.metric("ap").mean) is not None}
+    if not aps:
         return "None of these runs has metrics of its test period."
-    winner, ap = max(found.items(), key=lambda item: item[1])
-    best = runs[winner].best_baseline("transductive")
-    highest = f"{winner} has the highest test AP: {100 * ap:.2f} %, transductive"
+    winner, ap = max(aps.items(), key=lambda item: item[1])
+    result = f"{winner} has the highest test AP: {100 * ap:.2f} %, transductive"
+    return _compare_with_baseline(result, ap, runs[winner])
+
+
+def _compare_with_baseline(result: str, ap: float, metrics: RunMetrics) -> str:
+    best = metrics.best_baseline("transductive")
     if best is None:
-        return f"{highest}."
+        return f"{result}."
     name, value = best
     if value > ap:
-        return (
-            f"A trivial baseline does better than all of these: “{name}” reaches {100 * value:.2f} % average "
-            f"precision on the test period. {highest}."
-        )
-    return f"{highest}, {100 * (ap - value):.2f} points above the best trivial baseline (“{name}”)."
+        return f"A trivial baseline does better: “{name}” reaches a test AP of {100 * value:.2f} %. {result}."
+    return f"{result}, {100 * (ap - value):.2f} points above the best trivial baseline (“{name}”)."
 
 
 def difference_remark(name: str, row: Mapping[str, float]) -> str:

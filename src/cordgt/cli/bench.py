@@ -1,66 +1,22 @@
-"""The other commands: models, demo, bench, version."""
+"""`cordgt bench`: time each stage of training and evaluation."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cordgt import __version__
 from cordgt.callbacks import Callback
 from cordgt.cli import console
-from cordgt.cli.distributed import (
-    bench_shared,
-    is_measured,
-    started_as_one_of_several,
-)
-from cordgt.cli.loading import as_assignments, load_data, settings_for
-from cordgt.cli.options import (
-    Device,
-    Json,
-    Set,
-    flag,
-)
-from cordgt.errors import SettingError
+from cordgt.cli.distributed import is_bench_worker, is_distributed_launch
+from cordgt.cli.loading import build_settings, load_data
+from cordgt.cli.options import Device, Json, Set, flag, option
+from cordgt.errors import SettingError, check_choice
 
-
-def list_models(
-    only: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default="all", help="One of them.")] = None,
-    json_: Json = None,
-) -> None:
-    """The models, and the settings each of them takes."""
-    from cordgt.cli import writers
-    from cordgt.models import MODELS, find
-    from cordgt.tasks.protocol import Protocol
-    from cordgt.training.settings import Training
-
-    writers.check_json(json_)
-    rows = [
-        {"model": name, "about": kind.about, "settings": as_assignments(vars(kind.settings()) | kind.training)}
-        for name, kind in (MODELS if only is None else {only: find(only)}).items()
-    ]
-    writers.show(rows, json_)
-    shared = as_assignments(vars(Training()) | vars(Protocol()))
-    console.note(f"Every model also takes these, with these values where its own do not say otherwise: {shared}")
-
-
-def demo(
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", show_default="a new one under runs/", help="The run folder.")
-    ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the stream and of the training.")] = 0,
-    device: Device = "auto",
-    json_: Json = None,
-) -> None:
-    """Train on a generated stream, compare with an oracle that knows the truth, and ask a few questions."""
-    from cordgt.cli import writers
-    from cordgt.cli.demo import run_demo
-
-    writers.check_json(json_)
-    found = run_demo(out, seed, device, quiet=json_ == "-")
-    if json_ is not None:
-        writers.write_json(found, json_)
+if TYPE_CHECKING:
+    from cordgt.experiments.bench.setup import BenchContext
 
 
 def bench(
@@ -68,120 +24,95 @@ def bench(
         str,
         typer.Argument(
             metavar="STAGE",
-            help="machine, index, sample, pairs, distances, encode, attention, step, evaluate, recommend; all of "
-            "these; or growth: how cost grows with events and context; or processes: what sharing a step gains.",
+            help="machine, index, sample, pairs, distances, encode, attention, step, evaluate or recommend; all of "
+            "these; growth (cost by events and context); or processes (speed-up by number of processes).",
         ),
     ],
-    data: Annotated[
-        str, typer.Option("--data", metavar="DATA", help="A known dataset's or a twin's name, synthetic, or a file.")
-    ] = "synthetic",
-    model: Annotated[str, typer.Option("--model", metavar="NAME", help="See `cordgt models`.")] = "cordgt",
+    data: Annotated[str, option("DATA", "A known dataset or twin by name, synthetic, or a file.")] = "synthetic",
+    model: Annotated[str, option("NAME", "See `cordgt models`.")] = "cordgt",
     set_: Set = [],  # noqa: B006
     device: Device = "auto",
-    repeat: Annotated[
-        int, typer.Option("--repeat", min=1, metavar="N", help="Samples of each time, after a warm-up.")
-    ] = 7,
-    quick: Annotated[bool, flag("--quick", "Small sizes: to see that it runs.")] = False,
+    repeat: Annotated[int, option("N", "Repetitions of each measurement, after a warm-up.", min=1)] = 7,
+    quick: Annotated[bool, flag("--quick", "Use small sizes, to check that it runs.")] = False,
     scale: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001, metavar="X", show_default="1", help="growth: the largest stream, as a multiple of the twin."
-        ),
+        float | None, option("X", "growth: size of the largest stream, times the twin's.", min=0.001, show_default="1")
     ] = None,
     processes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N,N",
-            show_default="1,2",
-            help="processes: how many to share a step among, one after the other.",
-        ),
+        str | None, option("N,N", "processes: numbers of processes to measure.", show_default="1,2")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="growth: draw it, as PNG, PDF or SVG.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write a step as a Chrome trace, for Perfetto.")
-    ] = None,
+    plot: Annotated[Path | None, option("FILE", "growth: write a plot as PNG, PDF or SVG.")] = None,
+    trace: Annotated[Path | None, option("FILE", "Also write a training step as a Chrome trace, for Perfetto.")] = None,
     json_: Json = None,
 ) -> None:
-    """Time each stage beside the machine's own limits, measured in the same run.
+    """Time each stage and compare it with the limits of this machine.
 
-    Times are medians. The columns matrix and memory say which share of the machine's matrix rate and bandwidth that is.
+    Times are medians. The columns matrix and memory are shares of the machine's matrix rate and memory bandwidth.
     """
     from cordgt.cli import writers
-    from cordgt.errors import check_choice
     from cordgt.experiments.bench import report, scaling, suite
     from cordgt.training.devices import choose_device
 
-    check_choice("STAGE", stage, (*suite.ALL, "all", "growth", "processes"))
-    if started_as_one_of_several() and stage != "processes":
+    check_choice("STAGE", stage, (*suite.STAGE_NAMES, "all", "growth", "processes"))
+    if is_distributed_launch() and stage != "processes":
         raise SettingError(f"`cordgt bench {stage}` runs in one process: start it without torchrun.")
     writers.check_json(json_)
-    _check_meant_for(stage, {"--plot": plot, "--scale": scale}, "growth")
-    _check_meant_for(stage, {"--processes": processes}, "processes")
+    for name, value, only in (
+        ("--plot", plot, "growth"),
+        ("--scale", scale, "growth"),
+        ("--processes", processes, "processes"),
+    ):
+        if value is not None and stage != only:
+            raise SettingError(f"{name} is for `cordgt bench {only}`: leave it out for {stage}.")
     writers.check_output(plot, (".png", ".pdf", ".svg"))
     writers.check_output(trace, endings=())
-    settings = settings_for(data, model, None, set_, None, None)
-    on = choose_device(device)
-    place = suite.prepare(load_data(data, {}), settings, on, repeat=repeat, quick=quick or is_measured())
+    settings = build_settings(data, model, None, set_, None, None)
+    torch_device = choose_device(device)
+    context = suite.prepare(
+        load_data(data, {}), settings, torch_device, repeat=repeat, quick=quick or is_bench_worker()
+    )
     if trace is not None:
-        place.check_trains()
+        context.check_trainable()
     if stage == "processes":
-        shared = bench_shared(place, processes or "1,2", _BenchNotes())
-        if shared is None:
+        results = _bench_processes(context, processes or "1,2")
+        if results is None:
             return
-        found = shared
     elif stage == "growth":
-        found = scaling.grow(place, scale, _BenchNotes())
+        results = scaling.measure_growth(context, scale, _BenchNotes())
     else:
-        found = suite.run(place, suite.ALL if stage == "all" else (stage,), _BenchNotes())
+        results = suite.run_stages(context, suite.STAGE_NAMES if stage == "all" else (stage,), _BenchNotes())
     if plot is not None:
-        scaling.plot(found, plot)
-        console.note(f"{plot}: written")
+        scaling.plot_growth(results, plot)
+        console.print_note(f"{plot}: written")
     if trace is not None:
-        suite.trace(place, trace)
-        console.note(f"{trace}: written")
-    if json_ is not None:
-        writers.write_json(found, json_)
+        suite.write_trace(context, trace)
+        console.print_note(f"{trace}: written")
+    writers.write_json(results, json_)
     if json_ != "-":
-        console.out.print(report.machine_line(found), markup=False)
-        tables = {"growth": report.growth_table, "processes": report.shared_table}
+        console.stdout.print(report.hardware_line(results), markup=False)
+        tables = {"growth": report.growth_table, "processes": report.processes_table}
         if stage != "machine":
-            console.out.print(tables.get(stage, report.stages_table)(found))
-        for text in report.sentences(found):
-            console.out.print(text, markup=False)
+            console.stdout.print(tables.get(stage, report.stages_table)(results))
+        for text in report.summary_lines(results):
+            console.stdout.print(text, markup=False)
 
 
-def show_version(json_: Json = None) -> None:
-    """The version of cordgt, and of what it stands on."""
-    import platform
+def _bench_processes(context: BenchContext, counts: str) -> dict[str, Any] | None:
+    """Measure each number of processes in new processes. In one of these, measure and return None."""
+    from cordgt.experiments.bench import multiprocess, suite
 
-    import numba
-    import pyarrow
-    import torch
-
-    from cordgt.cli import writers
-
-    versions = {"cordgt": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    versions |= {"numba": numba.__version__, "pyarrow": pyarrow.__version__}
-    versions["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    writers.show_facts(versions, json_)
-
-
-def say_version(asked: bool) -> None:
-    """The answer to ``cordgt --version``, which is all that is done then."""
-    if asked:
-        console.out.print(f"cordgt {__version__}", highlight=False)
-        raise typer.Exit
-
-
-def _check_meant_for(stage: str, given: dict[str, object], only: str) -> None:
-    """SettingError for an option that says nothing to this stage: it would be ignored."""
-    for option, value in given.items():
-        if value is not None and stage != only:
-            raise SettingError(f"{option} is for `cordgt bench {only}`: leave it out for {stage}.")
+    if is_bench_worker():
+        multiprocess.measure_shared_step(context)
+        return None
+    n_processes = multiprocess.parse_process_counts(counts)
+    note = multiprocess.oversubscription_note(n_processes)
+    if context.device.type == "cpu" and note:
+        console.print_note(note)
+    rows = multiprocess.compare_process_counts(n_processes, sys.argv[1:], _BenchNotes())
+    return suite.describe_setup(context) | {"shared": rows}
 
 
 class _BenchNotes(Callback):
     """Prints a line when a measurement starts."""
 
     def on_stage_start(self, name: str, total: int | None) -> None:
-        console.note(f"measuring {name}")
+        console.print_note(f"measuring {name}")

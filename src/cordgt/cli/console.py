@@ -1,4 +1,4 @@
-"""What people see while they wait, and the tables they read afterwards."""
+"""Progress bars, notes and errors on the terminal, and the table of metrics."""
 
 from __future__ import annotations
 
@@ -7,38 +7,36 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from rich import box
+from rich import box, progress
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 
 from cordgt.callbacks import Callback
 from cordgt.tasks.metrics import is_constant
 from cordgt.tasks.run_metrics import Metric, RunMetrics
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+stdout = Console(highlight=False, soft_wrap=True)
+stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class StageBar(Callback):
-    """A bar of the current stage on a terminal, none elsewhere; messages on both. Use it in a ``with`` statement."""
+    """Shows a bar of the current stage on a terminal, and messages anywhere. Use it in a ``with`` statement.
 
-    def __init__(self, *columns: ProgressColumn) -> None:
-        self.live = err.is_terminal
-        self.bar = Progress(*columns, console=err, transient=True, disable=not self.live)
-        self.task: TaskID | None = None
+    ``columns`` are shown right of the stage's name and the bar.
+    """
+
+    def __init__(self, *columns: progress.ProgressColumn) -> None:
+        self.is_live = stderr.is_terminal
+        self.bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            *columns,
+            console=stderr,
+            transient=True,
+            disable=not self.is_live,
+        )
+        self.task: progress.TaskID | None = None
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -55,7 +53,7 @@ class StageBar(Callback):
             self.bar.update(self.task, advance=n)
 
     def on_message(self, text: str) -> None:
-        note(text)
+        print_note(text)
 
     def _replace_task(self, description: str, total: int | None, **fields: Any) -> None:
         if self.task is not None:
@@ -64,71 +62,64 @@ class StageBar(Callback):
 
 
 class ProgressBar(StageBar):
-    """A bar with loss and speed on a terminal, and a line an epoch everywhere.
+    """Shows a bar with loss and speed on a terminal, and one line per epoch anywhere.
 
-    ``make_title``: from the name of one of several runs, the words before each line about it.
+    ``make_title`` makes the prefix of each line from the name of the run, if there are several runs.
     """
 
     def __init__(self, make_title: Callable[[str], str] = "{}, ".format) -> None:
         super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[note]}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
         )
         self.make_title, self.title = make_title, ""
-        self.trained = False  # True: an epoch has begun
-        self.best = ""
-        self.began = time.perf_counter()
-        self.seen = 0
+        self.has_trained = False  # True once an epoch has started
+        self.validation = ""  # metrics of the last epoch
+        self.start_time = time.perf_counter()
+        self.n_events = 0
 
     def on_run_start(self, name: str) -> None:
-        self.title, self.best = self.make_title(name), ""
+        self.title, self.validation = self.make_title(name), ""
 
     def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
-        self.trained = True
+        self.has_trained = True
         self.on_stage_start(f"{'refit on all events, ' if phase == 'refit' else ''}epoch {epoch}/{n_epochs}", n_events)
 
     def on_stage_start(self, name: str, total: int | None) -> None:
-        self._replace_task(f"{self.title}{name}", total, note=self.best)
-        self.began, self.seen = time.perf_counter(), 0
+        self._replace_task(f"{self.title}{name}", total, note=self.validation)
+        self.start_time, self.n_events = time.perf_counter(), 0
 
     def on_step(self, n: int, loss: float | None = None) -> None:
         if self.task is None:
             return
-        self.seen += n
-        rate = self.seen / max(time.perf_counter() - self.began, 1e-9)
-        note = self.best if loss is None else f"loss {loss:.4f}  {rate:,.0f} events/s  {self.best}"
+        self.n_events += n
+        rate = self.n_events / max(time.perf_counter() - self.start_time, 1e-9)
+        note = self.validation if loss is None else f"loss {loss:.4f}  {rate:,.0f} events/s  {self.validation}"
         self.bar.update(self.task, advance=n, note=note)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        what = "refit, epoch" if record["phase"] == "refit" else "epoch"
-        line = f"{self.title}{what} {record['epoch']:>3}  loss {record['loss']:.4f}"
+        phase = "refit, epoch" if record["phase"] == "refit" else "epoch"
+        line = f"{self.title}{phase} {record['epoch']:>3}  loss {record['loss']:.4f}"
         if "validation" in record:
-            self.best = f"validation AP {record['validation']['ap']:.4f}"
+            self.validation = f"validation AP {record['validation']['ap']:.4f}"
             if record["validation"].get("mrr") is not None:
-                self.best += f"  MRR {record['validation']['mrr']:.4f}"
-            line += f"  {self.best}"
+                self.validation += f"  MRR {record['validation']['mrr']:.4f}"
+            line += f"  {self.validation}"
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
-            line += "  every pair scored alike" if is_constant(record["validation"]) else ""
-        err.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)
+            line += "  all scores are equal" if is_constant(record["validation"]) else ""
+        stderr.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)
 
 
 class DownloadBar(StageBar):
-    """A bar in bytes on a terminal, a line a file elsewhere."""
+    """Shows a bar in bytes on a terminal, and one line per file elsewhere."""
 
     def __init__(self) -> None:
-        super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
+        columns = (progress.DownloadColumn(), progress.TransferSpeedColumn(), progress.TimeRemainingColumn())
+        super().__init__(*columns)
         self.stage = ""
-        self.line = ""  # shown with the first step, which says how much is here already
+        self.line = ""  # printed with the first step, which counts the bytes that are here already
 
     def on_stage_start(self, name: str, total: int | None) -> None:
         if name == self.stage and self.task is not None:  # the same file, over a new connection
@@ -136,37 +127,37 @@ class DownloadBar(StageBar):
             return
         self._replace_task(escape(name), total)
         self.stage, self.line = name, "" if total is None else f"{name}: {total:,} bytes"
-        if total is None and not self.live:
-            note(name)
+        if total is None and not self.is_live:
+            print_note(name)
 
     def on_step(self, n: int, loss: float | None = None) -> None:
         super().on_step(n, loss)
-        if self.line and not self.live:
-            note(f"{self.line}, {n:,} are here" if n else self.line)
+        if self.line and not self.is_live:
+            print_note(f"{self.line}, {n:,} are here" if n else self.line)
         self.line = ""
 
 
-def note(text: str) -> None:
-    """A remark beside the answer; goes to standard error so that answers can be piped."""
-    err.print(text, style="dim", markup=False)
+def print_note(text: str) -> None:
+    """Print a note to standard error, so that the answer on standard output can be piped."""
+    stderr.print(text, style="dim", markup=False)
 
 
-def lasting(hours: float) -> str:
-    """A time in words: ``40 minutes``, ``7 hours``, ``12 days``."""
+def format_duration(hours: float) -> str:
+    """Return a duration in words: ``40 minutes``, ``7 hours``, ``12 days``."""
     if hours < 1.5:
         minutes = max(1, round(60 * hours))
         return "no time" if not hours else "a minute" if minutes == 1 else f"{minutes} minutes"
     return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
 
 
-def fail(text: str) -> None:
-    err.print(f"Error: {text}", style="bold red", markup=False)
+def print_error(text: str) -> None:
+    stderr.print(f"Error: {text}", style="bold red", markup=False)
 
 
 def metrics_table(title: str, metrics: RunMetrics) -> Table:
-    """Metrics in percent; "–" where one is not defined.
+    """Return a table of metrics in percent; "–" means not defined.
 
-    Baselines stand below the last split. "!" marks a baseline that is above the model.
+    Baselines are below the last split. "!" marks a baseline that is above the model.
     """
     columns = metrics.columns()
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -189,5 +180,5 @@ def _percent(metric: Metric) -> str:
 
 
 def is_piped() -> bool:
-    """True where standard output is not a terminal."""
+    """Return whether standard output is not a terminal."""
     return not sys.stdout.isatty()

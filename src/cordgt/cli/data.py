@@ -1,23 +1,14 @@
-"""Commands that look at data: list, describe."""
+"""Commands that inspect data: list, describe."""
 
 from __future__ import annotations
 
-from cordgt.cli.loading import given_columns
-from cordgt.cli.options import (
-    Data,
-    Dst,
-    Features,
-    Ids,
-    Json,
-    Label,
-    NodeFeatures,
-    Src,
-    Time,
-)
+from typing import Any
+
+from cordgt.cli.options import Data, Json, add_column_options
 
 
 def data_list(json_: Json = None) -> None:
-    """Datasets known by name, and where they are."""
+    """List the datasets known by name, and where they are."""
     from cordgt.cli import writers
     from cordgt.io.datasets import registry
 
@@ -31,25 +22,16 @@ def data_list(json_: Json = None) -> None:
         }
         for k in registry.list_datasets()
     ]
-    writers.show(rows, json_)
+    writers.print_rows(rows, json_)
 
 
-def data_describe(
-    data: Data,
-    src: Src = None,
-    dst: Dst = None,
-    time: Time = None,
-    label: Label = None,
-    features: Features = None,
-    ids: Ids = "auto",
-    node_features: NodeFeatures = None,
-    json_: Json = None,
-) -> None:
-    """What is in DATA, and what was assumed in reading it."""
+@add_column_options()
+def data_describe(data: Data, columns: dict[str, Any], json_: Json = None) -> None:
+    """Describe DATA, and the assumptions made in reading it."""
     from cordgt.cli import writers
     from cordgt.events.describe import describe
     from cordgt.io.datasets import registry
 
     writers.check_json(json_)
-    stream = registry.load(data, **given_columns(src, dst, time, label, features, ids, node_features))
-    writers.show_facts(describe(stream), json_)  # the notes are among them
+    stream = registry.load_dataset(data, **columns)
+    writers.print_facts(describe(stream), json_)  # the notes are among them

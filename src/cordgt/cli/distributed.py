@@ -1,4 +1,4 @@
-"""Commands that several processes share: what each of them does besides the command itself, and ``--processes``."""
+"""Commands that run in several processes: ``--processes``, torchrun, and who prints what."""
 
 from __future__ import annotations
 
@@ -8,108 +8,89 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cordgt.callbacks import Callback
 from cordgt.cli import console
+from cordgt.cli.options import option
 from cordgt.errors import CordgtError, SettingError
-from cordgt.runtime.launch import FIGURES, MEETING, launch
+from cordgt.runtime.launch import RENDEZVOUS, RESULT_FILE, launch
 
-if TYPE_CHECKING:
-    from cordgt.experiments.bench.setup import Place
-
-SHARED = ("train", "evaluate", "bench")
+DISTRIBUTED_COMMANDS = ("train", "evaluate", "bench")
 
 Processes = Annotated[
     int | None,
-    typer.Option(
-        "--processes",
-        min=1,
-        metavar="N",
-        show_default="1",
-        help="Share the work among so many processes of this machine; torchrun does so over several.",
-    ),
+    option("N", "Number of processes on this machine; use torchrun for several machines.", min=1, show_default="1"),
 ]
 
 
-def started_as_one_of_several() -> bool:
-    """By torchrun or by `launch`; told without loading torch where it is clear."""
+def is_distributed_launch() -> bool:
+    """Return whether torchrun or `launch` started this process. Loads torch only if WORLD_SIZE is set."""
     if "WORLD_SIZE" not in os.environ:
         return False
     from cordgt.runtime import distributed
 
-    return distributed.asked()
+    return distributed.is_distributed()
 
 
-def share(n: int | None, data: str | Path) -> None:
-    """Where ``--processes`` asks for several, start them with this command and end with them; else go on here."""
-    several = started_as_one_of_several()
-    if several and n is not None and MEETING not in os.environ:
-        raise SettingError("torchrun says how many processes there are: leave out --processes.")
-    if (several or (n or 1) > 1) and Path(data).is_fifo():
+def launch_processes(n: int | None, data: str | Path) -> None:
+    """Start this command in ``n`` processes and exit with their code. Return if n is 1 or they run already."""
+    is_launched = is_distributed_launch()
+    if is_launched and n is not None and RENDEZVOUS not in os.environ:
+        raise SettingError("torchrun sets the number of processes: leave out --processes.")
+    if (is_launched or (n or 1) > 1) and Path(data).is_fifo():
         raise SettingError(f"{data} can be read only once, and each process reads it. Give a file.")
-    if n is not None and n > 1 and not several:
+    if n is not None and n > 1 and not is_launched:
         raise typer.Exit(launch(n, sys.argv[1:]))
 
 
-def is_measured() -> bool:
-    """Whether this process was started by ``cordgt bench processes``."""
-    return FIGURES in os.environ
+def is_bench_worker() -> bool:
+    """Return whether ``cordgt bench processes`` started this process."""
+    return RESULT_FILE in os.environ
 
 
-def bench_shared(place: Place, counts: str, callbacks: Callback) -> dict[str, Any] | None:
-    """``cordgt bench processes``: start the measured ones and collect what they find; None in one of these."""
-    from cordgt.experiments.bench import multiprocess, suite
-
-    if is_measured():
-        multiprocess.measure(place)
-        return None
-    asked = multiprocess.counts_of(counts)
-    if place.device.type == "cpu" and multiprocess.crowded(asked):
-        console.note(multiprocess.crowded(asked))
-    return suite.about(place) | {"shared": multiprocess.compare(asked, sys.argv[1:], callbacks)}
-
-
-def leads() -> bool:
-    """False in all processes but the first, which alone answers."""
+def is_main_process() -> bool:
+    """Return whether this process prints the answer: always, unless it is one of several."""
     if "WORLD_SIZE" not in os.environ:
         return True
     from cordgt.runtime import distributed
 
-    return distributed.current().leads
+    return distributed.current_group().is_main_process
 
 
 @contextmanager
-def among_others(command: str) -> Iterator[None]:
-    """Meets the other processes, where there are any. The first one speaks for all, but for what happens elsewhere."""
-    quiet = is_measured() or os.environ.get("RANK", "0") != "0"
-    if not started_as_one_of_several():
-        console.err.quiet = is_measured()  # the one that measures has said it all already
+def distributed_command(command: str) -> Iterator[None]:
+    """Join the other processes, if there are any. Only the main process prints, except for errors of another one."""
+    if not is_distributed_launch():
+        console.stderr.quiet = is_bench_worker()  # its parent has printed the same notes
         try:
             yield
         except CordgtError:
-            console.err.quiet = False
+            console.stderr.quiet = False
             raise
         return
     from cordgt.runtime import distributed
 
-    console.out.quiet = console.err.quiet = quiet
-    if command not in SHARED:
-        time.sleep(distributed.POLITELY * quiet)  # let the first one say so, before torchrun ends it
+    quiet = is_bench_worker() or os.environ.get("RANK", "0") != "0"
+    console.stdout.quiet = console.stderr.quiet = quiet
+    if command not in DISTRIBUTED_COMMANDS:
+        if quiet:
+            time.sleep(distributed.REPORT_DELAY)  # let the main process print this before torchrun ends it
         raise SettingError(f"`cordgt {command}` runs in one process: start it without torchrun.")
     try:
-        distributed.join()
-        distributed.outlive()
+        distributed.init_process_group()
+        distributed.ignore_sigterm_after_loss()
         yield
     except CordgtError as error:
-        before = distributed.speaks_for_all(error)
-        console.err.quiet = before is None
-        if isinstance(error, distributed.Lost):
-            error = distributed.Lost(f"{error} The same command with --resume goes on, with any number of processes.")
-        raise type(error)(f"{before}{error}") from None
+        prefix = distributed.claim_error_report(error)
+        console.stderr.quiet = prefix is None
+        if isinstance(error, distributed.ProcessLostError):
+            error = distributed.ProcessLostError(
+                f"{error} Continue with the same command and --resume, with any number of processes."
+            )
+        raise type(error)(f"{prefix}{error}") from None
     except SystemExit as end:
         if not end.code:
-            distributed.leave()
+            distributed.destroy_process_group()
         raise

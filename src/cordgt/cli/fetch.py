@@ -1,4 +1,4 @@
-"""`cordgt data fetch`: get a known dataset from its publisher."""
+"""`cordgt data fetch`: download a known dataset from its publisher."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from cordgt.cli import console
-from cordgt.cli.options import Json, flag
+from cordgt.cli.options import Json, flag, option
 
 
 def data_fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A known dataset's name: see `cordgt data list`.")],
     local: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="DIR", help="Use these files instead: a folder or an archive."),
+        Path | None, option("DIR", "Use local files, a folder or an archive, instead of a download.", name="--from")
     ] = None,
-    overwrite: Annotated[bool, flag("--again", "Fetch again and replace the dataset that is there.")] = False,
+    overwrite: Annotated[bool, flag("--again", "Download again and replace the existing dataset.")] = False,
     accept_different: Annotated[
         bool, flag("--accept-different", "Keep the dataset even if counts, labels or checksum differ.")
     ] = False,
     json_: Json = None,
 ) -> None:
-    """Download a known dataset, convert it, check it, and put it where NAME finds it.
+    """Download a known dataset, convert it and check it. Other commands then find it by NAME.
 
     An interrupted download resumes. Nodes and links must match the published numbers.
     """
@@ -33,16 +32,15 @@ def data_fetch(
     writers.check_json(json_)
     with console.DownloadBar() as bar:
         result = fetch(name, local=local, overwrite=overwrite, accept_different=accept_different, callbacks=bar)
-    console.note(f"{result.path}: {'was here already' if result.was_here else 'written'}")
+    console.print_note(f"{result.path}: {'was here already' if result.already_present else 'written'}")
     for note in result.notes:
-        console.note(note)
-    facts = result.facts
-    if json_ is not None:
-        about = {"path": str(result.path), "was_here": result.was_here, "notes": list(result.notes)}
-        writers.write_json(facts | about, json_)
+        console.print_note(note)
+    facts = result.statistics
+    about = {"path": str(result.path), "was_here": result.already_present, "notes": list(result.notes)}
+    writers.write_json(facts | about, json_)
     if json_ != "-":
-        writers.show([_row(key, facts) for key in ("nodes", "links", "link_attributes", "intensity")], None)
-    console.note(f"Train on it: cordgt train {name}")
+        writers.print_rows([_row(key, facts) for key in ("nodes", "links", "link_attributes", "intensity")], None)
+    console.print_note(f"Train on it: cordgt train {name}")
 
 
 def _row(key: str, facts: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`cordgt train --task node`: a classifier of nodes on the frozen encoder of a run."""
+"""`cordgt train --task node`: train a node classifier on the frozen encoder of a run."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from rich.markup import escape
 from rich.table import Table
 
 from cordgt.cli import console
-from cordgt.cli.distributed import started_as_one_of_several
-from cordgt.cli.loading import BEGUN
-from cordgt.errors import DataError, MissingColumn, SettingError, check_choice
+from cordgt.cli.distributed import is_distributed_launch
+from cordgt.cli.resume import training_started
+from cordgt.errors import DataError, MissingColumnError, SettingError, check_choice
 
 TASKS = ("link", "node")
 
 
-def check_task(task: str, encoder: Path | None, not_for_nodes: dict[str, Any]) -> None:
-    """SettingError where the options, or several processes, do not fit the task.
+def check_task(task: str, encoder: Path | None, link_options: dict[str, Any]) -> None:
+    """Raise SettingError if the options or several processes do not fit the task.
 
-    ``not_for_nodes``: what was given that only links take.
+    ``link_options`` are the values of the options that only --task link takes.
     """
     check_choice("--task", task, TASKS)
     if task == "link" and encoder is not None:
         raise SettingError("--encoder is for --task node: the run whose frozen model gives the embeddings.")
     if task == "node" and encoder is None:
         raise SettingError("--task node needs --encoder RUN: a run on the same events, made by `cordgt train DATA`.")
-    given = [name for name, value in not_for_nodes.items() if value]
+    given = [name for name, value in link_options.items() if value]
     if task == "node" and given:
         raise SettingError(
-            f"{given[0]} is not for --task node: it trains a small classifier on an encoder that is trained already."
+            f"{given[0]} is not for --task node, which trains a small classifier on an encoder that is trained already."
         )
-    if task == "node" and started_as_one_of_several():
+    if task == "node" and is_distributed_launch():
         raise SettingError("--task node runs in one process: start it without torchrun.")
 
 
-def train_classifier(
+def train_node_classifier(
     data: str,
     encoder: Path,
     assignments: list[str],
@@ -47,40 +47,45 @@ def train_classifier(
     columns: dict[str, Any],
     json_: str | None,
 ) -> None:
-    """Train it, keep it in a folder, and show its figures."""
+    """Train a classifier, write its folder, and print its metrics."""
     from cordgt.cli import writers
     from cordgt.inference.run import Run
     from cordgt.io.datasets import registry
     from cordgt.io.open_table import load_file
     from cordgt.training.output_folder import default_folder
     from cordgt.training.settings import parse_assignments
-    from cordgt.workflows.node_classification import check_encoder, classifier_settings, classify_in, labels_of
+    from cordgt.workflows.node_classification import (
+        check_encoder,
+        classifier_settings,
+        labels_for,
+        train_classifier_run,
+    )
 
     settings = classifier_settings(parse_assignments(assignments))
     run = Run.load(encoder, device)
     check_encoder(run)
-    asked = {k: v for k, v in columns.items() if k != "ids" or v != "auto"}
-    known = data in registry.KNOWN or registry.find(data) is not None
-    source = data if known else load_file(os.path.expanduser(data))
+    given = {k: v for k, v in columns.items() if (k, v) != ("ids", "auto")}
+    is_known = data in registry.KNOWN_DATASETS or registry.find_dataset(data) is not None
+    source = data if is_known else load_file(os.path.expanduser(data))
+    merged = given if is_known else run.columns_for(source, given, labels_needed=True)
     try:
-        stream = registry.load(source, **(asked if known else run.columns_for(source, asked, labels_needed=True)))
-    except MissingColumn as error:
-        if error.role != "label" or "label" in asked:
+        stream = registry.load_dataset(source, **merged)
+    except MissingColumnError as error:
+        if error.role != "label" or "label" in given:
             raise
-        raise DataError(f"{error} {encoder} was trained with that one; name another with --label.") from None
-    label = labels_of(run, stream, data)
-    own_seed = run.settings.seed if seed is None else seed
-    folder = out or default_folder(stream.name, f"{run.settings.model}-node", own_seed)
-    console.note(f"classifier of nodes on {encoder} ({run.settings.model}), frozen; it goes to {folder}")
-    BEGUN.set(True)
+        raise DataError(f"{error} {encoder} was trained with that column; give another with --label.") from None
+    label = labels_for(run, stream, data)
+    folder_seed = run.settings.seed if seed is None else seed
+    folder = out or default_folder(stream.name, f"{run.settings.model}-node", folder_seed)
+    console.print_note(f"node classifier on {encoder} ({run.settings.model}, frozen); it goes to {folder}")
+    training_started.set(True)
     with console.ProgressBar() as bar:
-        metrics = classify_in(run, label, settings, folder, data=data, seed=seed, callbacks=bar)
-    if json_ is not None:
-        writers.write_json(metrics, json_)
+        metrics = train_classifier_run(run, label, settings, folder, data=data, seed=seed, callbacks=bar)
+    writers.write_json(metrics, json_)
     if json_ != "-":
-        console.out.print(_table(metrics))
-    for text in said_of(metrics):
-        console.note(text)
+        console.stdout.print(_table(metrics))
+    for text in metric_notes(metrics):
+        console.print_note(text)
 
 
 def _table(metrics: dict[str, Any]) -> Table:
@@ -96,18 +101,16 @@ def _table(metrics: dict[str, Any]) -> Table:
     return table
 
 
-def said_of(metrics: dict[str, Any]) -> list[str]:
-    """What is to be known of the figures: the imbalance and how it was dealt with, and what is not defined."""
+def metric_notes(metrics: dict[str, Any]) -> list[str]:
+    """Return notes on the metrics: the class imbalance, and a test AUC that is undefined or uncertain."""
     train, test = metrics["train"], metrics["test"]
-    weighed = (
-        "both kinds weigh the same in the loss" if metrics["balance"] == "weights" else "every event weighs the same"
+    weighting = (
+        "both classes weigh the same in the loss" if metrics["balance"] == "weights" else "every event weighs the same"
     )
-    said = [f"{train['positive']:,} of {train['events']:,} training events are positive; {weighed}."]
-    few = min(test["positive"], test["events"] - test["positive"])
+    notes = [f"{train['positive']:,} of {train['events']:,} training events are positive; {weighting}."]
+    n_rare = min(test["positive"], test["events"] - test["positive"])
     if test["auc"] is None:
-        said.append("test: not defined, all labels are of one kind.")
-    elif few < 50:
-        said.append(
-            f"The test AUC rests on {few} events of the rarer kind: another draw could move it by several points."
-        )
-    return said
+        notes.append("test: not defined, because all labels are the same.")
+    elif n_rare < 50:
+        notes.append(f"The test AUC is uncertain: the rarer class has only {n_rare} events.")
+    return notes

@@ -1,7 +1,9 @@
-"""The options that several commands share, with their help."""
+"""Options that several commands share, with their help."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,18 +12,69 @@ import typer
 
 from cordgt.errors import SettingError
 
-_COLUMNS = "Columns: a name, or a position counted from 0"
 FILE_ENDINGS = ".csv, .tsv, .parquet or .json"
 
 
-def column(name: str, text: str) -> Any:
-    """An option that names a column."""
-    return typer.Option(name, metavar="COLUMN", help=text, rich_help_panel=_COLUMNS)
+def option(metavar: str, text: str, *, name: str | None = None, **kwargs: Any) -> Any:
+    """Return an option with a value. Typer derives the name from the parameter, unless ``name`` is given."""
+    return typer.Option(*([] if name is None else [name]), metavar=metavar, help=text, **kwargs)
 
 
 def flag(name: str, text: str) -> Any:
-    """An option without a value."""
+    """Return an option without a value."""
     return typer.Option(name, metavar="", help=text)
+
+
+def _column(text: str, metavar: str = "COLUMN") -> Any:
+    return option(metavar, text, rich_help_panel="Columns: a name, or a position counted from 0")
+
+
+# Type and default of each option of `add_column_options`, by its name in `read_events`.
+COLUMN_OPTIONS: dict[str, tuple[Any, str | None]] = {
+    "src": (Annotated[str | None, _column("Column of the sources.")], None),
+    "dst": (Annotated[str | None, _column("Column of the destinations.")], None),
+    "time": (Annotated[str | None, _column("Column of the times.")], None),
+    "label": (Annotated[str | None, _column("Column of the labels; none: no labels.")], None),
+    "features": (Annotated[str | None, _column("Columns of event features: a,b,c or 4-7 or rest.", "COLUMNS")], None),
+    "ids": (
+        Annotated[
+            str,
+            _column(
+                "Whether equal ids of both columns are one node: shared, separate, or auto (separate if the columns "
+                "are named like users and items).",
+                "WORD",
+            ),
+        ],
+        "auto",
+    ),
+    "node_features": (Annotated[Path | None, _column("File of node features, joined by id.", "FILE")], None),
+}
+
+
+def add_column_options(*, without: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of `COLUMN_OPTIONS` to a command, except ``without``.
+
+    The command gets those that the user gave, and those with a default, as the dict ``columns``.
+    """
+    names = [name for name in COLUMN_OPTIONS if name != without]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def wrapper(**options: Any) -> None:
+            values = {name: options.pop(name) for name in names}
+            command(**options, columns={name: value for name, value in values.items() if value is not None})
+
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "columns"]
+        for name in names:
+            annotation, default = COLUMN_OPTIONS[name]
+            parameters.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by typer
+        return wrapper
+
+    return decorate
 
 
 Data = Annotated[
@@ -32,58 +85,18 @@ Data = Annotated[
     ),
 ]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, made by `cordgt train`.")]
-Src = Annotated[str | None, column("--src", "Of the sources.")]
-Dst = Annotated[str | None, column("--dst", "Of the destinations.")]
-Time = Annotated[str | None, column("--time", "Of the times.")]
-Label = Annotated[str | None, column("--label", "Of the labels; none: no labels.")]
-Features = Annotated[
-    str | None,
-    typer.Option(
-        "--features", metavar="COLUMNS", help="Of event features: a,b,c or 4-7 or rest.", rich_help_panel=_COLUMNS
-    ),
-]
-Ids = Annotated[
-    str,
-    typer.Option(
-        "--ids",
-        metavar="WORD",
-        help="Does an id name the same node in both columns? shared (yes), separate (no), or auto: separate where the "
-        "columns are called like users and items.",
-        rich_help_panel=_COLUMNS,
-    ),
-]
-NodeFeatures = Annotated[
-    Path | None,
-    typer.Option(
-        "--node-features", metavar="FILE", help="Features of the nodes, joined by id.", rich_help_panel=_COLUMNS
-    ),
-]
-Device = Annotated[str, typer.Option("--device", metavar="WORD", help="auto, cpu or cuda.")]
-Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated.")]
-Json = Annotated[
-    str | None, typer.Option("--json", metavar="[FILE]", help="The answer as JSON: into FILE, or to standard output.")
-]
-Output = Annotated[Path | None, typer.Option(metavar="FILE", help=f"Where to write the answers: {FILE_ENDINGS}.")]
-Events = Annotated[
-    Path | None,
-    typer.Option(
-        "--events", metavar="FILE", help="Events since the training: appended to the history before answering."
-    ),
-]
-At = Annotated[
-    str | None,
-    typer.Option("--at", metavar="TIME", help="When the question is asked; without it, after the whole history."),
-]
+Model = Annotated[str | None, option("NAME", "See `cordgt models`.", show_default="cordgt")]
+Device = Annotated[str, option("WORD", "auto, cpu or cuda.")]
+Set = Annotated[list[str], option("KEY=VALUE", "Change a setting; may be repeated.", name="--set")]
+Json = Annotated[str | None, option("[FILE]", "Write the answer as JSON to FILE or standard output.", name="--json")]
+Output = Annotated[Path | None, option("FILE", f"Where to write the answers: {FILE_ENDINGS}.")]
+Events = Annotated[Path | None, option("FILE", "Later events, appended to the history before the query.")]
+At = Annotated[str | None, option("TIME", "Time of the query.", show_default="after the whole history")]
 
 
-def _renamed(new: str) -> Callable[[str | None], None]:
-    """A callback that refuses an old option and names the new one."""
-
-    def refuse(value: str | None) -> None:
-        if value is not None:
-            raise SettingError(f"This option is now called {new}.")
-
-    return refuse
+def _refuse_part(value: str | None) -> None:
+    if value is not None:
+        raise SettingError("This option is now called --split.")
 
 
-RenamedPart = Annotated[str | None, typer.Option("--part", hidden=True, callback=_renamed("--split"))]
+RenamedPart = Annotated[str | None, typer.Option("--part", hidden=True, callback=_refuse_part)]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cordgt.cli import console
-from cordgt.cli.options import Device
+from cordgt.cli.options import Device, option
 from cordgt.errors import RunError, SettingError
 
 MAX_RUNS = 12  # readers cannot distinguish more
@@ -18,34 +18,26 @@ MAX_RUNS = 12  # readers cannot distinguish more
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN...", help="Run folders, or a folder of runs. The others are compared with the first."
-        ),
+        typer.Argument(metavar="RUN...", help="Run folders, or a folder of runs. Several are compared with the first."),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", show_default="RUN/report.html; of several: comparison.html", help="Where to write it."
-        ),
+        Path | None, option("FILE", "Where to write it.", show_default="RUN/report.html; of several: comparison.html")
     ] = None,
-    events: Annotated[
-        str, typer.Option(metavar="N|all", help="Number of test events in the plots, evenly spread.")
-    ] = "2000",
+    events: Annotated[str, option("N|all", "Number of test events in the plots, evenly spread.")] = "2000",
     device: Device = "auto",
 ) -> None:
     """Write a report of RUN as one HTML file, or a comparison of several runs.
 
     It has metrics, training curves, right and wrong predictions, and reasons for them. It needs no network.
     """
-    from cordgt.analysis.report.comparison_report import comparison
+    from cordgt.analysis.report.comparison_report import render_comparison
     from cordgt.analysis.report.data import collect_report_data
-    from cordgt.analysis.report.run_report import FILE
-    from cordgt.analysis.report.run_report import report as report_page
+    from cordgt.analysis.report.run_report import REPORT_FILE, render_run_report
     from cordgt.cli import writers
     from cordgt.files import write_text
     from cordgt.inference.run import Run
 
-    at_most = _parse_event_limit(events)
+    max_events = _parse_event_limit(events)
     writers.check_output(output, (".html", ".htm"))
     folders = _run_folders(runs)
     loaded = {name: Run.load(path, device) for name, path in _by_unique_name(folders).items()}
@@ -53,11 +45,11 @@ def report(
     with console.ProgressBar() as bar:
         for name, run in loaded.items():
             bar.on_run_start(name)
-            data[name] = collect_report_data(run, bar, at_most=at_most)
-        text = report_page(next(iter(data.values()))) if len(data) == 1 else comparison(data)
-    target = output or (folders[0] / FILE if len(folders) == 1 else Path("comparison.html"))
+            data[name] = collect_report_data(run, bar, max_events=max_events)
+        text = render_run_report(next(iter(data.values()))) if len(data) == 1 else render_comparison(data)
+    target = output or (folders[0] / REPORT_FILE if len(folders) == 1 else Path("comparison.html"))
     write_text(target, text)
-    console.note(f"{target}: written")
+    console.print_note(f"{target}: written")
 
 
 def _parse_event_limit(events: str) -> int | None:
@@ -69,20 +61,20 @@ def _parse_event_limit(events: str) -> int | None:
 
 
 def _run_folders(runs: list[Path]) -> list[Path]:
-    """The run folders. A folder of runs (`--seeds`, `--mask-draws`) is replaced by its runs."""
-    found = []
+    """Return the run folders. A folder of runs (`--seeds`, `--mask-draws`) is replaced by its runs."""
+    folders: list[Path] = []
     for path in runs:
         inner = sorted(p.parent for p in path.glob("*/config.toml")) if not (path / "config.toml").exists() else []
-        found += inner or [path]
-    twice = [path for path, n in Counter(p.resolve() for p in found).items() if n > 1]
-    if twice:
-        raise RunError(f"{twice[0]} is named twice.")
-    if len(found) > MAX_RUNS:
-        raise RunError(f"{len(found)} runs are too many for one report: give at most {MAX_RUNS}.")
-    return found
+        folders += inner or [path]
+    repeated = [path for path, n in Counter(p.resolve() for p in folders).items() if n > 1]
+    if repeated:
+        raise RunError(f"{repeated[0]} is named twice.")
+    if len(folders) > MAX_RUNS:
+        raise RunError(f"{len(folders)} runs are too many for one report: give at most {MAX_RUNS}.")
+    return folders
 
 
 def _by_unique_name(folders: list[Path]) -> dict[str, Path]:
-    """Each folder by its name, or by its whole path if two folders have the same name."""
+    """Return the folders by name, or by path if two folders have the same name."""
     counts = Counter(path.name for path in folders)
     return {str(path) if counts[path.name] > 1 or not path.name else path.name: path for path in folders}

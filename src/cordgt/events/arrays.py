@@ -1,4 +1,4 @@
-"""Columns and matrices, whatever they came as: to Arrow for ids, text and dates, to numpy for numbers."""
+"""Convert columns and matrices of any origin: to Arrow for ids, text and dates, to numpy for numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Floats = npt.NDArray[np.float64]
 Features = npt.NDArray[np.float32]
 
 
-def evenly(n: int, most: int) -> Ints:
-    """At most so many of n places, evenly spread, ascending; of two or more, the first and the last are among them."""
+def evenly_spaced(n: int, most: int) -> Ints:
+    """Return at most ``most`` indices below ``n``, ascending and evenly spaced; two or more include both ends."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)) if n else np.empty(0, np.int64)
 
 
@@ -26,9 +26,9 @@ def evenly(n: int, most: int) -> Ints:
 
 
 def as_column(values: Any) -> Any:
-    """A column as an Arrow array, whatever it came as: Arrow, numpy, a tensor, a pandas series, a list.
+    """Convert Arrow, numpy, a tensor, a pandas series or a list to an Arrow array.
 
-    A list that mixes numbers and strings becomes strings. DataError where it is not one-dimensional.
+    A list that mixes numbers and strings becomes strings. DataError if it is not one-dimensional.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         if pa.types.is_dictionary(values.type):
@@ -38,7 +38,7 @@ def as_column(values: Any) -> Any:
     if not of_pandas and not isinstance(values, list | tuple):
         values = np.asarray(values)
         if values.ndim != 1:
-            raise DataError(f"A column of {values.ndim} axes was given where a one-dimensional one was expected.")
+            raise DataError(f"A column has {values.ndim} dimensions; one dimension was expected.")
         if values.dtype == object:
             values = values.tolist()
     try:
@@ -49,23 +49,23 @@ def as_column(values: Any) -> Any:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is one of text."""
+    """Return whether an Arrow type is text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_number(kind: Any) -> bool:
-    """Whether an Arrow type is one of numbers; booleans are."""
+    """Return whether an Arrow type is numeric; booleans are."""
     checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(check(kind) for check in checks)
 
 
 def is_list(kind: Any) -> bool:
-    """Whether an Arrow type is one of lists."""
+    """Return whether an Arrow type is a list."""
     return bool(pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def looks_like_number(text: str) -> bool:
-    """Whether ``text`` reads as a number (nan and inf too)."""
+    """Return whether ``text`` is a number (or nan or inf)."""
     try:
         float(text)
         return "_" not in text
@@ -74,13 +74,15 @@ def looks_like_number(text: str) -> bool:
 
 
 def first_true(column: Any) -> int:
-    """Position of the first True of a boolean Arrow column without nulls; -1 if there is none."""
+    """Return the position of the first True of a boolean Arrow column without nulls; -1 if there is none."""
     return int(pc.index(column, pa.scalar(True)).as_py())
 
 
 def first_failure(convert: Callable[[Any], Any], column: Any) -> int:
-    """Row of the first value that ``convert`` refuses, where it refuses one: found by halving, so that the work is
-    about two conversions of the column."""
+    """Return the row of the first value that ``convert`` refuses; it must refuse one.
+
+    Bisection: the cost is about two conversions of the column.
+    """
     start, stop = 0, len(column)
     while stop - start > 1:
         middle = (start + stop) // 2
@@ -93,36 +95,34 @@ def first_failure(convert: Callable[[Any], Any], column: Any) -> int:
 
 
 def to_numpy(column: Any) -> npt.NDArray[Any]:
-    """An Arrow column as numpy, of the nearest type; integers with nulls become floats."""
+    """Convert an Arrow column to numpy, with the nearest type; integers with nulls become floats."""
     flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return np.asarray(flat.to_numpy(zero_copy_only=False))
 
 
-def int64(column: Any) -> Ints:
-    """An Arrow column of integers as numpy."""
+def to_int64(column: Any) -> Ints:
     return np.ascontiguousarray(to_numpy(column), np.int64)
 
 
-def float64(column: Any) -> Floats:
-    """An Arrow column of numbers as numpy."""
+def to_float64(column: Any) -> Floats:
     return np.ascontiguousarray(to_numpy(column), np.float64)
 
 
-def distinct(numbers: Any, n: int, at_once: int = 1 << 22) -> Ints:
-    """The distinct ones of numbers from 0 to n - 1, ascending: marked, not sorted, in one pass of pieces."""
-    there = np.zeros(n, np.bool_)
-    for start in range(0, len(numbers), at_once):
-        there[numbers[start : start + at_once]] = True
-    return np.flatnonzero(there)
+def unique_nodes(nodes: Any, n_nodes: int, chunk_rows: int = 1 << 22) -> Ints:
+    """Return the distinct internal ids, ascending, in linear time and without reading a mapped array at once."""
+    occurs = np.zeros(n_nodes, np.bool_)
+    for start in range(0, len(nodes), chunk_rows):
+        occurs[nodes[start : start + chunk_rows]] = True
+    return np.flatnonzero(occurs)
 
 
 # -------------------- matrices
 
 
-def feature_rows(values: Any, n_rows: int, what: str) -> Features | None:
-    """Features as float32 (n_rows, width); None for None or zero width.
+def as_feature_matrix(values: Any, n_rows: int, what: str) -> Features | None:
+    """Convert features to float32 (n_rows, width); None for None or zero width.
 
-    DataError where the shape is wrong, RowError where a value is not a finite number.
+    DataError if the shape is wrong, RowError if a value is not a finite number.
     """
     if values is None:
         return None
@@ -135,14 +135,14 @@ def feature_rows(values: Any, n_rows: int, what: str) -> Features | None:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         rows = np.ascontiguousarray(raw, dtype=np.float32)
-    bad = first_not_finite(rows)
+    bad = first_non_finite(rows)
     if bad is not None:
         raise RowError(bad[0], f"column {bad[1]} of the {what} is {raw[bad]}, not a finite number")
     return rows
 
 
-def first_not_finite(rows: Features) -> tuple[int, int] | None:
-    """Row and column of the first value, row by row, that is not a finite number; None where all are."""
+def first_non_finite(rows: Features) -> tuple[int, int] | None:
+    """Return row and column of the first value that is not finite, in row order; None if all are."""
     finite = np.isfinite(rows)
     if finite.all():
         return None
@@ -150,12 +150,12 @@ def first_not_finite(rows: Features) -> tuple[int, int] | None:
     return int(row), int(column)
 
 
-def as_lists(rows: Features) -> Any:
-    """A matrix as an Arrow column of lists, one a row."""
+def to_list_column(rows: Features) -> Any:
+    """Convert a matrix to an Arrow column with one list per row."""
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
 
 
-def from_lists(column: Any) -> Features:
-    """The matrix that ``as_lists`` made a column of: a copy, since torch wants to write where Arrow forbids it."""
+def from_list_column(column: Any) -> Features:
+    """Convert the result of `to_list_column` back to a matrix: a copy, because torch needs writable memory."""
     flat = np.concatenate([chunk.flatten() for chunk in column.chunks], dtype=np.float32)
     return flat.reshape(len(column), column.type.list_size)

@@ -1,4 +1,4 @@
-"""What a stream on disk provides besides its events: `StreamBacking`, which `cordgt.store` implements."""
+"""`StreamBacking`: precomputed data of a stream on disk. `cordgt.store` implements it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ INDEX_ARRAYS = ("row_start", "nbr", "pos", "nbr_degree", "pair_start", "pair_nbr
 
 @dataclass(frozen=True, eq=False)
 class IndexData:
-    """What `TemporalIndex.from_arrays` needs of an index; the arrays may be mapped from files."""
+    """The input of `TemporalIndex.from_arrays`; the arrays may be memory-mapped."""
 
     arrays: Mapping[str, npt.NDArray[Any]]  # by the names of `INDEX_ARRAYS`
     longest: Mapping[str, int]  # max_degree, max_pairs, max_meetings
 
 
 class StreamBacking(Protocol):
-    """Precomputed data of a stream on disk. It may hold later events than the stream's own, at the end."""
+    """Precomputed data of a stream on disk. Its arrays may go on with later events than the stream's own."""
 
     @property
     def path(self) -> Path: ...

@@ -1,4 +1,4 @@
-"""Writing a stream as a file that others can read, and ``read_events`` again."""
+"""Write a stream as a CSV or Parquet file that other programs, and ``read_events``, can read."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from cordgt.errors import DataError
-from cordgt.events.arrays import Features, as_lists, is_text
+from cordgt.events.arrays import Features, is_text, to_list_column
 from cordgt.events.stream import EventStream
 from cordgt.files import write_atomically
 
 
-def convert(stream: EventStream, out: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """Writes the stream as CSV or Parquet, by the file's ending, so that ``read_events`` gives it back.
+def export_stream(stream: EventStream, out: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Write the stream as CSV or Parquet, by the file's extension; ``read_events`` returns the same stream.
 
-    Ids and times are as the user wrote them (dates as ISO text in UTC). Node features go to a second file beside the
-    first, ``NAME.nodes.csv``, for ``node_features``. Each file is written whole or not at all.
+    Ids and times are as the user wrote them (dates as ISO text in UTC). Node features go to a second file in the
+    same folder, ``NAME.nodes.csv``, for ``node_features``. Each file is written atomically.
 
     Returns:
-        The files written. DataError for another ending or a folder that cannot be written.
+        The files written. DataError for another extension or a folder that cannot be written.
     """
     path = Path(out)
-    ending = path.suffix.lower()
-    if ending not in (".csv", ".parquet"):
+    extension = path.suffix.lower()
+    if extension not in (".csv", ".parquet"):
         raise DataError(f"{path} ends in '{path.suffix}'; .csv or .parquet was expected.")
-    tables = {path: _event_table(stream, typed=ending == ".parquet")}
+    tables = {path: _event_table(stream, typed=extension == ".parquet")}
     if stream.node_x is not None:
         tables[path.with_name(f"{path.stem}.nodes{path.suffix}")] = _node_table(stream, stream.node_x)
     for target, table in tables.items():
-        write_atomically(target, partial(_write_table, table, ending))
+        write_atomically(target, partial(_write_table, table, extension))
     return tuple(tables)
 
 
 def _event_table(stream: EventStream, *, typed: bool) -> Any:
-    """The events as an Arrow table; ``typed``: dates and lists as such, not as text and columns."""
+    """Return the events as an Arrow table; ``typed``: with date and list types instead of text and columns."""
     src, dst = ("src", "dst") if stream.ids.shared else ("user_id", "item_id")
-    columns = {src: stream.ids.take(stream.src), dst: stream.ids.take(stream.dst)}
+    columns = {src: stream.ids.decode(stream.src), dst: stream.ids.decode(stream.dst)}
     columns["time"] = stream.time.format(stream.t)
     if typed and stream.time.kind == "date":
         columns["time"] = pa.array(stream.t).cast(pa.timestamp("us", "UTC"))
     if stream.label is not None:
         columns["label"] = pa.array(stream.label, from_pandas=True)
     if stream.edge_x is not None and typed:
-        columns["features"] = as_lists(stream.edge_x)
+        columns["features"] = to_list_column(stream.edge_x)
     elif stream.edge_x is not None:
         columns |= _feature_columns(stream.edge_x)
     return pa.table(columns)
@@ -67,21 +67,21 @@ def _feature_columns(rows: Features) -> dict[str, Any]:
     return {f"feature_{k}": pa.array(np.ascontiguousarray(rows[:, k])) for k in range(rows.shape[1])}
 
 
-def _write_table(table: Any, ending: str, part: Path) -> None:
-    """Writes a table to ``part``, whose own ending says nothing."""
-    if ending == ".parquet":
+def _write_table(table: Any, extension: str, part: Path) -> None:
+    """Write a table to the temporary file ``part`` in the format of ``extension``."""
+    if extension == ".parquet":
         pq.write_table(table, part)
         return
-    plain = pa.table([_with_point(k) for k in table.columns], names=table.column_names)
+    table = pa.table([_with_decimal_point(k) for k in table.columns], names=table.column_names)
     # A first field that begins with # or % would be read as a comment, unless it is quoted.
-    first = plain.column(0)
-    marked = is_text(first.type) and pc.any(pc.match_substring_regex(first, "^[#%]")).as_py()
-    style = "all_valid" if marked else "needed"
-    pyarrow.csv.write_csv(plain, part, pyarrow.csv.WriteOptions(quoting_style=style, quoting_header="none"))
+    first = table.column(0)
+    needs_quotes = is_text(first.type) and pc.any(pc.match_substring_regex(first, "^[#%]")).as_py()
+    style = "all_valid" if needs_quotes else "needed"
+    pyarrow.csv.write_csv(table, part, pyarrow.csv.WriteOptions(quoting_style=style, quoting_header="none"))
 
 
-def _with_point(column: Any) -> Any:
-    """Float64 as text that reads as a float again: 36.0, not 36."""
+def _with_decimal_point(column: Any) -> Any:
+    """Convert float64 to text that is read as float again: 36.0, not 36."""
     if not pa.types.is_float64(column.type):
         return column
     text = pc.cast(column, pa.string())

@@ -1,4 +1,4 @@
-"""Hashes that tell whether a run meets the same data again, taken piece by piece."""
+"""Hashes that identify the data of a run, computed in chunks."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-AT_ONCE = 1 << 20  # rows
+CHUNK_ROWS = 1 << 20
 
 
-def fingerprint_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
-    """16 hexadecimal digits of the bytes of arrays, one after the other."""
+def fingerprint_arrays(arrays: Iterable[npt.NDArray[Any]]) -> str:
+    """Return 16 hexadecimal digits: a hash of the bytes of all arrays in order."""
     digest = hashlib.sha256()
     for array in arrays:
-        for start in range(0, len(array), AT_ONCE):
-            digest.update(np.ascontiguousarray(array[start : start + AT_ONCE]).data)
+        for start in range(0, len(array), CHUNK_ROWS):
+            digest.update(np.ascontiguousarray(array[start : start + CHUNK_ROWS]).data)
     return digest.hexdigest()[:16]
 
 
-def ids_fingerprint_of(names: Any, time: str) -> str:
-    """16 hexadecimal digits of ids (an Arrow array), their type, and what the times are."""
+def fingerprint_ids(names: Any, time: str) -> str:
+    """Return 16 hexadecimal digits: a hash of the ids (an Arrow array), their type, and the kind of times."""
     digest = hashlib.sha256(f"{names.type} {time}\n".encode())
-    for start in range(0, len(names), AT_ONCE):
-        text = pc.cast(names.slice(start, AT_ONCE), pa.string())
-        together = pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), text)
+    for start in range(0, len(names), CHUNK_ROWS):
+        text = pc.cast(names.slice(start, CHUNK_ROWS), pa.string())
+        joined = pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), text)
         digest.update(b"\n" if start else b"")
-        digest.update(pc.binary_join(together, "\n")[0].as_buffer())
+        digest.update(pc.binary_join(joined, "\n")[0].as_buffer())
     return digest.hexdigest()[:16]

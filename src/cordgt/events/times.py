@@ -1,4 +1,4 @@
-"""Times: numbers in the user's own unit, or dates; told apart, parsed, and written for people."""
+"""Times: numbers in the user's own unit, or dates. `TimeAxis` infers, parses and formats them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from cordgt.events.arrays import (
     as_column,
     first_failure,
     first_true,
-    float64,
-    int64,
     is_text,
     looks_like_number,
+    to_float64,
+    to_int64,
 )
 
 _ZONED = r"[T ]\d{2}.*(Z|[+-]\d{2}(:?\d{2})?)$"
-FIRST_DATE, LAST_DATE = -62_167_219_200_000_000, 253_402_300_799_999_999  # microseconds: years 0 to 9999, in UTC
+MIN_DATE, MAX_DATE = -62_167_219_200_000_000, 253_402_300_799_999_999  # microseconds: years 0 to 9999, in UTC
 _ISO = "an ISO date such as 2024-03-01 or 2024-03-01T12:30:00Z"
 
 
 def tie_starts(
     t: npt.NDArray[Any], *, start: int = 0, first: int | None = None, dtype: npt.DTypeLike = np.int64
 ) -> npt.NDArray[Any]:
-    """(n,) position of the first event with the same time, for times ``t`` (n,) that never decrease.
+    """Return the (n,) position of the first event with the same time, for non-decreasing times ``t`` (n,).
 
     ``start``: position of ``t[0]`` in the stream. ``first``: position of the first event at ``t[0]``, if earlier.
     """
@@ -45,70 +45,79 @@ def tie_starts(
 
 @dataclass(frozen=True)
 class TimeAxis:
-    """What the times are: ``number`` (int64 or float64, in the user's unit) or ``date`` (int64 microseconds since
-    1970, UTC; a date without a zone is UTC)."""
+    """The kind of times: ``number`` (int64 or float64, in the user's unit) or ``date`` (int64 microseconds since 1970).
+
+    Dates are UTC; so is a date without a time zone.
+    """
 
     kind: Literal["number", "date"] = "number"
 
     @classmethod
-    def of(cls, column: Any) -> TimeAxis:
-        """The axis a column stands on; for text the first value decides (a later one that does not fit is an error)."""
+    def infer(cls, column: Any) -> TimeAxis:
+        """Return the axis of a column. For text the first value decides; a later value of another kind is an error."""
         column = as_column(column)
         if _is_temporal(column.type):
             return cls("date")
         if not is_text(column.type) or len(column) == 0 or column[0].as_py() is None:
             return cls("number")
-        return cls("date") if looks_like_time(column[0].as_py()) == "date" else cls("number")
+        return cls("date") if guess_time_kind(column[0].as_py()) == "date" else cls("number")
 
     @property
-    def expected(self) -> str:
-        """What a value on this axis looks like, for messages."""
+    def expected_text(self) -> str:
+        """The expected form of a value, for messages."""
         return "a number" if self.kind == "number" else _ISO
 
-    def wrong_axis(self, value: object) -> str:
-        """That a value, as the user wrote it, stands on the other axis: for messages."""
-        shown = repr(value) if isinstance(value, str) else str(value)
+    def mismatch_text(self, value: object) -> str:
+        """Say that a value, as the user wrote it, is of the other kind, for messages."""
+        text = repr(value) if isinstance(value, str) else str(value)
         if self.kind == "number":
-            return f"the time {shown} is a date, but numbers are expected here: the times of this stream are numbers"
-        return f"the time {shown} is a number, but {_ISO} is expected here: the times of this stream are dates"
+            return f"the time {text} is a date, but numbers are expected: the times of this stream are numbers"
+        return f"the time {text} is a number, but {_ISO} is expected: the times of this stream are dates"
 
     def parse(self, value: Any) -> int | float:
-        """One time (text, number, date or datetime) on this axis. DataError where it does not stand on it."""
+        """Parse one time (text, number, date or datetime). DataError if it is not on this axis."""
         if isinstance(value, bool) or not isinstance(value, str | int | float | date | np.generic):
-            raise DataError(f"{value!r} is not a time; {self.expected} was expected.")
+            raise DataError(f"{value!r} is not a time; {self.expected_text} was expected.")
         if isinstance(value, np.datetime64):
             value = value.astype("datetime64[us]").item()
         try:
-            found: int | float = self.parse_column(pa.array([value]))[0].item()
+            time: int | float = self.parse_column(pa.array([value]))[0].item()
         except RowError as error:
-            raise DataError(f"{error.what[0].upper()}{error.what[1:]}.") from None
+            raise DataError(f"{error.reason[0].upper()}{error.reason[1:]}.") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-            raise DataError(f"{value!r} is not a time; {self.expected} was expected.") from None
-        return found
+            raise DataError(f"{value!r} is not a time; {self.expected_text} was expected.") from None
+        return time
 
     def parse_column(self, column: Any) -> Ints | Floats:
-        """A whole column of times on this axis.
+        """Parse a column of times.
 
         Returns:
-            (E,) int64 for dates and where every number is an integer, float64 otherwise. RowError at the first value
-            that is missing, not finite, or not on this axis (a date where numbers are expected, or the reverse).
+            (E,) int64 for dates and if every number is an integer, otherwise float64. RowError at the first value
+            that is missing, not finite, or not on this axis.
         """
         column = as_column(column)
         if column.null_count:
-            raise RowError(first_true(pc.is_null(column)), f"the time is missing; {self.expected} was expected")
+            raise RowError(first_true(pc.is_null(column)), f"the time is missing; {self.expected_text} was expected")
         if len(column) == 0:
             return np.zeros(0, np.int64)
         if is_text(column.type):
             column = pc.utf8_trim_whitespace(column)
             return _text_numbers(column) if self.kind == "number" else _in_range(_text_dates(column))
-        temporal = _is_temporal(column.type)
-        found = _in_range(_typed_dates(column)) if temporal else number_column(column)
-        if temporal != (self.kind == "date"):
-            raise RowError(0, self.wrong_axis(TimeAxis("date" if temporal else "number").format(found[:1])[0].as_py()))
-        return found
+        is_date = _is_temporal(column.type)
+        times = _in_range(_typed_dates(column)) if is_date else as_number_column(column)
+        if is_date != (self.kind == "date"):
+            raise RowError(
+                0, self.mismatch_text(TimeAxis("date" if is_date else "number").format(times[:1])[0].as_py())
+            )
+        return times
+
+    def elapsed(self, t: npt.ArrayLike, first: Any) -> Any:
+        """Return float64 times since ``first``: seconds for dates, the user's unit for numbers."""
+        elapsed = np.subtract(t, first).astype(np.float64)  # subtract first: float64 rounds large int64
+        return elapsed / 1e6 if self.kind == "date" else elapsed
 
     def format(self, values: npt.ArrayLike) -> Any:
-        """Times for people, as an Arrow array: numbers as they are, dates as ISO text in UTC (2024-03-01T12:30:00Z)."""
+        """Return an Arrow array for people: numbers unchanged, dates as ISO text in UTC (2024-03-01T12:30:00Z)."""
         if self.kind == "number":
             return pa.array(np.asarray(values))
         stamps = pa.array(np.asarray(values, np.int64)).cast(pa.timestamp("us", "UTC"))
@@ -116,12 +125,12 @@ class TimeAxis:
         return pc.replace_substring(text, ".000000Z", "Z")
 
     def format_one(self, value: float) -> str:
-        """One time as text."""
+        """Return one time as text."""
         return str(self.format([value])[0].as_py())
 
 
-def looks_like_time(text: str) -> Literal["number", "date", ""]:
-    """Which axis a piece of text would stand on; nan and inf look like numbers. Empty: neither."""
+def guess_time_kind(text: str) -> Literal["number", "date", ""]:
+    """Return the kind of time that a text looks like, or an empty string. nan and inf look like numbers."""
     if looks_like_number(text):
         return "number"
     try:
@@ -131,20 +140,20 @@ def looks_like_time(text: str) -> Literal["number", "date", ""]:
         return ""
 
 
-def number_column(column: Any) -> Ints | Floats:
-    """A typed column of numbers without nulls: int64 where integers fit, else float64.
+def as_number_column(column: Any) -> Ints | Floats:
+    """Convert an Arrow column of numbers without nulls to int64 if all values fit, otherwise to float64.
 
     RowError at the first value that is not finite; DataError for a column of another type.
     """
     kind = column.type
     if pa.types.is_integer(kind):
         try:
-            return int64(pc.cast(column, pa.int64()))
+            return to_int64(pc.cast(column, pa.int64()))
         except pa.ArrowInvalid:
-            return float64(pc.cast(column, pa.float64(), safe=False))
+            return to_float64(pc.cast(column, pa.float64(), safe=False))
     if pa.types.is_decimal(kind):
         try:
-            return int64(pc.cast(column, pa.int64()))
+            return to_int64(pc.cast(column, pa.int64()))
         except pa.ArrowInvalid:
             return _finite(pc.cast(column, pa.float64()), column)
     if pa.types.is_floating(kind):
@@ -160,7 +169,7 @@ def _text_numbers(column: Any) -> Ints | Floats:
     try:
         whole = pc.cast(column, pa.int64())
         if not pc.any(pc.match_substring_regex(column, "[xX]")).as_py():  # Arrow reads 0x1F as 31
-            return int64(whole)
+            return to_int64(whole)
     except pa.ArrowInvalid:
         pass
     try:
@@ -170,15 +179,16 @@ def _text_numbers(column: Any) -> Ints | Floats:
     value = column[row].as_py()
     if value == "":
         raise RowError(row, "the time is missing; a number was expected")
-    if looks_like_time(value) == "date":
-        raise RowError(row, TimeAxis("number").wrong_axis(value))
-    # the first one tells whether times are numbers or dates
-    raise RowError(row, f"the time {value!r} is not a number{f', nor {_ISO}' if row == 0 else ''}")
+    if guess_time_kind(value) == "date":
+        raise RowError(row, TimeAxis("number").mismatch_text(value))
+    raise RowError(
+        row, f"the time {value!r} is not a number{f', nor {_ISO}' if row == 0 else ''}"
+    )  # row 0 decides the kind
 
 
 def _finite(numbers: Any, column: Any) -> Floats:
-    """Numbers as float64. RowError at the first that is not finite, as it is written in ``column``."""
-    values = float64(numbers)
+    """Convert to float64. RowError at the first value that is not finite, quoted from ``column``."""
+    values = to_float64(numbers)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         raise RowError(int(bad[0]), f"the time {column[int(bad[0])].as_py()!r} is not a finite number")
@@ -194,14 +204,14 @@ def _text_dates(column: Any) -> Ints:
     if value == "":
         raise RowError(row, f"the time is missing; {_ISO} was expected")
     if looks_like_number(value):
-        raise RowError(row, TimeAxis("date").wrong_axis(value))
+        raise RowError(row, TimeAxis("date").mismatch_text(value))
     raise RowError(row, f"the time {value!r} is not {_ISO}")
 
 
 def _iso_dates(column: Any) -> Ints:
-    """ISO text as microseconds, with and without zones side by side. ArrowInvalid where a value is not a date."""
+    """Parse ISO text, with or without zones, to microseconds. ArrowInvalid if a value is not a date."""
     try:
-        return int64(pc.cast(pc.cast(column, pa.timestamp("us")), pa.int64()))
+        return to_int64(pc.cast(pc.cast(column, pa.timestamp("us")), pa.int64()))
     except pa.ArrowInvalid:
         pass
     column = pc.replace_substring_regex(column, r"(\.\d{6})\d+", r"\1")
@@ -210,14 +220,14 @@ def _iso_dates(column: Any) -> Ints:
     zoned = pc.match_substring_regex(column, _ZONED)
     plain = pc.cast(pc.if_else(zoned, None, column), pa.timestamp("us"))
     shifted = pc.cast(pc.if_else(zoned, column, None), pa.timestamp("us", "UTC"))
-    return int64(pc.coalesce(pc.cast(plain, pa.int64()), pc.cast(shifted, pa.int64())))
+    return to_int64(pc.coalesce(pc.cast(plain, pa.int64()), pc.cast(shifted, pa.int64())))
 
 
 def _in_range(micros: Ints) -> Ints:
-    """The dates as they are. RowError at the first that cannot be written with a year of four digits."""
-    outside = np.flatnonzero((micros < FIRST_DATE) | (micros > LAST_DATE))
+    """Return the dates. RowError at the first that a year of four digits cannot express."""
+    outside = np.flatnonzero((micros < MIN_DATE) | (micros > MAX_DATE))
     if len(outside):
-        raise RowError(int(outside[0]), "the date is out of range: years 0 to 9999 can be read")
+        raise RowError(int(outside[0]), "the date is out of range: the year must be between 0 and 9999")
     return micros
 
 
@@ -226,9 +236,9 @@ def _typed_dates(column: Any) -> Ints:
         column = pc.cast(column, pa.timestamp("ms" if pa.types.is_date64(column.type) else "s"))
     zone = column.type.tz
     try:
-        # Finer than a microsecond is cut off; the order of events is kept.
+        # Nanoseconds are truncated to microseconds, which keeps the order of events.
         stamps = pc.cast(column, pa.timestamp("us", zone), safe=column.type.unit != "ns")
     except pa.ArrowInvalid:
         row = first_failure(lambda part: pc.cast(part, pa.timestamp("us", zone)), column)
         raise RowError(row, "the date is out of range") from None
-    return int64(pc.cast(stamps, pa.int64()))
+    return to_int64(pc.cast(stamps, pa.int64()))

@@ -1,1 +1,1 @@
-"""The paper's tables and figures, each from cells: trained runs of which a few kilobytes are kept."""
+"""The paper's tables and figures. `catalogue` lists the experiments; `cells` defines the trainings they are made of."""

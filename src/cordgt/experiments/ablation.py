@@ -1,154 +1,155 @@
-"""Ablations: a model with one part taken away at a time, and what that costs."""
+"""Ablations: a model with one component removed at a time, and the change in its metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from cordgt.experiments import paper, plots
-from cordgt.experiments.cells import Cell, Store, make_cell
+from cordgt.experiments.cells import Cell, CellStore
 from cordgt.experiments.link import METRICS
 from cordgt.experiments.paper import Reported
 from cordgt.experiments.tables import (
-    NONE,
-    Asked,
-    Compared,
+    Comparison,
+    ExperimentRequest,
+    Panels,
     Report,
+    ResultSet,
     Section,
-    beside_paper,
-    data_name,
-    gains,
-    gather,
-    notes,
-    percent,
+    format_or_missing,
+    paired_differences,
+    percentages,
+    read_finished,
 )
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """The rows of a table, the first of them the full model, and the figures that are shown of each."""
+    """The rows of an ablation table, the full model first, and the metrics shown of each."""
 
     title: str
     model: str
-    rows: Mapping[str, tuple[str, Mapping[str, Any]]]  # by name: what people read, and what changes
-    figures: Mapping[str, tuple[str, str, str]]  # by heading: part, setting, metric
-    unit: str  # of the picture
+    rows: Mapping[str, tuple[str, Mapping[str, Any]]]  # by name: label and changed settings
+    metrics: Mapping[str, tuple[str, str, str]]  # by heading: split, setting, metric
+    unit: str  # x-axis of the picture
     remark: str
-    published: Callable[[str, str, str], Reported | None] | None = None  # of metric, row and dataset
+    published: Callable[[str, str, str], Reported | None] | None = None  # (metric, row, dataset) -> paper's result
+
+    @property
+    def full_row(self) -> str:
+        return next(iter(self.rows))
+
+    def make_cells(self, request: ExperimentRequest, data: str, row: str) -> list[Cell]:
+        """Build one cell per seed."""
+        return [request.make_cell(data, self.model, seed, self.rows[row][1]) for seed in request.seeds]
 
 
-# The rows of the paper's ablation: its name, and what changes. Its full model has the mask, which ours has not by
-# default: so all rows have it but the one that takes it away, and that one is our default.
-ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+# The rows of the paper's ablation table. Its full model uses the mask; our default does not. So every row has the mask
+# except the one that removes it, which is our default.
+CORDGT_ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("full model, with the mask", {"mask": True}),
     "no_intensity": ("1. without intensity (alpha = 0)", {"mask": True, "alpha": 0.0}),
     "no_recentness": ("2. without recency (beta = 0)", {"mask": True, "beta": 0.0}),
     "no_temporal_distance": ("3. without temporal distance", {"mask": True, "td": False}),
     "no_spatial_distance": ("4. without spatial distance", {"mask": True, "sd": False}),
-    "stpe_u": ("5. STPE-U in place of STPE-C", {"mask": True, "stpe": "u"}),
+    "stpe_u": ("5. STPE-U instead of STPE-C", {"mask": True, "stpe": "u"}),
     "no_mask": ("6. without the mask (our default)", {"mask": False}),
-    "recent_sampling": ("7. most recent in place of uniform", {"mask": True, "sampling": "recent"}),
+    "recent_sampling": ("7. most recent instead of uniform sampling", {"mask": True, "sampling": "recent"}),
 }
-OF_CORDGT = Ablation(
+CORDGT_ABLATION = Ablation(
     title="Ablations: inductive AP and AUC of CorDGT, in percent",
     model="cordgt",
-    rows=ABLATIONS,
-    figures={name: ("test", "inductive", metric) for metric, name in METRICS.items()},
+    rows=CORDGT_ROWS,
+    metrics={name: ("test", "inductive", metric) for metric, name in METRICS.items()},
     unit="inductive, %",
-    remark="All rows have the paper's mask but the sixth, which is our default: docs/results.md says why.",
-    published=paper.ablation,
+    remark="All rows use the paper's mask except row 6, which is our default; docs/results.md gives the reason.",
+    published=paper.ablation_result,
 )
-OF_PLUS = Ablation(
-    title="The parts of CorDGT+: AP with one taken away, in percent",
+PLUS_ABLATION = Ablation(
+    title="Ablations: AP of CorDGT+ with one component removed, in percent",
     model="cordgt_plus",
     rows={
         "full": ("full model", {}),
         "uniform_sampling": ("uniform sampling", {"sampling": "uniform"}),
-        "no_slots": ("without slots", {"slot_features": False}),
-        "no_pairs": ("without pairs", {"pair_features": False}),
-        "neither": ("without either", {"slot_features": False, "pair_features": False}),
-        "no_average": ("weights not averaged", {"ema_decay": 0.0}),
+        "no_slots": ("without slot features", {"slot_features": False}),
+        "no_pairs": ("without pair features", {"pair_features": False}),
+        "neither": ("without both features", {"slot_features": False, "pair_features": False}),
+        "no_average": ("without weight averaging", {"ema_decay": 0.0}),
     },
-    figures={
-        f"{part}, {setting}": (part, setting, "ap")
-        for part in ("test", "validation")
+    metrics={
+        f"{split}, {setting}": (split, setting, "ap")
+        for split in ("test", "validation")
         for setting in ("transductive", "inductive")
     },
     unit="AP, %",
-    remark="Over the whole split, random negatives; mean ± sample standard deviation over the seeds, each with its own "
-    "draw of masked nodes. The parts were chosen on validation data, so those figures flatter.",
+    remark="AP is over the whole split, with random negatives; mean ± sample standard deviation over the seeds. Each "
+    "seed masks other nodes. The components were chosen on validation data, so validation AP is optimistic.",
 )
 
 
-def ablation_cells(asked: Asked, ablation: Ablation = OF_CORDGT) -> list[Cell]:
-    """Seed by seed."""
-    return [
-        cell
-        for seed in asked.seeds
-        for data in asked.datasets
-        for row in ablation.rows
-        for cell in _own(asked, ablation, data, row, [seed])
+def ablation_cells(request: ExperimentRequest, ablation: Ablation = CORDGT_ABLATION) -> list[Cell]:
+    """Build the cells, seed by seed."""
+    cells = [
+        cell for data in request.datasets for row in ablation.rows for cell in ablation.make_cells(request, data, row)
     ]
+    return sorted(cells, key=lambda cell: request.seeds.index(cell.seed))
 
 
-def _own(asked: Asked, ablation: Ablation, data: str, row: str, seeds: list[int]) -> list[Cell]:
-    changes = {**asked.changes, **ablation.rows[row][1]}
-    return [make_cell(data, ablation.model, seed, changes, quick=asked.quick) for seed in seeds]
-
-
-def ablation_report(asked: Asked, store: Store, ablation: Ablation = OF_CORDGT) -> Report:
-    """Every row's figures beside the published ones where there are some, and what it gains or loses to the first."""
-    wanted = ablation_cells(asked, ablation)
-    sections, records, every = [], [], gather(store, wanted)
-    panels: dict[tuple[str, str], dict[str, Compared]] = {}
-    for data in asked.datasets:
+def ablation_report(request: ExperimentRequest, store: CellStore, ablation: Ablation = CORDGT_ABLATION) -> Report:
+    """Report every row next to the published result, where there is one, and its difference to the full model."""
+    cells = ablation_cells(request, ablation)
+    results = ResultSet(request, store, cells)
+    sections, records = [], []
+    panels: Panels = {}
+    for data in request.datasets:
         rows = []
-        full = gather(store, _own(asked, ablation, data, next(iter(ablation.rows)), asked.seeds))
-        published = ablation.published if beside_paper(asked, data, every) else None
+        heading = results.heading(data)
+        own = {row: read_finished(store, ablation.make_cells(request, data, row)) for row in ablation.rows}
+        published = ablation.published if results.is_comparable_to_paper(data) else None
         for row, (label, _) in ablation.rows.items():
-            found = gather(store, _own(asked, ablation, data, row, asked.seeds))
-            words: list[str] = []
-            for heading, keys in ablation.figures.items():
-                theirs = None if published is None else published(keys[-1], row, data)
-                each = Compared(percent(found, *keys), theirs, len(found))
-                costs = _mean(gains(found, full, *keys))
-                words += [
-                    *(each.words if ablation.published else [each.ours]),
-                    NONE if costs is None else f"{costs:+.2f}",
-                ]
-                records.append(_record(ablation, data, row, keys, each, costs))
-                panels.setdefault((heading, data_name(data, every)), {})[label] = each
-            rows.append([label, *words, str(len(found))])
+            texts: list[str] = []
+            for name, keys in ablation.metrics.items():
+                reported = None if published is None else published(keys[-1], row, data)
+                comparison = Comparison(percentages(own[row], *keys), reported, len(own[row]))
+                differences = paired_differences(own[row], own[ablation.full_row], *keys)
+                to_full = sum(differences) / len(differences) if differences else None
+                texts += comparison.texts if ablation.published else [comparison.text]
+                texts.append(format_or_missing(to_full, "{:+.2f}"))
+                records.append(_record(ablation, data, row, keys, comparison, to_full))
+                panels.setdefault((name, heading), {})[label] = comparison
+            rows.append([label, *texts, str(len(own[row]))])
         shown = ("the paper", "here", "difference", "to full") if ablation.published else ("here", "to full")
-        columns = [f"{heading}: {what}" for heading in ablation.figures for what in shown]
-        sections.append(Section(data_name(data, every), ["", *columns, "seeds"], rows))
-    said = notes(store, wanted, every, of_pairs=ablation.published is not None)
-    said.append(
-        f"{ablation.remark} *To full* is how much a row gains or loses against the first, here, on the same seeds."
+        columns = [f"{name}: {what}" for name in ablation.metrics for what in shown]
+        sections.append(Section(heading, ["", *columns, "seeds"], rows))
+    notes = results.notes(show_protocol=ablation.published is not None)
+    notes.append(f"{ablation.remark} *To full* is the difference to the first row, here, on the same seeds.")
+    published_label = "the paper" if ablation.published else None
+    draw = partial(
+        plots.dot_plot, title=ablation.title, panels=panels, unit=ablation.unit, published_label=published_label
     )
-    return Report(ablation.title, sections, records, said, partial(_draw, ablation, panels))
+    return Report(ablation.title, sections, records, notes, draw)
 
 
 def _record(
-    ablation: Ablation, data: str, row: str, keys: tuple[str, str, str], each: Compared, costs: float | None
+    ablation: Ablation,
+    data: str,
+    row: str,
+    keys: tuple[str, str, str],
+    comparison: Comparison,
+    to_full: float | None,
 ) -> dict[str, Any]:
-    """A line for programs; without columns of the paper's where it has no such table."""
-    part, setting, metric = keys
-    about = {"data": data, "row": row, "part": part, "setting": setting, "metric": metric}
-    ours = {"costs": None if costs is None else round(costs, 4)}
+    """Return a CSV line; without the paper's columns if it has no such table."""
+    split, setting, metric = keys
+    record: dict[str, Any] = {"data": data, "row": row, "part": split, "setting": setting, "metric": metric}
+    record |= comparison.to_record(with_paper=ablation.published is not None)
+    record["costs"] = None if to_full is None else round(to_full, 4)
     if ablation.published is None:
-        return about | {k: v for k, v in each.columns.items() if k in ("ours", "std", "seeds", "values")} | ours
-    full = ablation.published(metric, next(iter(ablation.rows)), data)
-    theirs = None if each.paper is None or full is None else round(each.paper.mean - full.mean, 4)
-    return about | each.columns | ours | {"paper_costs": theirs}
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _draw(ablation: Ablation, panels: dict[tuple[str, str], dict[str, Compared]], path: Path) -> None:
-    plots.dots(path, ablation.title, panels, ablation.unit, theirs="the paper" if ablation.published else None)
+        del record["difference"]
+        return record
+    full = ablation.published(metric, ablation.full_row, data)
+    record["paper_costs"] = None
+    if comparison.paper is not None and full is not None:
+        record["paper_costs"] = round(comparison.paper.mean - full.mean, 4)
+    return record

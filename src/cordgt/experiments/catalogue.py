@@ -1,4 +1,4 @@
-"""What can be reproduced, by name."""
+"""The experiments that `cordgt reproduce` knows, by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from cordgt.errors import SettingError, nearest
+from cordgt.errors import SettingError, did_you_mean
 from cordgt.experiments import (
     ablation,
     beyond,
@@ -20,32 +20,30 @@ from cordgt.experiments import (
     sensitivity,
     statistics,
 )
-from cordgt.experiments.cells import Cell, Store
-from cordgt.experiments.tables import Asked, Report
+from cordgt.experiments.cells import Cell, CellStore
+from cordgt.experiments.tables import ExperimentRequest, Report
 from cordgt.models import MODELS
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of the paper's: what it is, of which data and models, its cells, and how they are shown."""
+    """A table or figure: its data and models, its cells, and the report made from them."""
 
-    about: str
-    datasets: tuple[str, ...]  # those of the paper's
-    models: tuple[str, ...]  # those that can be asked for
-    cells: Callable[[Asked], list[Cell]] | None  # None: nothing is trained, the data is looked at
-    report: Callable[[Asked, Store], Report]
-    twins: bool = False  # True: where a dataset is not at hand, its twin stands in
-    usual: tuple[str, ...] = ()  # models that are taken where none is named; empty: all that can be asked for
-    seeds: int = 3  # where their number is not named
+    description: str
+    datasets: tuple[str, ...]  # used by default, if available
+    models: tuple[str, ...]  # supported by --models
+    cells: Callable[[ExperimentRequest], list[Cell]] | None  # None: nothing is trained
+    report: Callable[[ExperimentRequest, CellStore], Report]
+    twins: bool = False  # replace missing datasets by their twins
+    selected_models: tuple[str, ...] = ()  # used without --models; empty: all supported ones
+    n_seeds: int = 3  # used without --seeds
 
     @property
-    def usual_models(self) -> list[str]:
-        """Those that are taken where none is named."""
-        return list(self.usual or self.models)
+    def default_models(self) -> list[str]:
+        return list(self.selected_models or self.models)
 
-    def usual_seeds(self, quick: bool) -> list[int]:
-        """Those that are taken where none is named."""
-        return list(range(1 if quick else self.seeds))
+    def default_seeds(self, quick: bool) -> list[int]:
+        return list(range(1 if quick else self.n_seeds))
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -64,35 +62,35 @@ EXPERIMENTS: dict[str, Experiment] = {
         partial(link.link_report, metric="auc"),
     ),
     "ablation": Experiment(
-        "inductive AP and AUC with one part taken away (Table 2)",
+        "inductive AP and AUC of CorDGT with one component removed (Table 2)",
         paper.ABLATION_DATASETS,
         ("cordgt",),
         ablation.ablation_cells,
         ablation.ablation_report,
     ),
     "beyond": Experiment(
-        "CorDGT+ against CorDGT, DyGFormer and counts: AP beside the best published, harder negatives, ranks",
+        "CorDGT+ against CorDGT, DyGFormer and counts: best published AP, hard negatives, ranking",
         beyond.DATASETS,
         tuple(MODELS),
         beyond.beyond_cells,
         beyond.beyond_report,
-        usual=beyond.USUAL,
-        seeds=5,
+        selected_models=beyond.DEFAULT_MODELS,
+        n_seeds=5,
     ),
     "plus-ablation": Experiment(
-        "AP of CorDGT+ with one part taken away",
+        "AP of CorDGT+ with one component removed",
         ("uci", "enron", "wikipedia"),
         ("cordgt_plus",),
-        partial(ablation.ablation_cells, ablation=ablation.OF_PLUS),
-        partial(ablation.ablation_report, ablation=ablation.OF_PLUS),
+        partial(ablation.ablation_cells, ablation=ablation.PLUS_ABLATION),
+        partial(ablation.ablation_report, ablation=ablation.PLUS_ABLATION),
     ),
     "ranking": Experiment(
-        "MRR among all destinations, beside the leaderboard tgbl-wiki-v2",
+        "MRR among all destinations, next to the leaderboard tgbl-wiki-v2",
         ranking.DATASETS,
         tuple(MODELS),
         ranking.ranking_cells,
         ranking.ranking_report,
-        usual=ranking.USUAL,
+        selected_models=ranking.DEFAULT_MODELS,
     ),
     "node-classification": Experiment(
         "AUC of a classifier on each frozen encoder",
@@ -102,14 +100,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         node.node_report,
     ),
     "datasets": Experiment(
-        "the datasets' statistics",
-        tuple(paper.figures()["datasets"]),
+        "statistics of the datasets",
+        tuple(paper.load_paper()["datasets"]),
         ("cordgt",),
         None,
         statistics.statistics_report,
     ),
     "complexity": Experiment(
-        "how a step grows with batch, context and events, beside the claimed order",
+        "cost of a training step by batch size, context size and events, next to the claimed order",
         complexity.DATASETS,
         complexity.MODELS,
         complexity.complexity_cells,
@@ -119,20 +117,20 @@ EXPERIMENTS: dict[str, Experiment] = {
     "scalability": Experiment(
         "one epoch on Food and Outdoors or their twins: inductive AP against seconds",
         scalability.DATASETS,
-        scalability.TRAINED,
+        scalability.SUPPORTED_MODELS,
         scalability.scalability_cells,
         scalability.scalability_report,
         twins=True,
     ),
     "heatmap": Experiment(
-        "what context nodes say, by their distance to either end (linear head)",
+        "influence of context nodes, by distance to source and target (linear head)",
         heatmap.DATASETS,
         ("cordgt",),
         heatmap.heatmap_cells,
         heatmap.heatmap_report,
     ),
     "sensitivity": Experiment(
-        "inductive AP over alpha and beta, neighbours, batch size",
+        "inductive AP over alpha and beta, neighbors, batch size",
         sensitivity.DATASETS,
         ("cordgt",),
         sensitivity.sensitivity_cells,
@@ -141,11 +139,9 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 
 
-def find(name: str) -> Experiment:
-    """The experiment of that name; SettingError, with the nearest one, where there is none."""
+def find_experiment(name: str) -> Experiment:
+    """Return an experiment by name. Raise SettingError with the closest name if it is unknown."""
     if name not in EXPERIMENTS:
         known = ", ".join(EXPERIMENTS)
-        raise SettingError(
-            f"There is nothing called '{name}' to reproduce.{nearest(name, EXPERIMENTS)} Known: {known}."
-        )
+        raise SettingError(f"There is no experiment '{name}'.{did_you_mean(name, EXPERIMENTS)} Known: {known}.")
     return EXPERIMENTS[name]

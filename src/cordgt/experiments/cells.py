@@ -1,11 +1,11 @@
-"""Cells: what tables are made of. A finished cell is a JSON file of a few kilobytes; folders are merged by copying.
+"""Cells: one training each, from which tables are made. A finished cell is a JSON file of a few kilobytes.
 
-FOLDER/cells/KIND/DATA/MODEL/VARIANT-seedN.json    a finished cell, written whole or not at all
-FOLDER/runs/DATA/MODEL/VARIANT-seedN/              the run folder of one that is under way; `--keep` leaves it there
-FOLDER/runs/DATA/MODEL/VARIANT-seedN.claim         locked by the process that works on it
+FOLDER/cells/KIND/DATA/MODEL/VARIANT-seedN.json    result of a finished cell, written atomically
+FOLDER/runs/DATA/MODEL/VARIANT-seedN/              run folder of an unfinished cell; `--keep` keeps it afterwards
+FOLDER/runs/DATA/MODEL/VARIANT-seedN.claim         locked by the process that works on the cell
 
-A cell is trusted if it was made with the settings that are asked for now: where a default has changed since, it is
-made again. A setting that did not exist then is taken for unchanged.
+Copy the ``cells`` folders of several machines together to merge them. A result is used only if its settings are the
+requested ones, so a changed default makes the cell again; settings unknown to the older version count as unchanged.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cordgt.errors import DataError, SettingError, nearest
-from cordgt.files import is_still, write_text
+from cordgt.errors import DataError, SettingError, did_you_mean
+from cordgt.files import is_same_file, write_text
 from cordgt.io.datasets import registry
-from cordgt.io.datasets.twins import SUFFIX, TWINS
+from cordgt.io.datasets.twins import TWIN_SUFFIX, TWINS
 from cordgt.models import MODELS
-from cordgt.models.presets import paper_settings
+from cordgt.models.presets import published_settings
 from cordgt.tasks.run_metrics import rename_old_keys
-from cordgt.training.run_folder import every_setting
-from cordgt.training.settings import RENAMED_SETTINGS, Settings, make, upgrade_keys
+from cordgt.training.run_folder import settings_by_key
+from cordgt.training.settings import RENAMED_SETTINGS, Settings, make_settings, upgrade_keys
 
-FORMAT = 2  # 1: written by v0.1, with other names of settings
-V01_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
-NOT_COMPARED = ("checkpoint_minutes",)  # settings that change no figure
-QUICK_EVENTS = 1500  # of a stream, with --quick
-QUICK = {"epochs": 1}
-TRIES = 100  # to make a file whose folder another process takes away as an empty one
+FORMAT = 2  # 1: written by v0.1, with other setting names
+OLD_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
+IGNORED_SETTINGS = ("checkpoint_minutes",)  # they do not change results
+QUICK_EVENTS = 1500  # events used with --quick
+QUICK_SETTINGS = {"epochs": 1}
+MAX_OPEN_ATTEMPTS = 100  # another process may remove the empty folder of a new file
+CellResult = dict[str, Any]  # content of a finished cell's file; "figures" has its metrics
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One training, and what is measured of it: ``kind`` "link" for the figures that every training ends with."""
+    """One training and the measurement made on it; ``kind`` "link" is the evaluation at the end of every training."""
 
     data: str
     settings: Settings
-    variant: str = "default"  # what differs from the published settings, as a word for file names
+    variant: str = "default"  # names the changes to the published settings, for file names
     kind: str = "link"
-    quick: bool = False  # True: of the first events only, to see that it runs
-    v01_variant: str = ""  # ``variant`` with the names of v0.1, whose files are found by it
+    quick: bool = False  # uses only the first events, as a smoke test
+    v01_variant: str = ""  # ``variant`` with the setting names of v0.1, to find its files
 
     @property
     def model(self) -> str:
@@ -60,23 +61,23 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """For people: ``uci, cordgt, mask-true, seed 0``."""
-        what = [] if self.kind == "link" else [self.kind]
-        which = [] if self.variant == "default" else [self.variant]
-        return ", ".join([*what, self.data, self.model, *which, f"seed {self.seed}"])
+        """Return e.g. ``uci, cordgt, mask-true, seed 0``, for messages."""
+        kind = [] if self.kind == "link" else [self.kind]
+        variant = [] if self.variant == "default" else [self.variant]
+        return ", ".join([*kind, self.data, self.model, *variant, f"seed {self.seed}"])
 
     @property
-    def place(self) -> Path:
-        """Below the folders of cells and runs."""
+    def relative_path(self) -> Path:
+        """Path below the folders of cells and runs, without a suffix."""
         return Path(self.data) / self.model / f"{self.variant}-seed{self.seed}"
 
     @property
-    def v01_place(self) -> Path:
-        """``place`` in folders written by v0.1."""
-        return self.place.with_name(f"{self.v01_variant or self.variant}-seed{self.seed}")
+    def v01_relative_path(self) -> Path:
+        """``relative_path`` in folders written by v0.1."""
+        return self.relative_path.with_name(f"{self.v01_variant or self.variant}-seed{self.seed}")
 
-    def of_kind(self, kind: str) -> Cell:
-        """The same training, with something else measured."""
+    def with_kind(self, kind: str) -> Cell:
+        """Return the same training with another measurement."""
         return replace(self, kind=kind)
 
 
@@ -89,83 +90,82 @@ def make_cell(
     kind: str = "link",
     quick: bool = False,
 ) -> Cell:
-    """The cell of a dataset, a model and a seed: published settings where there are some, then ``changes``.
+    """Build the cell of a dataset, a model and a seed: published settings if there are any, then ``changes``.
 
-    Each seed has its own draw of masked nodes. The variant names what the changes make different, in the words of the
-    settings, so that the same training has one name, however it was asked for.
+    Each seed masks other nodes. The variant lists the settings that really differ, so the same training always has
+    the same name.
     """
-    base: dict[str, Any] = paper_settings(data, model) | {"mask_seed": seed} | (QUICK if quick else {})
-    usual = make(model, base, seed=seed)
-    settings = make(model, base | dict(changes or {}), seed=seed, where="--set")
-    before = flat(usual)
-    differing = {k: v for k, v in flat(settings).items() if before[k] != v}
-    v01_variant = _variant({V01_NAMES.get(k, k): v for k, v in differing.items()})
-    return Cell(data, settings, _variant(differing) or "default", kind, quick, v01_variant)
+    base: dict[str, Any] = published_settings(data, model) | {"mask_seed": seed} | (QUICK_SETTINGS if quick else {})
+    defaults = flatten_settings(make_settings(model, base, seed=seed))
+    settings = make_settings(model, base | dict(changes or {}), seed=seed, where="--set")
+    different = {k: v for k, v in flatten_settings(settings).items() if defaults[k] != v}
+    v01_variant = _format_variant({OLD_NAMES.get(k, k): v for k, v in different.items()})
+    return Cell(data, settings, _format_variant(different) or "default", kind, quick, v01_variant)
 
 
-def flat(settings: Settings) -> dict[str, Any]:
-    """Every setting by name, as JSON has it: tuples are lists."""
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in every_setting(settings).items()}
+def flatten_settings(settings: Settings) -> dict[str, Any]:
+    """Return every setting by name, with lists instead of tuples, as in JSON."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in settings_by_key(settings).items()}
 
 
-def _variant(differing: Mapping[str, Any]) -> str:
-    """``alpha-0.0_mask-true``."""
-
-    def word(value: Any) -> str:
-        if isinstance(value, list):
-            return "x".join(map(str, value))
-        return str(value).lower() if isinstance(value, bool) else str(value)
-
-    return "_".join(f"{key}-{word(differing[key])}" for key in sorted(differing))
+def format_value(value: Any, separator: str) -> str:
+    """Format a setting's value: ``true`` for True, the items of a list joined by ``separator``."""
+    if isinstance(value, list):
+        return separator.join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# -------------------- the folder
+def _format_variant(different: Mapping[str, Any]) -> str:
+    """Return e.g. ``alpha-0.0_mask-true``."""
+    return "_".join(f"{key}-{format_value(different[key], 'x')}" for key in sorted(different))
+
+
+# -------------------- the folder of cells
 
 
 @dataclass(frozen=True)
-class Store:
-    """The folder of cells."""
+class CellStore:
+    """Reads, writes and locks the cells below a folder."""
 
     folder: Path
 
     def path(self, cell: Cell) -> Path:
-        return self._file(cell, cell.place)
+        return self._json_path(cell, cell.relative_path)
 
-    def _file(self, cell: Cell, place: Path) -> Path:
-        return self.folder / "cells" / cell.kind / place.with_name(f"{place.name}.json")
+    def _json_path(self, cell: Cell, relative_path: Path) -> Path:
+        return self.folder / "cells" / cell.kind / relative_path.with_name(f"{relative_path.name}.json")
 
     def run_folder(self, cell: Cell) -> Path:
-        return self.folder / "runs" / cell.place
+        return self.folder / "runs" / cell.relative_path
 
-    def read(self, cell: Cell) -> dict[str, Any] | None:
-        """What a finished cell says; None where there is none, it is damaged, or it was made with other settings."""
-        for path in dict.fromkeys(self._file(cell, place) for place in (cell.place, cell.v01_place)):
-            found = read_cell(path)
-            if found is None or found["seed"] != cell.seed or found["model"] != cell.model:
+    def read(self, cell: Cell) -> CellResult | None:
+        """Return the result of a finished cell; None if it is missing, damaged, or made with other settings."""
+        for relative_path in dict.fromkeys((cell.relative_path, cell.v01_relative_path)):
+            result = read_cell(self._json_path(cell, relative_path))
+            if result is None or result["seed"] != cell.seed or result["model"] != cell.model:
                 continue
-            if not _differs(found["settings"], flat(cell.settings)):
-                return found
+            if not _differs(result["settings"], flatten_settings(cell.settings)):
+                return result
         return None
 
-    def write(self, cell: Cell, found: Mapping[str, Any]) -> None:
-        """Keep a finished cell, whole or not at all."""
+    def write(self, cell: Cell, result: CellResult) -> None:
+        """Write the result of a finished cell atomically."""
         path = self.path(cell)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"{path.parent} cannot be written: {error.strerror or error}.") from None
-        text = json.dumps({"format": FORMAT, **found}, indent=1, allow_nan=False) + "\n"
-        write_text(path, text)
+        write_text(path, json.dumps({"format": FORMAT, **result}, indent=1, allow_nan=False) + "\n")
 
-    def spent(self, cell: Cell) -> float:
-        """Seconds that earlier attempts took."""
+    def elapsed_seconds(self, cell: Cell) -> float:
+        """Return the seconds that earlier attempts took."""
         try:
             return float(json.loads(self._claim_path(cell).read_text(encoding="utf-8"))["seconds"])
         except (OSError, ValueError, TypeError, KeyError):
             return 0.0
 
-    def note_spent(self, cell: Cell, seconds: float) -> None:
-        """Remember in the claim how long attempts took so far. Written in place: a lock is on the file itself."""
+    def write_elapsed(self, cell: Cell, seconds: float) -> None:
+        """Write the seconds of all attempts so far to the claim file. In place, because the file itself is locked."""
         with suppress(OSError):
             self._claim_path(cell).write_text(json.dumps({"seconds": seconds, "by": os.uname().nodename}) + "\n")
 
@@ -174,11 +174,11 @@ class Store:
         return path.with_name(f"{path.name}.claim")
 
     @contextmanager
-    def claimed(self, cell: Cell) -> Iterator[bool]:
-        """True while the cell's training is ours alone; False where another process works on it, here or elsewhere.
+    def claim(self, cell: Cell) -> Iterator[bool]:
+        """Lock the cell; yield False if another process, here or on another machine, has locked it.
 
-        The system lets go of a claim when its process ends, however it ends. Across machines this needs a file system
-        with locks; without, give each machine its own folder and copy the cells together.
+        The operating system releases the lock when its process ends. Several machines need a file system with locks;
+        without one, use one folder per machine and copy the cells together.
         """
         path = self._claim_path(cell)
         handle = _lock(path)
@@ -188,178 +188,185 @@ class Store:
         try:
             yield True
         finally:
-            # nothing to go on from: failed before it began, or finished, and then the file may be another's by now
-            if not self.run_folder(cell).exists() and is_still(path, handle):
+            # no run to resume: it failed early, or it finished and the file may belong to another process now
+            if not self.run_folder(cell).exists() and is_same_file(path, handle):
                 path.unlink(missing_ok=True)
             os.close(handle)
 
-    def clear(self, cell: Cell, *, keep: bool) -> None:
-        """After a cell is finished: its run folder goes, unless it is to be kept, and so does the claim."""
+    def remove_run(self, cell: Cell, *, keep: bool) -> None:
+        """Remove the claim of a finished cell and, unless ``keep``, its run folder."""
         if not keep:
             shutil.rmtree(self.run_folder(cell), ignore_errors=True)
         self._claim_path(cell).unlink(missing_ok=True)
-        self.sweep()
+        self.remove_empty_folders()
 
-    def sweep(self) -> None:
-        """Empty folders of runs go, up to the folder itself; not those where a training is just about to begin."""
+    def remove_empty_folders(self) -> None:
+        """Remove empty run folders, up to ``folder`` itself, except claimed ones: their training is about to start."""
         root = self.folder / "runs"
-        below = [p for p in root.rglob("*") if p.is_dir()] if root.is_dir() else []
-        below = [p for p in below if not p.with_name(f"{p.name}.claim").exists()]
-        for path in [*sorted(below, reverse=True), root, self.folder]:
-            with suppress(OSError):  # not empty, or somebody else was faster
+        folders = [p for p in root.rglob("*") if p.is_dir() and not p.with_name(f"{p.name}.claim").exists()]
+        for path in [*sorted(folders, reverse=True), root, self.folder]:
+            with suppress(OSError):  # not empty, or removed by another process
                 path.rmdir()
 
-    def every(self, kind: str) -> list[dict[str, Any]]:
-        """All finished cells of a kind, whatever their settings; damaged ones are left out."""
-        found = [read_cell(path) for path in sorted((self.folder / "cells" / kind).rglob("*.json"))]
-        return [cell for cell in found if cell is not None]
+    def read_all(self, kind: str) -> list[CellResult]:
+        """Return all finished cells of a kind, with any settings, except damaged ones."""
+        results = [read_cell(path) for path in sorted((self.folder / "cells" / kind).rglob("*.json"))]
+        return [result for result in results if result is not None]
 
 
 def _lock(path: Path) -> int | None:
-    """A handle on the file of a claim, locked; None where another process has it."""
+    """Lock a claim file and return its descriptor; None if another process has locked it."""
     while True:
-        handle = _open(path)
+        handle = _open_or_create(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
             return None
         except OSError:
-            return handle  # a file system without locks: nobody can be kept out there
-        if is_still(path, handle):
+            return handle  # a file system without locks
+        if is_same_file(path, handle):
             return handle
-        os.close(handle)  # removed by its owner before the lock was ours: it keeps nobody out any more
+        os.close(handle)  # its owner removed it before we locked it: try the new file
 
 
-def _open(path: Path) -> int:
-    """A handle on a file that is made, with its folders, where there is none. DataError where that cannot be."""
-    tries = 0
-    while True:
-        tries += 1
+def _open_or_create(path: Path) -> int:
+    """Open a file, creating it and its folders if needed. Raise DataError if it cannot be written."""
+    error: OSError
+    for _ in range(MAX_OPEN_ATTEMPTS):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            swept = isinstance(error, FileNotFoundError | FileExistsError)  # by another process, in between
-            if not swept or tries == TRIES:
-                raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
+        except (FileNotFoundError, FileExistsError) as caught:  # another process removed the folder in between
+            error = caught
+        except OSError as caught:
+            error = caught
+            break
+    raise DataError(f"{path} cannot be written: {error.strerror or error}.")
 
 
-NEEDED = ("kind", "data", "model", "seed", "variant", "settings", "stream", "figures", "seconds", "device")
+REQUIRED_KEYS = ("kind", "data", "model", "seed", "variant", "settings", "stream", "figures", "seconds", "device")
 
 
-def read_cell(path: Path) -> dict[str, Any] | None:
-    """A cell's file; None where it is missing, damaged, or of another format."""
+def read_cell(path: Path) -> CellResult | None:
+    """Read a cell's file; None if it is missing, damaged, or has another format."""
     try:
-        found = rename_old_keys(json.loads(path.read_text(encoding="utf-8")))
+        result = rename_old_keys(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or found.get("format") not in (1, FORMAT) or any(key not in found for key in NEEDED):
+    if not isinstance(result, dict) or result.get("format") not in (1, FORMAT):
         return None
-    if not isinstance(found["settings"], dict):
+    if not result.keys() >= set(REQUIRED_KEYS) or not isinstance(result["settings"], dict):
         return None
-    if found["format"] == 1:
-        found["settings"] = upgrade_keys(found["settings"], str(found["model"]))
-    return found
+    if result["format"] == 1:
+        result["settings"] = upgrade_keys(result["settings"], str(result["model"]))
+    return result
 
 
-def _differs(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    return any(then[k] != now[k] for k in then.keys() & now.keys() if k not in NOT_COMPARED)
+def _differs(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return any(old[k] != new[k] for k in old.keys() & new.keys() if k not in IGNORED_SETTINGS)
 
 
-# -------------------- what is asked for
+# -------------------- options of the command line
+
+
+def _split(text: str) -> list[str]:
+    """Split a comma-separated list; without empty items and duplicates."""
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def parse_seeds(text: str) -> list[int]:
-    """``3`` is the seeds 0, 1, 2; ``0,4`` those two, and ``4,`` that one."""
-    words = [word.strip() for word in text.split(",")]
+    """Return the seeds: ``3`` means 0, 1, 2; ``0,4`` means these two; ``4,`` means seed 4."""
     try:
-        seeds = list(range(int(words[0]))) if len(words) == 1 else [int(word) for word in words if word]
+        seeds = [int(word) for word in _split(text)] if "," in text else list(range(int(text)))
     except ValueError:
         seeds = []
     if not seeds or min(seeds) < 0:
-        raise SettingError(f"--seeds {text}: it is a number of seeds, as in 3, or the seeds themselves, as in 0,1,2.")
+        raise SettingError(f"--seeds {text}: give a number of seeds, such as 3, or a list of seeds, such as 0,1,2.")
     return list(dict.fromkeys(seeds))
 
 
-def parse_models(text: str, usual: Sequence[str]) -> list[str]:
-    """``all``, or names with commas between; ``usual`` are those that can be asked for here."""
+def parse_models(text: str, supported: Sequence[str]) -> list[str]:
+    """Return the models of a comma-separated list, or all that the experiment supports for ``all``."""
     if text == "all":
-        return list(usual)
-    asked = [word.strip() for word in text.split(",") if word.strip()]
-    for word in asked:
-        if word not in MODELS:
-            raise SettingError(f"--models: there is no model '{word}'.{nearest(word, MODELS)}")
-        if word not in usual:
-            raise SettingError(f"--models: {word} has no place in this table; possible are {', '.join(usual)}.")
-    if not asked:
-        raise SettingError("--models: no model is named.")
-    return list(dict.fromkeys(asked))
+        return list(supported)
+    names = _split(text)
+    for name in names:
+        if name not in MODELS:
+            raise SettingError(f"--models: there is no model '{name}'.{did_you_mean(name, MODELS)}")
+        if name not in supported:
+            raise SettingError(
+                f"--models: this experiment does not support {name}; choose from {', '.join(supported)}."
+            )
+    if not names:
+        raise SettingError("--models: the list is empty.")
+    return names
 
 
 def parse_shard(text: str | None) -> tuple[int, int]:
-    """``2/3``: the second of three shares of the cells. Counted from 1; without it, the one and only."""
+    """Return (K, N) of ``K/N``, the K-th of N shares of the cells, counted from 1; (1, 1) for None."""
     if text is None:
         return 1, 1
-    k, sign, n = text.partition("/")
-    if not (sign and k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
-        raise SettingError(f"--shard {text}: it is written K/N, as in 2/3, with K from 1 to N.")
+    k, slash, n = text.partition("/")
+    if not (slash and k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
+        raise SettingError(f"--shard {text}: give K/N, such as 2/3, with K from 1 to N.")
     return int(k), int(n)
 
 
-def at_hand(data: str) -> bool:
-    """Whether a dataset's name can be loaded on this machine."""
-    return data in registry.GENERATED or registry.find(data) is not None
+def is_available(data: str) -> bool:
+    """Return whether a dataset can be loaded by name on this machine."""
+    return data in registry.GENERATED or registry.find_dataset(data) is not None
 
 
-def _folders() -> str:
-    """Where datasets are looked for by name."""
-    others = "" if os.environ.get("CORDGT_DATA") else " ($CORDGT_DATA names another)"
-    return ", ".join(map(str, registry.data_folders())) + others
+def _data_folders_text() -> str:
+    hint = "" if os.environ.get("CORDGT_DATA") else " (or set $CORDGT_DATA to another folder)"
+    return ", ".join(map(str, registry.data_folders())) + hint
 
 
-def none_at_hand(names: Sequence[str]) -> str:
-    """What to say where a table has no data to be made of."""
+def no_dataset_message(names: Sequence[str]) -> str:
+    """Return the error message of an experiment without data."""
     return (
-        f"None of the datasets of this table is at hand: {', '.join(names)}. Fetch one (`cordgt data fetch NAME`), put "
-        f"NAME/ml_NAME.csv into one of {_folders()}, or name others with --datasets: "
-        "`cordgt data list`."
+        f"None of this experiment's datasets is on this machine: {', '.join(names)}. Download one with "
+        f"`cordgt data fetch NAME`, put NAME/ml_NAME.csv into one of {_data_folders_text()}, or choose others with "
+        "--datasets; `cordgt data list` shows them."
     )
 
 
-def twin_where_missing(data: str) -> str:
-    """A dataset's name; its twin's where it is not at hand and has one."""
-    twin = f"{data}{SUFFIX}"
-    return twin if twin in TWINS and not at_hand(data) else data
+def twin_if_missing(data: str) -> str:
+    """Return a dataset's name, or its twin's if only the twin is available."""
+    twin = f"{data}{TWIN_SUFFIX}"
+    return twin if twin in TWINS and not is_available(data) else data
 
 
-def choose_datasets(asked: str | None, usual: Sequence[str], *, trained: bool = True, twins: bool = False) -> list[str]:
-    """The datasets of a table: those asked for, or of the usual ones those at hand (their twins where ``twins``).
+def choose_datasets(
+    text: str | None, defaults: Sequence[str], *, require_data: bool = True, twins: bool = False
+) -> list[str]:
+    """Return the datasets of a comma-separated list, or the available ones of ``defaults`` if ``text`` is None.
 
-    DataError where one that is asked for is not at hand, or none is; with ``trained`` False they need not be, for
-    finished cells can be tabled anywhere.
+    ``twins`` replaces missing defaults by their twins. Raise DataError if a dataset of the list is missing, or if no
+    default is available. With ``require_data`` False none needs to be: a report needs only finished cells.
     """
-    if asked is None:
-        names = [twin_where_missing(name) for name in usual] if twins else usual
-        found = [name for name in names if not trained or at_hand(name)]
-        if not found:
-            raise DataError(none_at_hand(usual))
-        return found
-    chosen = list(dict.fromkeys(word.strip() for word in asked.split(",") if word.strip()))
-    if not chosen:
-        raise SettingError("--datasets: no dataset is named.")
-    for name in chosen:
-        if any(sign in name for sign in ("/", os.sep, ".")):
+    if text is None:
+        candidates = [twin_if_missing(name) for name in defaults] if twins else defaults
+        available = [name for name in candidates if not require_data or is_available(name)]
+        if not available:
+            raise DataError(no_dataset_message(defaults))
+        return available
+    names = _split(text)
+    if not names:
+        raise SettingError("--datasets: the list is empty.")
+    for name in names:
+        if any(character in name for character in ("/", os.sep, ".")):
             raise SettingError(
-                f"--datasets {name}: datasets are named here, not paths. To name your own, put it as NAME/ml_NAME.csv "
-                f"into one of {_folders()}; `cordgt data list` shows what there is."
+                f"--datasets {name}: give dataset names, not paths. To use your own data, save it as NAME/ml_NAME.csv "
+                f"in one of {_data_folders_text()}; `cordgt data list` shows all datasets."
             )
-        if trained and not at_hand(name):
-            registry.resolve(name)  # says what is missing, and where it was looked for
-            raise DataError(f"--datasets {name}: that is a file here, not a dataset by name (see `cordgt data list`).")
-    return chosen
+        if require_data and not is_available(name):
+            registry.resolve_path(name)  # raises an error with the folders searched
+            raise DataError(f"--datasets {name} is a file, not a dataset name; `cordgt data list` shows all names.")
+    return names
 
 
-def finite(value: Any) -> Any:
-    """A figure as JSON may hold it: None for what is not a number."""
+def nan_to_none(value: Any) -> Any:
+    """Return None for NaN and infinity, which JSON cannot hold."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""How the cost of a training step grows with the batch, the context and the events, on one machine."""
+"""Measure how the cost of a training step grows with batch size, context size and number of events."""
 
 from __future__ import annotations
 
@@ -10,59 +10,61 @@ from typing import Any
 import torch
 
 from cordgt.events.stream import EventStream
-from cordgt.experiments.bench.hardware import Limits
+from cordgt.experiments.bench.hardware import HardwareLimits
 from cordgt.experiments.bench.scaling import first_events
-from cordgt.experiments.bench.setup import Place
-from cordgt.experiments.bench.timing import timed
+from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.timing import time_calls
 from cordgt.experiments.cells import Cell
-from cordgt.runtime.profiling import peak_bytes
-from cordgt.runtime.threads import keep_threads
+from cordgt.runtime.profiling import measure_peak_bytes
+from cordgt.runtime.threads import pin_num_threads
 from cordgt.training.settings import Settings
-from cordgt.training.step import CapturedStep
+from cordgt.training.step import CudaGraphStep
 
-BATCHES = (50, 100, 200, 400)
-QUICKLY = 10  # times smaller batches with --quick
-CONTEXTS = (0.5, 1, 2)  # times the nodes drawn at a hop
-EVENTS = (1 / 16, 1 / 4, 1)  # of the stream, from its start
-LEAST = 40  # events that can be split
-NO_LIMITS = Limits(math.inf, math.inf, 0.0, 1, "", "")
+BATCH_SIZES = (50, 100, 200, 400)
+QUICK_DIVISOR = 10  # --quick uses batches this many times smaller
+CONTEXT_FACTORS = (0.5, 1, 2)  # of the nodes sampled at the first hop
+EVENT_SHARES = (1 / 16, 1 / 4, 1)  # of the stream, its first events
+MIN_EVENTS = 40  # fewer events cannot be split
+NO_LIMITS = HardwareLimits(math.inf, math.inf, 0.0, 1, "", "")
 
 
-def grow(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any]:
-    """Milliseconds and peak memory of a step for each size; and the exponent that fits each growth best."""
-    keep_threads()
-    smaller = QUICKLY if cell.quick else 1
-    usual = _batch(cell.settings, max(1, cell.settings.training.batch_size // smaller))
-    place = Place(stream, usual, device, NO_LIMITS, repeat=1 if cell.quick else 5, quick=cell.quick)
-    batches = [{"size": n, **_step(replace(place, settings=_batch(usual, n)))} for n in (k // smaller for k in BATCHES)]
+def measure_cost_growth(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any]:
+    """Return milliseconds and peak memory of a step for each size, and the exponent fitted to each growth."""
+    pin_num_threads()
+    divisor = QUICK_DIVISOR if cell.quick else 1
+    settings = _with_batch_size(cell.settings, max(1, cell.settings.training.batch_size // divisor))
+    context = BenchContext(stream, settings, device, NO_LIMITS, repeat=1 if cell.quick else 5, quick=cell.quick)
+    sizes = [n // divisor for n in BATCH_SIZES]
+    batches = [{"size": n, **_measure_step(replace(context, settings=_with_batch_size(settings, n)))} for n in sizes]
     contexts = []
-    for times in CONTEXTS:
-        settings, size = _context(usual, times)
-        contexts.append({"size": size, **_step(replace(place, settings=settings))})
+    for factor in CONTEXT_FACTORS:
+        changed, size = _with_context_size(settings, factor)
+        contexts.append({"size": size, **_measure_step(replace(context, settings=changed))})
     events = []
-    for share in EVENTS:
-        part = first_events(stream, max(LEAST, int(stream.n_events * share)))
-        events.append({"size": part.n_events, **_step(replace(place, stream=part))})
-    found: dict[str, Any] = {"batch": batches, "context": contexts, "events": events}
-    return found | {f"{name}_order": order([k["size"] for k in v], [k["ms"] for k in v]) for name, v in found.items()}
+    for share in EVENT_SHARES:
+        prefix = first_events(stream, max(MIN_EVENTS, int(stream.n_events * share)))
+        events.append({"size": prefix.n_events, **_measure_step(replace(context, stream=prefix))})
+    points: dict[str, Any] = {"batch": batches, "context": contexts, "events": events}
+    exponents = {f"{k}_order": fit_exponent([p["size"] for p in v], [p["ms"] for p in v]) for k, v in points.items()}
+    return points | exponents
 
 
-def order(sizes: Sequence[float], costs: Sequence[float]) -> float:
-    """The exponent k of cost ~ size^k, by least squares on logarithms."""
+def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
+    """Return the exponent k of cost ~ size^k, by least squares on logarithms."""
     x, y = [math.log(v) for v in sizes], [math.log(max(v, 1e-9)) for v in costs]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
 
 
-def _step(place: Place) -> dict[str, float]:
-    """The time of a step as training takes it, captured on a GPU where that can be, and its peak memory."""
-    place.model.train()
-    run = place.step()
-    step: Any = run
-    if place.device.type == "cuda" and not place.model.is_stateful:
-        step = CapturedStep(run, place.settings.training.batch_size)
-    timing = timed(lambda: step(*place.batch()), place.device, place.repeat)
-    peak = peak_bytes(lambda: run(*place.batch()), place.device)
+def _measure_step(context: BenchContext) -> dict[str, float]:
+    """Time a training step, as a CUDA graph on a GPU unless the model is stateful, and measure its peak memory."""
+    context.model.train()
+    plain_step = context.make_step()
+    step: Any = plain_step
+    if context.device.type == "cuda" and not context.model.is_stateful:
+        step = CudaGraphStep(plain_step, context.settings.training.batch_size)
+    timing = time_calls(lambda: step(*context.next_batch()), context.device, context.repeat)
+    peak = measure_peak_bytes(lambda: plain_step(*context.next_batch()), context.device)
     return {
         "ms": 1e3 * timing.median,
         "low_ms": 1e3 * timing.low,
@@ -71,15 +73,15 @@ def _step(place: Place) -> dict[str, float]:
     }
 
 
-def _batch(settings: Settings, n: int) -> Settings:
+def _with_batch_size(settings: Settings, n: int) -> Settings:
     return replace(settings, training=replace(settings.training, batch_size=n))
 
 
-def _context(settings: Settings, times: float) -> tuple[Settings, int]:
-    """The settings with so many times the nodes of the first hop, and how many those are."""
+def _with_context_size(settings: Settings, factor: float) -> tuple[Settings, int]:
+    """Scale the number of nodes sampled at the first hop; return the settings and that number."""
     own = settings.model_settings
     if hasattr(own, "fanout"):
-        size = max(1, round(own.fanout[0] * times))
+        size = max(1, round(own.fanout[0] * factor))
         return replace(settings, model_settings=replace(own, fanout=(size, *own.fanout[1:]))), size
-    size = max(1, round(own.num_neighbors * times))
+    size = max(1, round(own.num_neighbors * factor))
     return replace(settings, model_settings=replace(own, num_neighbors=size)), size

@@ -1,4 +1,4 @@
-"""What can be reproduced with the data at hand, and about how long it will take."""
+"""Which experiments can run with the available data, and about how long they take."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from cordgt.experiments.catalogue import EXPERIMENTS, Experiment
-from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, at_hand, choose_datasets, twin_where_missing
-from cordgt.experiments.measurements import MEASURES, UNTRAINED
+from cordgt.experiments.cells import (
+    QUICK_EVENTS,
+    Cell,
+    CellResult,
+    CellStore,
+    choose_datasets,
+    is_available,
+    twin_if_missing,
+)
+from cordgt.experiments.measurements import RUN_MEASUREMENTS, STREAM_MEASUREMENTS
 from cordgt.experiments.scheduler import expected_seconds
-from cordgt.experiments.statistics import all_datasets
-from cordgt.experiments.tables import Asked
+from cordgt.experiments.statistics import list_all_datasets
+from cordgt.experiments.tables import ExperimentRequest
 from cordgt.io.datasets import registry
 from cordgt.io.datasets.twins import TWINS
 from cordgt.models import MODELS
 
-# Seconds of a training batch of 100 events on two CPU cores, about; docs/models.md says how some were measured.
+# Approximate seconds of a training batch of 100 events on two CPU cores; docs/models.md says how some were measured.
 BATCH_SECONDS = {
     "cordgt": 1.0,
     "cordgt_plus": 1.5,
@@ -31,15 +39,15 @@ BATCH_SECONDS = {
     "ctdne": 0.01,
     "counts": 0.005,
 }
-KINDS = ("link", *MEASURES, *UNTRAINED)
-EPOCHS = 10  # until a training stops by itself, about
-GPU_TIMES_FASTER = {"tgn": 3, "dyrep": 1, "jodie": 1, "ctdne": 1, "counts": 1}  # others: docs/performance.md, about
-GPU_USUALLY = 300
+KINDS = ("link", *RUN_MEASUREMENTS, *STREAM_MEASUREMENTS)
+TYPICAL_EPOCHS = 10  # until early stopping, about
+GPU_SPEEDUP = {"tgn": 3, "dyrep": 1, "jodie": 1, "ctdne": 1, "counts": 1}
+DEFAULT_GPU_SPEEDUP = 300  # approximate; see docs/performance.md
 
 
-def guess_seconds(cell: Cell, device: str) -> float | None:
-    """A rough guess where nothing like it was trained yet; None for data of unknown size."""
-    known = registry.KNOWN.get(cell.data)
+def estimate_seconds(cell: Cell, device: str) -> float | None:
+    """Estimate the seconds of a cell without finished ones to compare with; None for data of unknown size."""
+    known = registry.KNOWN_DATASETS.get(cell.data)
     twin = TWINS.get(cell.data)
     events = known.links if known is not None else twin.events if twin is not None else None
     if events is None:
@@ -48,22 +56,22 @@ def guess_seconds(cell: Cell, device: str) -> float | None:
         events = min(events, QUICK_EVENTS)
     if cell.kind == "growth":
         return 120.0
-    epochs = min(EPOCHS, cell.settings.training.epochs)
-    usual = 1.0 if MODELS[cell.model].network.is_trainable else 0.0
-    seconds = 0.85 * events / 100 * epochs * BATCH_SECONDS.get(cell.model, usual)
-    faster = GPU_TIMES_FASTER.get(cell.model, GPU_USUALLY) if device == "cuda" else 1
-    return 5.0 + seconds / faster
+    epochs = min(TYPICAL_EPOCHS, cell.settings.training.epochs)
+    default = 1.0 if MODELS[cell.model].network.is_trainable else 0.0
+    seconds = 0.85 * events / 100 * epochs * BATCH_SECONDS.get(cell.model, default)
+    speedup = GPU_SPEEDUP.get(cell.model, DEFAULT_GPU_SPEEDUP) if device == "cuda" else 1
+    return 5.0 + seconds / speedup
 
 
-def usual_datasets(experiment: Experiment, *, trained: bool) -> list[str]:
-    """What a call without ``--datasets`` takes: those at hand, twins for the large ones; all for their statistics."""
+def default_datasets(experiment: Experiment, *, require_data: bool) -> list[str]:
+    """Return the datasets of a call without ``--datasets``; all of them for the dataset statistics."""
     if experiment.cells is None:
-        return list(all_datasets())
-    return choose_datasets(None, experiment.datasets, trained=trained, twins=experiment.twins)
+        return list(list_all_datasets())
+    return choose_datasets(None, experiment.datasets, require_data=require_data, twins=experiment.twins)
 
 
-def outlook(
-    store: Store,
+def list_experiments(
+    store: CellStore,
     device: str,
     *,
     datasets: Sequence[str] | None = None,
@@ -71,32 +79,33 @@ def outlook(
     seeds: Sequence[int] | None = None,
     quick: bool = False,
 ) -> list[dict[str, Any]]:
-    """A row for each experiment: data here and missing, cells finished, and about how long the others take.
+    """Return a row for each experiment: available and missing data, finished cells, estimated hours for the others.
 
-    Of ``datasets``, ``models`` and ``seeds`` None: what each takes by itself; of models only those it has a place for.
+    ``datasets``, ``models`` and ``seeds`` default to those of the experiment; models it does not support are ignored.
     """
     rows = []
-    finished = [cell for kind in KINDS for cell in store.every(kind)]
+    finished = [cell for kind in KINDS for cell in store.read_all(kind)]
     for name, experiment in EXPERIMENTS.items():
-        usual = experiment.datasets if experiment.cells is not None else all_datasets()
-        names = list(usual if datasets is None else datasets)
-        missing = [d for d in names if not at_hand(d)]
+        defaults = experiment.datasets if experiment.cells is not None else list_all_datasets()
+        names = list(defaults if datasets is None else datasets)
+        missing = [d for d in names if not is_available(d)]
         if experiment.twins and datasets is None:
-            names = [twin_where_missing(d) for d in names]
-        here = [name for name in names if at_hand(name)]
-        row: dict[str, Any] = {"name": name, "about": experiment.about, "data": ", ".join(here) or None}
-        row |= {"missing": ", ".join(missing) or None}
+            names = [twin_if_missing(d) for d in names]
+        available = [d for d in names if is_available(d)]
+        row: dict[str, Any] = {"name": name, "about": experiment.description}
+        row |= {"data": ", ".join(available) or None, "missing": ", ".join(missing) or None}
         cells: list[Cell] = []
-        if experiment.cells is not None and here:
-            own = experiment.usual_seeds(quick) if seeds is None else list(seeds)
-            of = experiment.usual_models if models is None else [m for m in models if m in experiment.models]
-            cells = list(dict.fromkeys(experiment.cells(Asked(here, of, own, quick=quick)))) if of else []
-        left = [cell for cell in cells if store.read(cell) is None]
-        hours = sum(_seconds(cell, finished, device) for cell in left) / 3600
-        rows.append(row | {"cells": f"{len(cells) - len(left)}/{len(cells)}", "hours": round(hours, 2)})
+        if experiment.cells is not None and available:
+            own_seeds = experiment.default_seeds(quick) if seeds is None else list(seeds)
+            own_models = experiment.default_models if models is None else [m for m in models if m in experiment.models]
+            request = ExperimentRequest(available, own_models, own_seeds, quick=quick)
+            cells = list(dict.fromkeys(experiment.cells(request))) if own_models else []
+        unfinished = [cell for cell in cells if store.read(cell) is None]
+        hours = sum(_seconds(cell, finished, device) for cell in unfinished) / 3600
+        rows.append(row | {"cells": f"{len(cells) - len(unfinished)}/{len(cells)}", "hours": round(hours, 2)})
     return rows
 
 
-def _seconds(cell: Cell, finished: Sequence[dict[str, Any]], device: str) -> float:
+def _seconds(cell: Cell, finished: Sequence[CellResult], device: str) -> float:
     known = expected_seconds(cell, finished, device)
-    return known if known is not None else guess_seconds(cell, device) or 0.0
+    return known if known is not None else estimate_seconds(cell, device) or 0.0

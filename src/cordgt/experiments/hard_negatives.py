@@ -1,6 +1,6 @@
-"""What else is asked of a trained run: harder negatives, and ranks.
+"""Evaluate a trained run again: with hard negatives, and by ranking.
 
-The run is laid out once, and asked again and again: what differs is what a true event is told apart from.
+The evaluation task is built once; only the negatives and candidates change.
 """
 
 from __future__ import annotations
@@ -11,47 +11,51 @@ from typing import Any
 
 from cordgt.callbacks import Callback, CallbackList
 from cordgt.inference.run import Run
-from cordgt.runtime.signals import Stop, StopCallback, listening
+from cordgt.runtime.signals import StopCallback, StopRequest, defer_signals
 from cordgt.tasks.link import evaluate
 from cordgt.training.evaluation import evaluate_splits
 
-BATCH = 200  # events, of the means over batches: as others report them
-RANKED = "20"  # candidates: few, for every event of the test period is ranked by every model and seed
-HARDER = ("historical", "inductive")  # negatives
+EVAL_BATCH_SIZE = 200  # for means over batches, as other papers report them
+RANKING_CANDIDATES = "20"  # few, because every model and seed ranks every test event
+HARD_NEGATIVES = ("historical", "inductive")
 
 
-def hard(run: Run, callbacks: Callback) -> dict[str, Any]:
-    """Test figures with random negatives and ranks, then with harder negatives, each with its baselines.
+def measure_hard_negatives(run: Run, callbacks: Callback) -> dict[str, Any]:
+    """Return test metrics with random negatives and ranks, then with hard negatives, each with its baselines.
 
-    ``{"test": {setting: figures}, "baselines": {baseline: {setting: figures}}}`` with random ones, and the same
-    below the name of each kind of harder ones.
+    ``{"test": {setting: metrics}, "baselines": {baseline: {setting: metrics}}}`` for random negatives, and the same
+    dictionary under the name of each kind of hard negatives.
     """
     with _stoppable(callbacks) as (stoppable, stop):
-        model, task = run.evaluation_task(negatives="random", eval_batch_size=BATCH, ranking="none")
+        model, task = run.evaluation_task(negatives="random", eval_batch_size=EVAL_BATCH_SIZE, ranking="none")
 
-        def figures(**changes: str) -> dict[str, Any]:
-            found = evaluate_splits(model, task.under(**changes), stoppable, ("test",))
-            stop.check()  # the evaluation of baselines reports no progress
-            return {"test": found["test"], "baselines": {name: of["test"] for name, of in found["baselines"].items()}}
+        def compute_metrics(**changes: str) -> dict[str, Any]:
+            metrics = evaluate_splits(model, task.with_protocol(**changes), stoppable, ("test",))
+            stop.raise_if_requested()  # the evaluation of baselines reports no progress
+            baselines = {name: splits["test"] for name, splits in metrics["baselines"].items()}
+            return {"test": metrics["test"], "baselines": baselines}
 
-        return figures(ranking=RANKED) | {kind: figures(negatives=kind) for kind in HARDER}
+        random = compute_metrics(ranking=RANKING_CANDIDATES)
+        return random | {kind: compute_metrics(negatives=kind) for kind in HARD_NEGATIVES}
 
 
-def ranked(run: Run, callbacks: Callback) -> dict[str, Any]:
-    """Test figures with every true destination ranked among all others, beside the validation that chose the epoch.
+def measure_ranking(run: Run, callbacks: Callback) -> dict[str, Any]:
+    """Return test metrics with every true destination ranked among all others, and the run's validation metrics.
 
-    Of all events alone, whether their nodes are new or not: leaderboards do not part them.
+    Only the transductive setting, which has all events: leaderboards do not separate new nodes.
     """
     with _stoppable(callbacks) as (stoppable, stop):
         model, task = run.evaluation_task(ranking="all")
-        stoppable.on_stage_start("evaluating: test, ranked among all", 2 * len(task.asked("test", "transductive")[0]))
-        figures = evaluate(model, task, "test", "transductive", callbacks=stoppable)
-        stop.check()
-        return {"validation": run.metrics["validation"], "test": {"transductive": figures}}
+        stoppable.on_stage_start(
+            "evaluating: test, ranked among all", 2 * len(task.evaluation_events("test", "transductive")[0])
+        )
+        metrics = evaluate(model, task, "test", "transductive", callbacks=stoppable)
+        stop.raise_if_requested()
+        return {"validation": run.metrics["validation"], "test": {"transductive": metrics}}
 
 
 @contextmanager
-def _stoppable(callbacks: Callback) -> Iterator[tuple[Callback, Stop]]:
-    """Callbacks that end an evaluation where a signal or the time limit asks for that: the run itself is kept."""
-    with listening() as stop:
+def _stoppable(callbacks: Callback) -> Iterator[tuple[Callback, StopRequest]]:
+    """Yield callbacks that stop an evaluation at a signal or the time limit. The trained run stays."""
+    with defer_signals() as stop:
         yield CallbackList([callbacks, StopCallback(stop)]), stop

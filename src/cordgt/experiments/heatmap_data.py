@@ -1,7 +1,7 @@
-"""What context nodes say of a true pair, by how far they are from either end: the paper's heat maps.
+"""The paper's heat maps: the influence of context nodes on true pairs, by distance to source and target.
 
-A model with the linear head gives each context node its say: Φ·h of its state h. The nodes of both trees are grouped by
-their distance to the source and to the target, and the mean of each group is kept.
+With the linear head, the influence of a context node is Φ·h of its state h. The nodes of both context trees are grouped
+by their distance to the source and to the target. The result has the mean of each group.
 """
 
 from __future__ import annotations
@@ -9,39 +9,39 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from cordgt.analysis.report.influence import even_edges, heats
+from cordgt.analysis.report.influence import even_bin_edges, influence_by_distance
+from cordgt.callbacks import Callback
 from cordgt.errors import SettingError
+from cordgt.experiments.cells import nan_to_none
 from cordgt.inference.run import Run
 from cordgt.models.cordgt import Cordgt
 
-PAIRS = 5000  # true pairs that are asked about, evenly over the test period
+MAX_PAIRS = 5000  # true pairs, evenly spaced over the test split
 
 
-def heat(run: Run) -> dict[str, Any]:
-    """Mean say and number of context nodes by (distance to the source, distance to the target), for TD and for SD.
+def measure_heatmap(run: Run, _: Callback) -> dict[str, Any]:
+    """Return mean influence and number of context nodes by (distance to source, distance to target), for TD and SD.
 
-    Differs: the paper splits the range of TD evenly into five. Pairs that never met stand far outside the range of
-    those that did, so they are a group of their own, and the range of the others is split into four: all that it can
-    be, not what is found, so that seeds have the same groups.
+    Differs: the paper splits the range of TD into five equal groups. Pairs that never met are far outside the range of
+    the others, so they have their own group, and the possible range of the others is split into four. The possible
+    range, not the observed one, gives all seeds the same groups.
     """
     model, task = run.evaluation_task()
     if not isinstance(model, Cordgt) or model.head_linear is None or not (model.settings.td and model.settings.sd):
         raise SettingError("A heat map needs CorDGT with the linear head and both distances (--set head=linear).")
-    _, asked = task.evaluation_queries("test", "transductive")
-    some = torch.linspace(0, len(asked.src) - 1, min(PAIRS, len(asked.src)), device=asked.src.device).long()
-    true = asked.take(some)
-    true = replace(true, dst=true.dst[:, :1])
-    found = heats(model, task, true, edges=even_edges(max(model.settings.alpha, model.settings.beta)))
+    queries = task.evaluation_queries("test", "transductive")[1]
+    evenly = torch.linspace(0, len(queries.src) - 1, min(MAX_PAIRS, len(queries.src)), device=queries.src.device).long()
+    pairs = queries.take(evenly)
+    pairs = replace(pairs, dst=pairs.dst[:, :1])
+    edges = even_bin_edges(max(model.settings.alpha, model.settings.beta))
     maps = {
-        each.what.lower(): {"groups": each.names, "mean": _or_none(each.mean), "nodes": each.count.tolist()}
-        for each in found
+        grid.distance.lower(): {
+            "groups": grid.group_names,
+            "mean": [[nan_to_none(value) for value in row] for row in grid.mean.tolist()],
+            "nodes": grid.count.tolist(),
+        }
+        for grid in influence_by_distance(model, task, pairs, edges=edges)
     }
-    return {"pairs": len(true.src), **maps}
-
-
-def _or_none(mean: np.ndarray) -> list[list[float | None]]:
-    """As JSON may hold it."""
-    return [[value if np.isfinite(value) else None for value in row] for row in mean.tolist()]
+    return {"pairs": len(pairs.src), **maps}

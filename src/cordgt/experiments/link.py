@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 from cordgt.experiments import paper, plots
-from cordgt.experiments.cells import Cell, Store, make_cell
-from cordgt.experiments.tables import Asked, Compared, Report, Section, beside_paper, data_name, gather, notes, percent
+from cordgt.experiments.cells import Cell, CellResult, CellStore
+from cordgt.experiments.tables import Comparison, ExperimentRequest, Panels, Report, ResultSet, Section, percentages
 from cordgt.tasks.run_metrics import SETTINGS
 
-NAMES = {
+DISPLAY_NAMES = {
     "jodie": "JODIE",
     "dyrep": "DyRep",
     "tgat": "TGAT",
@@ -30,60 +30,52 @@ NAMES = {
 METRICS = {"ap": "AP", "auc": "AUC"}
 
 
-def model_name(name: str) -> str:
-    return NAMES.get(name, name)
+def display_name(model: str) -> str:
+    return DISPLAY_NAMES.get(model, model)
 
 
-def link_cells(asked: Asked) -> list[Cell]:
-    """Seed by seed, so that every table is full of one seed before the second begins."""
-    return [
-        make_cell(data, model, seed, asked.changes, quick=asked.quick)
-        for seed in asked.seeds
-        for data in asked.datasets
-        for model in asked.models
-    ]
+def link_cells(request: ExperimentRequest) -> list[Cell]:
+    return request.make_cells()
 
 
-def link_report(asked: Asked, store: Store, metric: str) -> Report:
-    """AP or AUC by dataset: every model's, transductive and inductive, beside the paper's."""
-    wanted = link_cells(asked)
-    every = gather(store, wanted)
+def link_report(request: ExperimentRequest, store: CellStore, metric: str) -> Report:
+    """Report AP or AUC of every model by dataset, transductive and inductive, next to the paper's."""
+    cells = link_cells(request)
+    results = ResultSet(request, store, cells)
     sections, records = [], []
-    panels: dict[tuple[str, str], dict[str, Compared]] = {}
-    for data in asked.datasets:
+    panels: Panels = {}
+    for data in request.datasets:
         rows = []
-        beside = beside_paper(asked, data, every)
-        for model in asked.models:
-            found = [k for k in every if (k["data"], k["model"]) == (data, model)]
-            each = {}
+        heading = results.heading(data)
+        show_paper = results.is_comparable_to_paper(data)
+        for model in request.models:
+            own = results.select(data, model)
+            row = [display_name(model)]
             for setting in SETTINGS:
-                theirs = paper.link(metric, setting, model, data) if beside else None
-                each[setting] = Compared(percent(found, "test", setting, metric), theirs, len(found))
-                about = {"data": data, "setting": setting, "metric": metric, "model": model}
-                by_batch = Compared(percent(found, "test", setting, f"{metric}_batch"))
+                published = paper.link_result(metric, setting, model, data) if show_paper else None
+                comparison = Comparison(percentages(own, "test", setting, metric), published, len(own))
+                by_batch = Comparison(percentages(own, "test", setting, f"{metric}_batch"))
                 records.append(
-                    about | each[setting].columns | {"ours_by_batch": by_batch.columns["ours"]} | _costs(found)
+                    {"data": data, "setting": setting, "metric": metric, "model": model}
+                    | comparison.to_record()
+                    | {"ours_by_batch": by_batch.to_record()["ours"]}
+                    | _mean_costs(own)
                 )
-                panels.setdefault((setting, data_name(data, every)), {})[model_name(model)] = each[setting]
-            words = [word for setting in SETTINGS for word in each[setting].words]
-            rows.append([model_name(model), *words, str(len(found))])
+                panels.setdefault((setting, heading), {})[display_name(model)] = comparison
+                row += comparison.texts
+            rows.append([*row, str(len(own))])
         columns = [f"{setting}: {what}" for setting in SETTINGS for what in ("the paper", "here", "difference")]
-        sections.append(Section(data_name(data, every), ["", *columns, "seeds"], rows))
-    name = METRICS[metric]
-    title = f"{name} of link prediction, in percent"
-    draw = partial(_draw, title, panels, name)
-    return Report(title, sections, records, notes(store, wanted, every), draw)
+        sections.append(Section(heading, ["", *columns, "seeds"], rows))
+    title = f"{METRICS[metric]} of link prediction, in percent"
+    draw = partial(plots.dot_plot, title=title, panels=panels, unit=f"{METRICS[metric]}, %")
+    return Report(title, sections, records, results.notes(), draw)
 
 
-def _draw(title: str, panels: dict[tuple[str, str], dict[str, Compared]], unit: str, path: Any) -> None:
-    plots.dots(path, title, panels, f"{unit}, %")
-
-
-def _costs(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean epochs and seconds, for CSV."""
+def _mean_costs(results: list[CellResult]) -> dict[str, Any]:
+    """Return mean epochs, seconds and parameters for the CSV file."""
 
     def mean(key: str) -> float | None:
-        values = [k[key] for k in found if k.get(key) is not None]
+        values = [k[key] for k in results if k.get(key) is not None]
         return round(sum(values) / len(values), 3) if values else None
 
     return {key: mean(key) for key in ("best_epoch", "epochs", "seconds_per_epoch", "seconds", "parameters")}

@@ -1,4 +1,4 @@
-"""What is measured of a cell: a training's own figures, and what else can be asked of the run."""
+"""Run a cell: train it, make its measurement, and write the result."""
 
 from __future__ import annotations
 
@@ -16,148 +16,144 @@ from cordgt.errors import DataError, RunError
 from cordgt.events.stream import EventStream
 from cordgt.experiments import provenance
 from cordgt.experiments.bench.scaling import first_events
-from cordgt.experiments.cells import QUICK_EVENTS, Cell, Store, finite, flat
-from cordgt.experiments.cost_growth import grow
-from cordgt.experiments.hard_negatives import hard, ranked
-from cordgt.experiments.heatmap_data import heat
+from cordgt.experiments.cells import QUICK_EVENTS, Cell, CellResult, CellStore, flatten_settings, nan_to_none
+from cordgt.experiments.cost_growth import measure_cost_growth
+from cordgt.experiments.hard_negatives import measure_hard_negatives, measure_ranking
+from cordgt.experiments.heatmap_data import measure_heatmap
 from cordgt.inference.run import Run
 from cordgt.io.datasets import registry
-from cordgt.tasks.link import split_of
+from cordgt.tasks.link import split_stream
 from cordgt.tasks.node import positive_labels
 from cordgt.training.devices import choose_device
-from cordgt.training.output_folder import OtherRun, check_same
+from cordgt.training.output_folder import RunMismatchError, check_same_run
 from cordgt.training.run_folder import RunFolder
-from cordgt.workflows.node_classification import classify
+from cordgt.workflows.node_classification import train_classifier
 from cordgt.workflows.train import train_run
 
 
-def node_figures(run: Run, callbacks: Callback) -> dict[str, Any]:
-    """Of a classifier on the run's frozen encoder, with the labels of the run's own events."""
-    return classify(run, callbacks=callbacks)[1]
+def measure_node_classification(run: Run, callbacks: Callback) -> dict[str, Any]:
+    """Train a classifier on the run's frozen encoder, with the labels of the run's own events; return its metrics."""
+    return train_classifier(run, callbacks=callbacks)[1]
 
 
-def heat_figures(run: Run, _: Callback) -> dict[str, Any]:
-    """Of heat maps, which take no time worth telling."""
-    return heat(run)
-
-
-# What comes back are a cell's figures: of a trained run by kind of cell, besides "link"; and of what needs no training.
-MEASURES: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
-    "node": node_figures,
-    "heatmap": heat_figures,
-    "hard": hard,
-    "ranking": ranked,
+# Functions that return a cell's metrics, by kind: on a trained run, and on a stream without training.
+RUN_MEASUREMENTS: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
+    "node": measure_node_classification,
+    "heatmap": measure_heatmap,
+    "hard": measure_hard_negatives,
+    "ranking": measure_ranking,
 }
-UNTRAINED: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {"growth": grow}
+STREAM_MEASUREMENTS: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {
+    "growth": measure_cost_growth
+}
 
 
 def load_stream(data: str, quick: bool) -> EventStream:
-    """A dataset by name; with ``quick`` its first events. Read again where its file has changed."""
-    path = registry.find(data)
-    about = None if path is None or data in registry.GENERATED else path.stat()
-    return _load(data, quick, None if about is None else (str(path), about.st_mtime_ns, about.st_size))
+    """Load a dataset by name, with ``quick`` only its first events. Cached until its file changes."""
+    path = registry.find_dataset(data)
+    if path is None or data in registry.GENERATED:
+        return _load(data, quick, None)
+    status = path.stat()
+    return _load(data, quick, (str(path), status.st_mtime_ns, status.st_size))
 
 
-@lru_cache(maxsize=1)  # cells of one dataset mostly follow each other
+@lru_cache(maxsize=1)  # consecutive cells mostly have the same dataset
 def _load(data: str, quick: bool, _version: tuple[str, int, int] | None) -> EventStream:
-    stream = registry.load(data)
+    stream = registry.load_dataset(data)
     return first_events(stream, QUICK_EVENTS) if quick else stream
 
 
-def without_labels(cells: Iterable[Cell]) -> dict[str, str]:
-    """Why datasets cannot be classified by their labels, by name, for those of some cells that need them."""
+def find_unlabeled_datasets(cells: Iterable[Cell]) -> dict[str, str]:
+    """Return, by dataset, why its labels cannot be used, for the cells that need labels."""
     first = {cell.data: cell for cell in reversed(list(cells)) if cell.kind == "node"}
-    found = {}
+    reasons = {}
     for data, cell in first.items():
         try:
             _check_labels(cell, load_stream(data, cell.quick))
         except DataError as error:
-            found[data] = str(error)
-    return found
+            reasons[data] = str(error)
+    return reasons
 
 
 def _check_labels(cell: Cell, stream: EventStream) -> None:
     if stream.label is None:
         raise DataError(f"{stream.name} has no labels.")
-    positive_labels(stream.name, stream.label, split_of(stream, cell.settings.protocol))
+    positive_labels(stream.name, stream.label, split_stream(stream, cell.settings.protocol))
 
 
 def run_cell(
     cell: Cell,
-    store: Store,
+    store: CellStore,
     *,
     device: str = "auto",
     callbacks: Callback = NO_CALLBACK,
     keep: bool = False,
-) -> dict[str, Any]:
-    """Train a cell from wherever it was, measure it, keep what was found, and remove the run folder.
+) -> CellResult:
+    """Train a cell, or resume its training, measure it, write the result, and remove its run folder unless ``keep``.
 
-    The claim must be ours. Interrupted, the run folder stays, and the next attempt goes on from it. Whatever else is
-    measured of a training, its link figures are kept as well.
+    The caller holds the claim. An interrupted cell keeps its run folder, and the next attempt resumes it. The link
+    prediction metrics of a training are written as a "link" cell, whatever the cell's own kind is.
     """
-    began, before = time.monotonic(), store.spent(cell)
+    start = time.monotonic() - store.elapsed_seconds(cell)  # counts earlier attempts
     stream = load_stream(cell.data, cell.quick)
-    if cell.kind in UNTRAINED:
-        on = choose_device(device)
-        figures = UNTRAINED[cell.kind](cell, stream, on)
-        spent = {"seconds": round(time.monotonic() - began, 3), "figures": figures}
-        store.write(cell, about_cell(cell, stream, on) | spent)
-        store.clear(cell, keep=keep)
-        return spent
+    if cell.kind in STREAM_MEASUREMENTS:
+        torch_device = choose_device(device)
+        metrics = STREAM_MEASUREMENTS[cell.kind](cell, stream, torch_device)
+        result = cell_metadata(cell, stream, torch_device) | _timed_metrics(metrics, start)
+        store.write(cell, result)
+        store.remove_run(cell, keep=keep)
+        return result
     if cell.kind == "node":  # before hours of training
         _check_labels(cell, stream)
     try:
-        _discard_other(cell, store, stream, callbacks)
+        _remove_mismatched_run(cell, store, stream, callbacks)
         path = store.run_folder(cell)
         run = train_run(stream, cell.settings, path, device=device, resume=True, report=keep, callbacks=callbacks)
-        link = cell.of_kind("link")
-        figures = {"validation": run.metrics["validation"], "test": run.metrics["test"]}
-        figures["baselines"] = {name: of["test"] for name, of in run.metrics.baselines.items()}
-        seconds = before + time.monotonic() - began
-        if cell.kind == "link" or store.read(link) is None:
-            found = _record(link, run, stream, figures, seconds)
-            store.write(link, found)
+        link_cell = cell.with_kind("link")
+        if cell.kind == "link" or store.read(link_cell) is None:
+            metrics = {"validation": run.metrics["validation"], "test": run.metrics["test"]}
+            metrics["baselines"] = {name: splits["test"] for name, splits in run.metrics.baselines.items()}
+            result = _run_metadata(link_cell, run, stream) | _timed_metrics(metrics, start)
+            store.write(link_cell, result)
         if cell.kind != "link":
-            measured = MEASURES[cell.kind](run, callbacks)
-            found = _record(cell, run, stream, measured, before + time.monotonic() - began)
-            store.write(cell, found)
+            metrics = RUN_MEASUREMENTS[cell.kind](run, callbacks)
+            result = _run_metadata(cell, run, stream) | _timed_metrics(metrics, start)
+            store.write(cell, result)
     except BaseException:
-        store.note_spent(cell, before + time.monotonic() - began)
+        store.write_elapsed(cell, time.monotonic() - start)
         raise
-    store.clear(cell, keep=keep)
-    return found
+    store.remove_run(cell, keep=keep)
+    return result
 
 
-def _discard_other(cell: Cell, store: Store, stream: EventStream, callbacks: Callback) -> None:
-    """Remove a run that was begun with other defaults, or on other data: nothing of it can be used.
+def _timed_metrics(metrics: dict[str, Any], start: float) -> dict[str, Any]:
+    return {"seconds": round(time.monotonic() - start, 3), "figures": metrics}
 
-    RunError where it cannot be read: it may be sound, and hours of training.
+
+def _remove_mismatched_run(cell: Cell, store: CellStore, stream: EventStream, callbacks: Callback) -> None:
+    """Remove an unfinished run that has other settings or data: it cannot be resumed.
+
+    Raise RunError if it cannot be read: it may be intact and worth hours of training.
     """
     folder = RunFolder(store.run_folder(cell))
-    if not folder.holds_run:
+    if not folder.has_run:
         return
     try:
-        check_same(folder, folder.read_config(), cell.settings, stream)
-    except OtherRun as other:
-        callbacks.on_message(f"{cell.label}: the run that was under way is removed, and trained anew. {other}")
+        check_same_run(folder, folder.read_config(), cell.settings, stream)
+    except RunMismatchError as mismatch:
+        callbacks.on_message(f"{cell.label}: the unfinished run is removed and training starts again. {mismatch}")
         shutil.rmtree(folder.path)
     except RunError as error:
-        raise RunError(
-            f"{error} Try again, or remove {folder.path}: the cell is then trained from the start."
-        ) from None
+        raise RunError(f"{error} Try again, or remove {folder.path} to train the cell from the start.") from None
 
 
-def _record(cell: Cell, run: Run, stream: EventStream, figures: dict[str, Any], seconds: float) -> dict[str, Any]:
-    measured = ("epochs", "best_epoch", "seconds_per_epoch", "parameters", "peak_memory_mb")
-    return about_cell(cell, stream, run.device) | {
-        **{key: finite(run.metrics.get(key)) for key in measured},
-        "seconds": round(seconds, 3),
-        "figures": figures,
-    }
+def _run_metadata(cell: Cell, run: Run, stream: EventStream) -> dict[str, Any]:
+    keys = ("epochs", "best_epoch", "seconds_per_epoch", "parameters", "peak_memory_mb")
+    return cell_metadata(cell, stream, run.device) | {key: nan_to_none(run.metrics.get(key)) for key in keys}
 
 
-def about_cell(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any]:
-    """What a cell's file says besides its figures."""
+def cell_metadata(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any]:
+    """Return the content of a cell's file except its metrics and timings."""
     return {
         "kind": cell.kind,
         "data": cell.data,
@@ -165,11 +161,11 @@ def about_cell(cell: Cell, stream: EventStream, device: torch.device) -> dict[st
         "seed": cell.seed,
         "variant": cell.variant,
         "quick": cell.quick,
-        "settings": flat(cell.settings),
-        "stream": provenance.about_stream(cell.data, stream),
+        "settings": flatten_settings(cell.settings),
+        "stream": provenance.stream_metadata(cell.data, stream),
         "device": str(device),
-        "machine": provenance.machine(device),
-        "code": provenance.code(),
-        "command": provenance.command(cell),
+        "machine": provenance.machine_name(device),
+        "code": provenance.code_version(),
+        "command": provenance.cell_command(cell),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }

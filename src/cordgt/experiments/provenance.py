@@ -1,4 +1,4 @@
-"""Where a figure comes from: code, machine, data and the command that gives it again."""
+"""Where a result comes from: code, machine, data, and the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import torch
 
 import cordgt
 from cordgt.events.stream import EventStream
-from cordgt.experiments.cells import Cell, flat, make_cell
+from cordgt.experiments.cells import Cell, flatten_settings, format_value, make_cell
 from cordgt.io.datasets import registry
-from cordgt.models.presets import paper_settings
+from cordgt.models.presets import published_settings
 from cordgt.training.run_folder import fingerprint
-from cordgt.training.settings import make
+from cordgt.training.settings import make_settings
 
 ROOT = Path(cordgt.__file__).parent
-# What `cordgt reproduce` makes cells of each kind for; of those that are trained and no more, the one with all models.
-EXPERIMENTS = {
+# The experiment that makes cells of each kind; for "link" the one that supports all models.
+EXPERIMENT_BY_KIND = {
     "link": "link-ap",
     "node": "node-classification",
     "heatmap": "heatmap",
@@ -33,8 +33,8 @@ EXPERIMENTS = {
 
 
 @cache
-def code() -> dict[str, str | None]:
-    """The version, a hash of the source, and the commit where it lies in a repository (None elsewhere)."""
+def code_version() -> dict[str, str | None]:
+    """Return version, hash of the source, and git commit (None outside a repository)."""
     digest = hashlib.sha256()
     for path in sorted(ROOT.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -43,7 +43,7 @@ def code() -> dict[str, str | None]:
 
 def _commit() -> str | None:
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=9"],
             capture_output=True,
             text=True,
@@ -51,18 +51,18 @@ def _commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return said.stdout.strip() or None if said.returncode == 0 else None
+    return output.stdout.strip() or None if output.returncode == 0 else None
 
 
-def machine(device: torch.device) -> str:
-    """The name of what computed."""
+def machine_name(device: torch.device) -> str:
+    """Return the name of the GPU or CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
-def about_stream(name: str, stream: EventStream) -> dict[str, Any]:
-    """What a cell was made of, so that a table can say so where the data is not at hand."""
+def stream_metadata(name: str, stream: EventStream) -> dict[str, Any]:
+    """Describe a cell's stream, so that a report does not need the data."""
     return {
         "name": stream.name,
         "nodes": stream.n_nodes,
@@ -74,30 +74,21 @@ def about_stream(name: str, stream: EventStream) -> dict[str, Any]:
     }
 
 
-def command(cell: Cell) -> str:
-    """The command that gives a cell's figures again.
+def cell_command(cell: Cell) -> str:
+    """Return the command that reproduces a cell's metrics.
 
-    `cordgt train` where they are those a training ends with; else `cordgt reproduce` of this one cell, into a folder
-    where it is not finished.
+    `cordgt train` for the evaluation at the end of a training, `cordgt reproduce` of this one cell otherwise; the
+    latter needs an output folder in which the cell is not finished.
     """
     if cell.kind == "link" and not cell.quick:
-        usual = make(cell.model, paper_settings(cell.data, cell.model))
+        defaults = make_settings(cell.model, published_settings(cell.data, cell.model))
         words = ["cordgt", "train", cell.data, "--model", cell.model, "--seed", str(cell.seed)]
     else:
-        usual = make_cell(cell.data, cell.model, cell.seed, quick=cell.quick).settings
-        words = ["cordgt", "reproduce", EXPERIMENTS[cell.kind], "--datasets", cell.data, "--models", cell.model]
-        words += ["--seeds", f"{cell.seed},", *["--quick"] * cell.quick]
-    return shlex.join([*words, *_assignments(flat(cell.settings), flat(usual))])
-
-
-def _assignments(settings: dict[str, Any], usual: dict[str, Any]) -> list[str]:
-    """``--set`` for whatever is not as usual."""
-    words = []
-    for key, value in settings.items():
-        if usual[key] != value:
-            words += ["--set", f"{key}={','.join(map(str, value)) if isinstance(value, list) else _word(value)}"]
-    return words
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        defaults = make_cell(cell.data, cell.model, cell.seed, quick=cell.quick).settings
+        words = ["cordgt", "reproduce", EXPERIMENT_BY_KIND[cell.kind], "--datasets", cell.data, "--models", cell.model]
+        words += ["--seeds", f"{cell.seed},"] + (["--quick"] if cell.quick else [])
+    default_values = flatten_settings(defaults)
+    for key, value in flatten_settings(cell.settings).items():
+        if default_values[key] != value:
+            words += ["--set", f"{key}={format_value(value, ',')}"]
+    return shlex.join(words)

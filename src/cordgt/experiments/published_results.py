@@ -1,4 +1,4 @@
-"""What others than the paper's authors report, as data."""
+"""Results published by others than the paper's authors, read from ``published_results.json``."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any, NamedTuple
 from cordgt.experiments import paper
 
 
-class Published(NamedTuple):
-    """A figure and whose it is."""
+class PublishedResult(NamedTuple):
+    """A value and who published it."""
 
     value: float
-    by: str
+    source: str
 
 
 @cache
-def figures() -> dict[str, Any]:
-    """Everything in ``others.json``."""
-    found: dict[str, Any] = json.loads(
-        (files("cordgt.experiments") / "published_results.json").read_text(encoding="utf-8")
-    )
-    return found
+def load_published() -> dict[str, Any]:
+    """Return the content of ``published_results.json``."""
+    text = (files("cordgt.experiments") / "published_results.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
-def best_ap(setting: str, data: str) -> Published | None:
-    """The highest AP of link prediction that is published for a dataset, in percent; None where there is none.
+def best_ap(setting: str, data: str) -> PublishedResult | None:
+    """Return the highest published link prediction AP of a dataset, in percent; None if there is none.
 
-    Random negatives; means over batches of 200, and of 30 where it is the paper's own, which stands for CorDGT.
+    Random negatives; mean over batches of 200, or of 30 for CorDGT's own paper.
     """
-    place = ("transductive", "inductive").index(setting)
-    tables = {by: table for by, table in figures()["link_ap_by_batch"].items() if by != "about"}
-    found = [Published(table[data][place], by) for by, table in tables.items() if data in table]
-    own = paper.link("ap", setting, "cordgt", data)
-    found += [] if own is None else [Published(own.mean, "CorDGT's paper")]
-    return max(found, default=None)
+    column = ("transductive", "inductive").index(setting)
+    tables = {source: table for source, table in load_published()["link_ap_by_batch"].items() if source != "about"}
+    results = [PublishedResult(table[data][column], source) for source, table in tables.items() if data in table]
+    own = paper.link_result("ap", setting, "cordgt", data)
+    if own is not None:
+        results.append(PublishedResult(own.mean, "CorDGT's paper"))
+    return max(results, default=None)
 
 
-def leaderboard(data: str) -> tuple[str, list[Published]]:
-    """The name of the public ranking of a dataset and its test MRR, best first; nothing where there is none."""
-    found = figures()["ranking"].get(data, {"leaderboard": "", "mrr": {}})
-    return found["leaderboard"], [Published(value, by) for by, value in found["mrr"].items()]
+def leaderboard(data: str) -> tuple[str, list[PublishedResult]]:
+    """Return the name of a dataset's public leaderboard and its test MRR, best first; empty if there is none."""
+    entry = load_published()["ranking"].get(data, {"leaderboard": "", "mrr": {}})
+    return entry["leaderboard"], [PublishedResult(value, source) for source, value in entry["mrr"].items()]

@@ -1,7 +1,7 @@
-"""Working off cells: in this process or in several, within a limit of time, each cell by one process at a time.
+"""Run cells in one process or in several, within a time budget.
 
-Processes do not divide the cells among themselves: each goes through the list and takes the first that is neither
-finished nor claimed. So two of them, two calls, or two machines on one folder need not know of each other.
+The work is not divided in advance: each process walks the list and claims the first cell that is neither finished nor
+claimed. So several processes, calls or machines can share one folder without knowing of each other.
 """
 
 from __future__ import annotations
@@ -23,138 +23,138 @@ import torch
 
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import CordgtError
-from cordgt.experiments.cells import Cell, Store
+from cordgt.experiments.cells import Cell, CellResult, CellStore
 from cordgt.experiments.measurements import run_cell
-from cordgt.runtime.signals import Interrupted, Stopped, interruptible, listening, time_limit
+from cordgt.runtime.signals import SignalInterrupt, TrainingStopped, defer_signals, raise_on_signal, time_limit
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.devices import choose_device
 
 
 @dataclass
-class Outcome:
+class WorkResult:
     """How the cells of a call ended."""
 
-    done: int = 0
-    failed: dict[str, str] = field(default_factory=dict)  # label -> why
-    elsewhere: int = 0  # claimed by another process
-    unfit: int = 0  # not begun: they would have taken longer than the time left
-    stopped: Stopped | None = None  # by a signal
+    n_finished: int = 0
+    failures: dict[str, str] = field(default_factory=dict)  # by cell label: the error message
+    n_claimed_elsewhere: int = 0  # another process runs them
+    n_too_long: int = 0  # not started: they need more than the remaining time
+    stopped: TrainingStopped | None = None  # by a signal
     out_of_time: bool = False
 
 
 @dataclass(frozen=True)
-class Limits:
-    """When to stop, on the monotonic clock: ``ends``; and how long all of it may take."""
+class TimeBudget:
+    """The time at which to stop, on the monotonic clock, and the seconds of the whole call."""
 
-    ends: float = math.inf
+    deadline: float = math.inf
     seconds: float = math.inf
 
     @classmethod
-    def of_minutes(cls, minutes: float | None) -> Limits:
+    def from_minutes(cls, minutes: float | None) -> TimeBudget:
         return cls() if minutes is None else cls(time.monotonic() + 60 * minutes, 60 * minutes)
 
     @property
-    def left(self) -> float:
-        return self.ends - time.monotonic()
+    def seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
 
-    def fits(self, expected: float | None) -> bool:
-        """Whether a cell may be begun: it ends in time, or nobody knows, or no call of this length could hold it."""
-        return expected is None or expected <= self.left or expected > self.seconds
+    def allows(self, expected: float | None) -> bool:
+        """Return whether to start a cell: it fits, its time is unknown, or it would not fit into any such call."""
+        return expected is None or expected <= self.seconds_left or expected > self.seconds
 
 
 def expected_seconds(
-    cell: Cell, finished: Sequence[dict[str, Any]], device: str = "cpu", spent: float = 0.0
+    cell: Cell, finished: Sequence[CellResult], device: str = "cpu", elapsed: float = 0.0
 ) -> float | None:
-    """How long a cell will take, by finished ones of its kind, data and model, less what was spent; None if unknown.
+    """Predict the remaining seconds of a cell from finished ones of its kind, data, model and device type.
 
-    ``device``: its type, cpu or cuda; cells of the other say nothing. A cell of its variant says more than others.
+    Finished cells of the same variant are preferred. ``elapsed`` is the time of earlier attempts. None if unknown.
     """
-    alike = [k for k in finished if (k["kind"], k["data"], k["model"]) == (cell.kind, cell.data, cell.model)]
-    alike = [k for k in alike if k["device"].startswith(device)]
-    same = [k for k in alike if k["variant"] == cell.variant] or alike
-    if not same:
+    similar = [k for k in finished if (k["kind"], k["data"], k["model"]) == (cell.kind, cell.data, cell.model)]
+    similar = [k for k in similar if k["device"].startswith(device)]
+    similar = [k for k in similar if k["variant"] == cell.variant] or similar
+    if not similar:
         return None
-    return max(0.0, sum(k["seconds"] for k in same) / len(same) - spent)
+    return max(0.0, sum(k["seconds"] for k in similar) / len(similar) - elapsed)
 
 
-def work(
+def run_cells(
     cells: Sequence[Cell],
-    store: Store,
+    store: CellStore,
     *,
     device: str = "auto",
-    limits: Limits | None = None,
+    limits: TimeBudget | None = None,
     keep: bool = False,
     callbacks: Callback = NO_CALLBACK,
-    go_on: Callable[[], bool] = lambda: True,
-) -> Outcome:
-    """Work off cells in this process. A cell that fails for a reason a person can mend does not stop the others.
+    should_continue: Callable[[], bool] = lambda: True,
+) -> WorkResult:
+    """Run cells in this process. A cell that fails with a `CordgtError` does not stop the others.
 
-    A signal ends it wherever it is: a training saves after its batch, anything else begins anew next time.
+    A signal stops the call: a training saves a checkpoint after its batch, anything else starts again next time.
     """
-    outcome = Outcome()
+    result = WorkResult()
     try:
-        with interruptible():
-            _work_off(cells, store, outcome, device, limits or Limits(), keep, callbacks, go_on)
-    except Interrupted as interrupted:  # between two cells
-        outcome.stopped = Stopped(interrupted.asked)
-    store.sweep()
-    return outcome
+        with raise_on_signal():
+            _run_unfinished(cells, store, result, device, limits or TimeBudget(), keep, callbacks, should_continue)
+    except SignalInterrupt as interrupted:  # between two cells
+        result.stopped = TrainingStopped(interrupted.signum)
+    store.remove_empty_folders()
+    return result
 
 
-def _work_off(
+def _run_unfinished(
     cells: Sequence[Cell],
-    store: Store,
-    outcome: Outcome,
+    store: CellStore,
+    result: WorkResult,
     device: str,
-    limits: Limits,
+    limits: TimeBudget,
     keep: bool,
     callbacks: Callback,
-    go_on: Callable[[], bool],
+    should_continue: Callable[[], bool],
 ) -> None:
-    on = choose_device(device).type
+    device_type = choose_device(device).type
     for cell in cells:
-        if limits.left <= 0 or not go_on():
-            outcome.out_of_time = limits.left <= 0
+        if limits.seconds_left <= 0 or not should_continue():
+            result.out_of_time = limits.seconds_left <= 0
             break
         if store.read(cell) is not None:
             continue
         expected = None
         if limits.seconds < math.inf:
-            expected = expected_seconds(cell, store.every(cell.kind), on, store.spent(cell))
-        with store.claimed(cell) as ours:
-            if not ours:
-                outcome.elsewhere += 1
+            expected = expected_seconds(cell, store.read_all(cell.kind), device_type, store.elapsed_seconds(cell))
+        with store.claim(cell) as is_ours:
+            if not is_ours:
+                result.n_claimed_elsewhere += 1
                 continue
-            if store.read(cell) is not None:  # finished by another process meanwhile
-                store.clear(cell, keep=True)
+            if store.read(cell) is not None:  # another process finished it in the meantime
+                store.remove_run(cell, keep=True)
                 continue
-            if not limits.fits(expected):
-                outcome.unfit += 1
+            if not limits.allows(expected):
+                result.n_too_long += 1
                 continue
-            callbacks.on_message(f"{cell.label}: {'goes on' if store.spent(cell) > 0 else 'begins'}")
+            callbacks.on_message(f"{cell.label}: {'resumes' if store.elapsed_seconds(cell) > 0 else 'starts'}")
             callbacks.on_run_start(cell.label)
             try:
-                with time_limit(limits.ends):
-                    found = run_cell(cell, store, device=device, callbacks=callbacks, keep=keep)
-            except (Stopped, Interrupted) as ended:
-                stopped = ended if isinstance(ended, Stopped) else Stopped(ended.asked)
-                outcome.out_of_time = stopped.by_clock
-                outcome.stopped = None if stopped.by_clock else stopped
-                saved = f", saved after {stopped.saved}" if stopped.saved else ""
+                with time_limit(limits.deadline):
+                    cell_result = run_cell(cell, store, device=device, callbacks=callbacks, keep=keep)
+            except (TrainingStopped, SignalInterrupt) as signaled:
+                stopped = signaled if isinstance(signaled, TrainingStopped) else TrainingStopped(signaled.signum)
+                result.out_of_time = stopped.is_timeout
+                result.stopped = None if stopped.is_timeout else stopped
+                saved = f", saved after {stopped.resume_point}" if stopped.resume_point else ""
                 callbacks.on_message(f"{cell.label}: stopped{saved}")
                 break
             except CordgtError as error:
-                outcome.failed[cell.label] = str(error)
+                result.failures[cell.label] = str(error)
                 callbacks.on_message(f"Error: {cell.label}: {error}")
                 continue
-            outcome.done += 1
-            callbacks.on_run_end(cell.label, {"seconds": found["seconds"], "figures": _short(found)})
+            result.n_finished += 1
+            callbacks.on_run_end(cell.label, {"seconds": cell_result["seconds"], "figures": _summary(cell_result)})
 
 
-def _short(found: dict[str, Any]) -> dict[str, Any]:
-    """The figures that a line has room for."""
-    test = found["figures"].get("test", {})
-    if found.get("kind") == "ranking":
+def _summary(result: CellResult) -> dict[str, Any]:
+    """Return the metrics that a progress line shows."""
+    test = result["figures"].get("test", {})
+    if result["kind"] == "ranking":
         return {"MRR": test["transductive"]["mrr"]}
     if "auc" in test:
         return {"AUC": test["auc"]}
@@ -164,78 +164,81 @@ def _short(found: dict[str, Any]) -> dict[str, Any]:
 # -------------------- several processes
 
 
-def work_in_processes(
+def run_cells_in_processes(
     cells: Sequence[Cell],
-    store: Store,
+    store: CellStore,
     workers: int,
     *,
     device: str = "auto",
-    limits: Limits | None = None,
+    limits: TimeBudget | None = None,
     keep: bool = False,
     callbacks: Callback = NO_CALLBACK,
-) -> Outcome:
-    """`work` in several processes at once; on a machine with several GPUs they are spread over them.
+) -> WorkResult:
+    """Call `run_cells` in several processes, distributed over the GPUs.
 
-    A signal to this process is passed on once: each training saves after its batch.
+    A signal to this process is forwarded once: each training saves a checkpoint after its batch.
     """
-    limits, total = limits or Limits(), Outcome()
+    limits, total = limits or TimeBudget(), WorkResult()
     callbacks.on_stage_start("trainings", len(cells))
     context = multiprocessing.get_context("spawn")
-    said: Any = context.Queue()
-    share = max(1, torch.get_num_threads() // workers)
-    started = []
-    for number, own in zip(range(workers), _devices(device, workers), strict=True):
-        options = {"device": own, "left": limits.left, "whole": limits.seconds, "keep": keep, "threads": share}
-        process = context.Process(target=_worker, args=(number, list(cells), store, options, said))
+    messages: Any = context.Queue()
+    n_threads = max(1, torch.get_num_threads() // workers)
+    processes = []
+    for number, worker_device in enumerate(_assign_devices(device, workers)):
+        options = {"device": worker_device, "keep": keep, "n_threads": n_threads}
+        options |= {"seconds_left": limits.seconds_left, "seconds": limits.seconds}
+        process = context.Process(target=_worker, args=(number, list(cells), store, options, messages))
         process.start()
-        started.append(process)
-    with listening() as stop:
-        passed_on = False
-        while any(process.is_alive() for process in started):
-            if stop.asked is not None and not passed_on:
-                passed_on, total.stopped = True, Stopped(stop.asked)
-                for process in started:
+        processes.append(process)
+    with defer_signals() as stop:
+        is_forwarded = False
+        while any(process.is_alive() for process in processes):
+            if stop.signum is not None and not is_forwarded:
+                is_forwarded, total.stopped = True, TrainingStopped(stop.signum)
+                for process in processes:
                     process.terminate()
-            _hear(said, total, callbacks, wait=0.2)
-        while _hear(said, total, callbacks, wait=0.0):
+            _relay_message(messages, total, callbacks, timeout=0.2)
+        while _relay_message(messages, total, callbacks, timeout=0.0):
             pass
-    for process in started:
+    for process in processes:
         process.join()
         if process.exitcode not in (0, None) and total.stopped is None:
-            total.failed.setdefault(f"process {process.pid}", f"ended with code {process.exitcode}")
-    store.sweep()
+            total.failures.setdefault(
+                f"process {process.pid}", f"the worker process ended with exit code {process.exitcode}"
+            )
+    store.remove_empty_folders()
     return total
 
 
-def _devices(device: str, workers: int) -> list[str]:
-    several = torch.cuda.device_count() if device in ("auto", "cuda") else 0
-    return [f"cuda:{k % several}" if several > 1 else device for k in range(workers)]
+def _assign_devices(device: str, workers: int) -> list[str]:
+    n_gpus = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    return [f"cuda:{k % n_gpus}" if n_gpus > 1 else device for k in range(workers)]
 
 
-def _hear(said: Any, total: Outcome, callbacks: Callback, wait: float) -> bool:
-    """Take one message of the workers, if there is one within ``wait`` seconds. True: there was one."""
+def _relay_message(messages: Any, total: WorkResult, callbacks: Callback, timeout: float) -> bool:
+    """Handle one message of the workers; return False if none comes within ``timeout`` seconds."""
     try:
-        message = said.get(timeout=wait) if wait else said.get_nowait()
+        message = messages.get(timeout=timeout) if timeout else messages.get_nowait()
     except queue.Empty:
         return False
-    if isinstance(message, Outcome):
-        total.failed |= message.failed
-        total.unfit = max(total.unfit, message.unfit)
+    if isinstance(message, WorkResult):
+        total.failures |= message.failures
+        total.n_too_long = max(total.n_too_long, message.n_too_long)
         total.out_of_time |= message.out_of_time
         return True
     for method, *arguments in message:
         getattr(callbacks, method)(*arguments)
         if method == "on_run_end":
-            total.done += 1
+            total.n_finished += 1
             callbacks.on_step(1)
     return True
 
 
 class RelayCallback(Callback):
-    """Sends runs, epochs and messages of a worker to the first process.
+    """Sends runs, epochs and messages of a worker to the main process.
 
-    A message is a list of calls, each the name of a method and its arguments. The epochs of several workers mix, so
-    each comes with the name of its run.
+    A message is a list of calls: method name and arguments. The epochs of several workers interleave, so each comes
+    with the name of its run.
     """
 
     def __init__(self, queue: Any) -> None:
@@ -254,43 +257,43 @@ class RelayCallback(Callback):
         self.queue.put([("on_message", text)])
 
 
-def _end_with(parent: int) -> None:
-    """Stop this process as a signal would where the first one is gone, so that nothing trains on unseen."""
+def _exit_with_parent(parent: int) -> None:
+    """Send SIGTERM to this process when the main process is gone, so that no training is orphaned."""
     while os.getppid() == parent:
         time.sleep(2)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _worker(number: int, cells: list[Cell], store: Store, options: dict[str, Any], said: Any) -> None:
-    """One of the processes. Ctrl-C reaches all of them at once: only SIGTERM counts here, which the first passes on.
+def _worker(number: int, cells: list[Cell], store: CellStore, options: dict[str, Any], messages: Any) -> None:
+    """Run cells in a worker process, which ignores Ctrl-C and obeys the SIGTERM that the main process forwards.
 
-    It ends a training after its batch, and anything else as Ctrl-C would: killed outright, a process could take a lock
-    of the queue with it.
+    SIGTERM stops a training after its batch, and anything else like Ctrl-C: a killed process could leave the queue
+    locked.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    torch.set_num_threads(options["threads"])
+    torch.set_num_threads(options["n_threads"])
     parent = os.getppid()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    limits = Limits(time.monotonic() + options["left"], options["whole"])
-    outcome = Outcome()
-    time.sleep(0.05 * number)  # so that the first cells are claimed in their order
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    limits = TimeBudget(time.monotonic() + options["seconds_left"], options["seconds"])
+    result = WorkResult()
+    time.sleep(0.05 * number)  # claim the first cells in their order
     try:
-        outcome = work(
+        result = run_cells(
             cells,
             store,
             device=options["device"],
             limits=limits,
             keep=options["keep"],
-            callbacks=RelayCallback(said),
-            go_on=lambda: os.getppid() == parent,
+            callbacks=RelayCallback(messages),
+            should_continue=lambda: os.getppid() == parent,
         )
     except KeyboardInterrupt:
-        pass  # between two trainings, or while data was read: nothing to save
-    except Exception as error:  # a mistake of ours: told by the first process, and the others go on
+        pass  # between two trainings or while reading data: nothing to save
+    except Exception as error:  # a bug: the main process reports it, the other workers continue
         traceback.print_exc()
-        outcome.failed[f"worker {number}"] = f"{type(error).__name__}: {error}"
-    said.put(replace(outcome, stopped=None))  # an exception with arguments of its own does not survive the queue
+        result.failures[f"worker {number}"] = f"{type(error).__name__}: {error}"
+    messages.put(replace(result, stopped=None))  # this exception cannot be unpickled
     with suppress(OSError, ValueError):
-        said.close()
-        said.join_thread()
+        messages.close()
+        messages.join_thread()

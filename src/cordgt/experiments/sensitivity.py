@@ -1,147 +1,146 @@
-"""Parameters: inductive AP over alpha and beta, neighbours of the first hop, and batch size.
+"""Parameter sensitivity: inductive AP over alpha and beta, neighbors of the first hop, and batch size.
 
-The paper shows these as pictures without figures, so there is nothing to subtract: its words are quoted.
+The paper shows curves without numbers, so there is nothing to subtract; the notes quote its text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cordgt.experiments import plots
-from cordgt.experiments.cells import Cell, Store, make_cell
+from cordgt.experiments.cells import Cell, CellStore
 from cordgt.experiments.tables import (
-    Asked,
-    Compared,
+    Comparison,
+    ExperimentRequest,
     Key,
     Report,
+    ResultSet,
     Section,
-    data_name,
-    gather,
-    notes,
-    of_the_same_seeds,
-    percent,
+    percentages,
+    read_finished,
+    with_shared_seeds,
 )
-from cordgt.models.presets import paper_settings
+from cordgt.models.presets import published_settings
 
 DATASETS = ("uci", "enron")
 WEIGHTS = (0.1, 1.0, 10.0)  # of alpha and of beta
-NEIGHBOURS = (8, 16, 20, 32, 64)
-BATCHES = (50, 100, 200, 400)
-SPAN = 4.0  # points that the colours of a grid span at least: about what seeds differ by
-Grid = dict[tuple[float, float], Compared]  # by alpha and beta
+NEIGHBORS = (8, 16, 20, 32, 64)
+BATCH_SIZES = (50, 100, 200, 400)
+MIN_COLOR_RANGE = 4.0  # percentage points: about the difference between seeds
+WeightGrid = dict[tuple[float, float], Comparison]  # by (alpha, beta)
+Curves = dict[str, list[tuple[float, Comparison]]]  # by dataset: (x, AP)
 
 
-def _weights() -> dict[tuple[float, float], dict[str, Any]]:
+def _weight_settings() -> dict[tuple[float, float], dict[str, Any]]:
     return {(a, b): {"alpha": a, "beta": b} for a in WEIGHTS for b in WEIGHTS}
 
 
-def _neighbours(data: str) -> dict[int, dict[str, Any]]:
-    rest = tuple(paper_settings(data).get("fanout", (20, 1)))[1:]
-    return {n: {"fanout": (n, *rest)} for n in NEIGHBOURS}
+def _neighbor_settings(data: str) -> dict[int, dict[str, Any]]:
+    other_hops = tuple(published_settings(data).get("fanout", (20, 1)))[1:]
+    return {n: {"fanout": (n, *other_hops)} for n in NEIGHBORS}
 
 
-def _batches() -> dict[int, dict[str, Any]]:
-    """Under the paper's rule: under ours a score does not depend on the batch, which is what its figure is about."""
-    return {n: {"batch_size": n, "visibility": "paper"} for n in BATCHES}
+def _batch_settings() -> dict[int, dict[str, Any]]:
+    """Use the visibility rule ``paper``: under ``event`` a score does not depend on the batch."""
+    return {n: {"batch_size": n, "visibility": "paper"} for n in BATCH_SIZES}
 
 
-def _own(asked: Asked, data: str, changes: dict[str, Any]) -> list[Cell]:
-    return [make_cell(data, "cordgt", seed, {**asked.changes, **changes}, quick=asked.quick) for seed in asked.seeds]
+def _cells_over_seeds(request: ExperimentRequest, data: str, settings: dict[str, Any]) -> list[Cell]:
+    return [request.make_cell(data, "cordgt", seed, settings) for seed in request.seeds]
 
 
-def sensitivity_cells(asked: Asked) -> list[Cell]:
-    """Seed by seed."""
-    every = [
+def sensitivity_cells(request: ExperimentRequest) -> list[Cell]:
+    """Build the cells, seed by seed."""
+    cells = [
         cell
-        for data in asked.datasets
-        for variants in (_weights(), _neighbours(data), _batches())
-        for changes in variants.values()
-        for cell in _own(asked, data, changes)
+        for data in request.datasets
+        for variants in (_weight_settings(), _neighbor_settings(data), _batch_settings())
+        for settings in variants.values()
+        for cell in _cells_over_seeds(request, data, settings)
     ]
-    return sorted(dict.fromkeys(every), key=lambda cell: asked.seeds.index(cell.seed))
+    return sorted(dict.fromkeys(cells), key=lambda cell: request.seeds.index(cell.seed))
 
 
-def sensitivity_report(asked: Asked, store: Store) -> Report:
-    """A grid and two series for each dataset."""
-    wanted = sensitivity_cells(asked)
-    found = gather(store, wanted)
+def sensitivity_report(request: ExperimentRequest, store: CellStore) -> Report:
+    """Report a grid and two curves for each dataset."""
+    cells = sensitivity_cells(request)
+    results = ResultSet(request, store, cells)
     sections: list[Section] = []
     records: list[dict[str, Any]] = []
-    series: dict[str, dict[str, list[tuple[float, Compared]]]] = {"neighbours": {}, "batch size": {}}
-    grids: dict[str, Grid] = {}
-    apart: list[str] = []  # what is not shown, and why
+    grids: dict[str, WeightGrid] = {}
+    curves: dict[str, Curves] = {"neighbors": {}, "batch size": {}}
+    no_shared_seed: list[str] = []
 
-    def compared(data: str, variants: dict[Key, dict[str, Any]], what: str) -> dict[Key, Compared]:
-        """What each setting has, on the seeds that all of them have; kept for the CSV too."""
-        own = {key: gather(store, _own(asked, data, changes)) for key, changes in variants.items()}
-        same = of_the_same_seeds(own)
-        values = {key: Compared(percent(cells, "test", "inductive", "ap")) for key, cells in same.items()}
-        if any(own.values()) and not any(same.values()):
-            apart.append(f"{data}, {what}: the finished cells share no seed, so that none is shown.")
-        for key, changes in variants.items():
-            about = {"data": data, "what": what, "setting": " ".join(f"{k}={v}" for k, v in changes.items())}
-            records.append(about | {k: v for k, v in values[key].columns.items() if not k.startswith("paper")})
-        return values
+    def compare(data: str, variants: dict[Key, dict[str, Any]], what: str) -> dict[Key, Comparison]:
+        """Return AP of each variant on the seeds that all variants have; add it to ``records``."""
+        own = {key: read_finished(store, _cells_over_seeds(request, data, s)) for key, s in variants.items()}
+        shared = with_shared_seeds(own)
+        if any(own.values()) and not any(shared.values()):
+            no_shared_seed.append(f"{data}, {what}: the finished cells share no seed, so none is shown.")
+        comparisons = {key: Comparison(percentages(k, "test", "inductive", "ap")) for key, k in shared.items()}
+        for key, settings in variants.items():
+            setting = " ".join(f"{k}={v}" for k, v in settings.items())
+            record = {"data": data, "what": what, "setting": setting}
+            records.append(record | comparisons[key].to_record(with_paper=False))
+        return comparisons
 
-    for data in asked.datasets:
-        values = compared(data, _weights(), "alpha, beta")
-        grids[data] = values
-        rows = [[f"alpha {a:g}", *(values[a, b].ours for b in WEIGHTS)] for a in WEIGHTS]
-        sections.append(
-            Section(f"{data_name(data, found)}: alpha and beta", ["", *(f"beta {b:g}" for b in WEIGHTS)], rows)
-        )
-    for what, of in (("neighbours", _neighbours), ("batch size", lambda _: _batches())):
+    for data in request.datasets:
+        grid = grids[data] = compare(data, _weight_settings(), "alpha, beta")
+        rows = [[f"alpha {a:g}", *(grid[a, b].text for b in WEIGHTS)] for a in WEIGHTS]
+        columns = ["", *(f"beta {b:g}" for b in WEIGHTS)]
+        sections.append(Section(f"{results.heading(data)}: alpha and beta", columns, rows))
+    for what in curves:
         rows = []
-        for data in asked.datasets:
-            points = [(float(n), value) for n, value in compared(data, of(data), what).items()]
-            series[what][data] = points
-            rows.append([data_name(data, found), *(c.ours for _, c in points)])
-        sizes = NEIGHBOURS if what == "neighbours" else BATCHES
-        sections.append(Section(what, ["", *map(str, sizes)], rows))
-    said = [
-        "Inductive AP of CorDGT, in percent. The paper has these as curves without figures; it says: on UCI alpha and "
-        "beta matter little, on Enron alpha ≤ 1 and beta ≥ 1 are better; UCI gains with more neighbours, Enron is best "
-        "at 20; UCI does not mind the batch size, Enron loses as it grows.",
-        "Batch sizes are those of training, under the rule `paper`, where pair records stop at the start of a batch; "
-        "the test period is read in the same batches at every size. Under `event` no score depends on the batch.",
-        "Each row of neighbours and of batch sizes, and each grid, is of the seeds that all of its settings have.",
-        *apart,
-        *notes(store, wanted, found),
+        for data in request.datasets:
+            variants = _neighbor_settings(data) if what == "neighbors" else _batch_settings()
+            points = [(float(n), comparison) for n, comparison in compare(data, variants, what).items()]
+            curves[what][data] = points
+            rows.append([results.heading(data), *(comparison.text for _, comparison in points)])
+        sections.append(Section(what, ["", *map(str, _sizes(what))], rows))
+    notes = [
+        "Inductive AP of CorDGT, in percent. The paper shows curves without numbers. Its text says: on UCI alpha and "
+        "beta matter little, on Enron alpha ≤ 1 and beta ≥ 1 are better; UCI gains from more neighbors, Enron is best "
+        "at 20; the batch size does not matter on UCI, and larger batches are worse on Enron.",
+        "Batch sizes are those of training, with visibility `paper`, where pair records stop at the start of a batch. "
+        "The test split has the same batches at every size. With `event` no score depends on the batch.",
+        "Each grid, and each row of neighbors and batch sizes, uses only the seeds that all of its settings have.",
+        *no_shared_seed,
+        *results.notes(),
     ]
-
-    def draw(path: Path) -> None:
-        _draw(path, grids, series)
-
-    return Report("Sensitivity to parameters: inductive AP, in percent", sections, records, said, draw)
+    title = "Sensitivity to parameters: inductive AP, in percent"
+    return Report(title, sections, records, notes, partial(_draw, grids=grids, curves=curves))
 
 
-def _draw(path: Path, grids: dict[str, Grid], series: dict[str, dict[str, list[tuple[float, Compared]]]]) -> None:
-    panels = len(grids) + len(series)
-    columns = 2
-    rows = -(-panels // columns)
-    with plots.figure(path, rows, columns, (8.5, 1 + 3 * rows)) as (made, axes):
-        flat = list(axes.flat)
-        words = ([f"{a:g}" for a in WEIGHTS], [f"{b:g}" for b in WEIGHTS])
-        for place, (data, values) in zip(flat, grids.items(), strict=False):
-            means = [[values[a, b].mean for b in WEIGHTS] for a in WEIGHTS]
-            shown = np.array(means, dtype=np.float64)  # None becomes NaN, which is blank
-            plots.heat(place, shown, words, "{:.2f}", span=SPAN, framed=_published(data))
-            place.set(title=f"{data}: alpha and beta{_seeds(values.values())}", xlabel="beta", ylabel="alpha")
-        for place, (what, lines) in zip(flat[len(grids) :], series.items(), strict=False):
-            plots.curves(place, {f"{data}{_seeds(c for _, c in line)}": line for data, line in lines.items()})
-            sizes = NEIGHBOURS if what == "neighbours" else BATCHES
-            place.set(title=what, xlabel=what, ylabel="inductive AP, %", xscale="log")
-            place.set_xticks(sizes, [str(n) for n in sizes])
-            place.minorticks_off()
-            if place.get_legend_handles_labels()[0]:
-                place.legend(frameon=False)
-        for place in flat[panels:]:
-            place.set_axis_off()
-        made.suptitle(
+def _sizes(what: str) -> Sequence[int]:
+    return NEIGHBORS if what == "neighbors" else BATCH_SIZES
+
+
+def _draw(path: Path, grids: dict[str, WeightGrid], curves: dict[str, Curves]) -> None:
+    n_panels, columns = len(grids) + len(curves), 2
+    rows = -(-n_panels // columns)
+    with plots.figure(path, rows, columns, (8.5, 1 + 3 * rows)) as (canvas, axes):
+        panels = list(axes.flat)
+        labels = [f"{weight:g}" for weight in WEIGHTS]
+        for axis, (data, grid) in zip(panels, grids.items(), strict=False):
+            means = np.array([[grid[a, b].mean for b in WEIGHTS] for a in WEIGHTS], dtype=np.float64)  # None: NaN
+            options: Any = {"min_color_range": MIN_COLOR_RANGE, "highlight": _published_position(data)}
+            plots.annotated_heatmap(axis, means, (labels, labels), "{:.2f}", **options)
+            axis.set(title=f"{data}: alpha and beta{_format_seeds(grid.values())}", xlabel="beta", ylabel="alpha")
+        for axis, (what, lines) in zip(panels[len(grids) :], curves.items(), strict=False):
+            plots.line_plot(axis, {f"{data}{_format_seeds(c for _, c in line)}": line for data, line in lines.items()})
+            axis.set(title=what, xlabel=what, ylabel="inductive AP, %", xscale="log")
+            axis.set_xticks(_sizes(what), [str(n) for n in _sizes(what)])
+            axis.minorticks_off()
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend(frameon=False)
+        for axis in panels[n_panels:]:
+            axis.set_axis_off()
+        canvas.suptitle(
             "Inductive AP of CorDGT, %: mean over seeds; framed: the paper's alpha and beta",
             x=0.01,
             ha="left",
@@ -149,16 +148,16 @@ def _draw(path: Path, grids: dict[str, Grid], series: dict[str, dict[str, list[t
         )
 
 
-def _published(data: str) -> tuple[int, int] | None:
-    """Where the paper's own alpha and beta stand in the grid."""
-    settings = paper_settings(data)
+def _published_position(data: str) -> tuple[int, int] | None:
+    """Return the grid position (row, column) of the paper's alpha and beta."""
+    settings = published_settings(data)
     try:
         return WEIGHTS.index(settings["alpha"]), WEIGHTS.index(settings["beta"])
     except (KeyError, ValueError):
         return None
 
 
-def _seeds(values: Iterable[Compared]) -> str:
-    """How many stand behind figures that share theirs, as words after a name."""
-    n = max((len(value.values) for value in values), default=0)
+def _format_seeds(comparisons: Iterable[Comparison]) -> str:
+    """Return e.g. ``, 3 seeds``, to follow a dataset's name."""
+    n = max((len(comparison.values) for comparison in comparisons), default=0)
     return f", {n} seed{'s' if n > 1 else ''}" if n else ""

@@ -1,10 +1,14 @@
-"""Tables of what was found beside what the paper reports: as Markdown for people, as CSV for programs."""
+"""Reports of experiments: our results next to the paper's, as Markdown for people and CSV for programs.
+
+`ExperimentRequest` says what to run, `ResultSet` holds the finished cells, `Comparison` one metric over the seeds, and
+`Report` the tables. Each experiment has its own module (`link`, `ablation`, ...).
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,35 +17,55 @@ import numpy as np
 
 from cordgt.analysis.remarks import CONSTANT_CAUSES
 from cordgt.experiments import paper
-from cordgt.experiments.cells import Cell, Store
+from cordgt.experiments.cells import Cell, CellResult, CellStore, make_cell
 from cordgt.experiments.paper import Reported
 from cordgt.files import write_atomically, write_text
-from cordgt.io.datasets.twins import is_twin, twin_of
+from cordgt.io.datasets.twins import is_twin, original_dataset
 from cordgt.tasks.metrics import is_constant
 
-NONE = "–"
-OF_PAIRS = ("link", "hard", "ranking")  # kinds of cells with the figures of link prediction
+MISSING = "–"
+LINK_KINDS = ("link", "hard", "ranking")  # kinds of cells that hold link prediction metrics
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a call asks for."""
+class ExperimentRequest:
+    """Datasets, models, seeds and changed settings of one call."""
 
     datasets: list[str]
     models: list[str]
     seeds: list[int]
-    changes: Mapping[str, Any] = field(default_factory=dict)  # of --set
+    changes: Mapping[str, Any] = field(default_factory=dict)  # from --set
     quick: bool = False
+
+    def make_cell(
+        self, data: str, model: str, seed: int, settings: Mapping[str, Any] | None = None, *, kind: str = "link"
+    ) -> Cell:
+        """Build a cell from ``changes``; ``settings`` win over them."""
+        return make_cell(data, model, seed, {**self.changes, **(settings or {})}, kind=kind, quick=self.quick)
+
+    def make_cells(
+        self, kind: str = "link", defaults: Callable[[str, str], Mapping[str, Any]] = lambda data, model: {}
+    ) -> list[Cell]:
+        """Build one cell per seed, dataset and model, in this order: a table has one full seed before the second.
+
+        ``defaults(data, model)`` gives settings that ``changes`` win over.
+        """
+        return [
+            self.make_cell(data, model, seed, {**defaults(data, model), **self.changes}, kind=kind)
+            for seed in self.seeds
+            for data in self.datasets
+            for model in self.models
+        ]
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One figure: ours over the seeds, in percent, and the paper's where it has one for this dataset."""
+class Comparison:
+    """One metric in percent: our values, one per seed, and the published result where there is one."""
 
     values: tuple[float, ...]
     paper: Reported | None = None
-    cells: int = 0  # finished ones, whether this figure is defined for them or not
+    n_cells: int = 0  # finished cells, also those in which this metric is undefined
 
     @property
     def mean(self) -> float | None:
@@ -57,24 +81,30 @@ class Compared:
         return None if self.mean is None or self.paper is None else self.mean - self.paper.mean
 
     @property
-    def words(self) -> tuple[str, str, str]:
-        """The paper's, ours, and the difference, each as a table has it."""
-        theirs = NONE if self.paper is None else f"{self.paper.mean:.2f} ± {self.paper.std:.1f}"
-        difference = NONE if self.difference is None else f"{self.difference:+.2f}"
-        return theirs, self.ours, difference
+    def text(self) -> str:
+        """Our mean and standard deviation as a table shows them."""
+        return self.format("{:.2f}")
 
     @property
-    def ours(self) -> str:
+    def texts(self) -> tuple[str, str, str]:
+        """The paper's result, ours, and the difference as a table shows them."""
+        published = MISSING if self.paper is None else f"{self.paper.mean:.2f} ± {self.paper.std:.1f}"
+        return published, self.text, format_or_missing(self.difference, "{:+.2f}")
+
+    def format(self, template: str, scale: float = 1.0) -> str:
+        """Return ``mean ± std``, each divided by ``scale`` and formatted by ``template``."""
         if self.mean is None:
-            return NONE
-        return f"{self.mean:.2f}" if self.std is None else f"{self.mean:.2f} ± {self.std:.2f}"
+            return MISSING
+        mean = template.format(self.mean / scale)
+        return mean if self.std is None else f"{mean} ± {template.format(self.std / scale)}"
 
-    @property
-    def columns(self) -> dict[str, Any]:
-        """For CSV."""
-        return {
+    def to_record(self, *, with_paper: bool = True) -> dict[str, Any]:
+        """Return the columns of the CSV file."""
+        published = {
             "paper": None if self.paper is None else self.paper.mean,
             "paper_std": None if self.paper is None else self.paper.std,
+        }
+        return (published if with_paper else {}) | {
             "ours": _rounded(self.mean),
             "std": _rounded(self.std),
             "difference": _rounded(self.difference),
@@ -83,13 +113,21 @@ class Compared:
         }
 
 
+Panels = dict[tuple[str, str], dict[str, Comparison]]  # of a dot plot: by (row, column), then by name
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
+def format_or_missing(value: float | None, template: str) -> str:
+    """Format a number; a dash for None."""
+    return MISSING if value is None else template.format(value)
+
+
 @dataclass
 class Section:
-    """A heading and a table below it."""
+    """A heading and the table below it."""
 
     heading: str
     columns: Sequence[str]
@@ -98,7 +136,7 @@ class Section:
 
 @dataclass
 class Report:
-    """A table of the paper's, as we have it: for people, for programs, and what to draw."""
+    """One table or figure of an experiment: Markdown sections, CSV records, notes, and a function that draws it."""
 
     title: str
     sections: list[Section]
@@ -112,7 +150,7 @@ class Report:
             parts.append(f"![{self.title}]({picture})")
         for section in self.sections:
             parts.append(f"## {section.heading}" if section.heading else "")
-            parts.append(_table(section.columns, section.rows))
+            parts.append(_markdown_table(section.columns, section.rows))
         parts.append("\n".join(f"- {note}" for note in self.notes))
         return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -125,173 +163,186 @@ class Report:
         return text.getvalue()
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [columns, ["---"] + ["---:"] * (len(columns) - 1), *rows]
-    return "\n".join("| " + " | ".join(word.replace("|", "\\|") for word in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines)
 
 
-def write(report: Report, folder: Path, name: str) -> list[Path]:
-    """``NAME.md``, ``.csv`` and ``.png`` into a folder, each whole or not at all."""
+def write_report(report: Report, folder: Path, name: str) -> list[Path]:
+    """Write ``NAME.md``, ``.csv`` and ``.png`` atomically; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {ending: folder / f"{name}.{ending}" for ending in ("md", "csv", "png")}
+    markdown, table, picture = (folder / f"{name}.{suffix}" for suffix in ("md", "csv", "png"))
     if report.draw is not None:
-        write_atomically(paths["png"], report.draw)
-    written = {"md": report.markdown(f"{name}.png" if report.draw else None), "csv": report.csv()}
-    for ending, text in written.items():
-        write_text(paths[ending], text)
-    return [path for ending, path in paths.items() if ending != "png" or report.draw is not None]
+        write_atomically(picture, report.draw)
+    write_text(markdown, report.markdown(picture.name if report.draw else None))
+    write_text(table, report.csv())
+    return [markdown, table, picture] if report.draw else [markdown, table]
 
 
 # -------------------- from cells
 
 
-def percent(cells: Iterable[dict[str, Any]], *keys: str) -> tuple[float, ...]:
-    """A figure of each cell, in percent, by the seed; those that have none are left out."""
-    found = []
-    for cell in sorted(cells, key=lambda k: k["seed"]):
-        value: Any = cell["figures"]
+def read_finished(store: CellStore, cells: Iterable[Cell]) -> list[CellResult]:
+    """Return the results of the cells that are finished."""
+    results = (store.read(cell) for cell in cells)
+    return [result for result in results if result is not None]
+
+
+def percentages(results: Iterable[CellResult], *keys: str) -> tuple[float, ...]:
+    """Return one metric in percent, ordered by seed; ``keys`` lead to it. Cells without it are left out."""
+    values = []
+    for result in sorted(results, key=lambda k: k["seed"]):
+        value: Any = result["figures"]
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
         if value is not None:
-            found.append(100 * float(value))
-    return tuple(found)
+            values.append(100 * float(value))
+    return tuple(values)
 
 
-def gains(cells: Iterable[dict[str, Any]], others: Iterable[dict[str, Any]], *keys: str) -> list[float]:
-    """By how much a figure of some cells is above that of others, seed by seed, of those seeds that both have.
+def paired_differences(results: Iterable[CellResult], others: Iterable[CellResult], *keys: str) -> list[float]:
+    """Return ``results`` minus ``others`` in one metric, for each seed that both have.
 
-    A seed stands for the same masked nodes and negatives: means over different seeds would differ by the draw alone.
+    A seed fixes the masked nodes and the negatives, so means over different seeds would differ by the draw alone.
     """
 
-    def by_seed(own: Iterable[dict[str, Any]]) -> dict[int, float]:
-        return {cell["seed"]: value for cell in own for value in percent([cell], *keys)}
+    def by_seed(own: Iterable[CellResult]) -> dict[int, float]:
+        return {result["seed"]: value for result in own for value in percentages([result], *keys)}
 
-    ours, theirs = by_seed(cells), by_seed(others)
+    ours, theirs = by_seed(results), by_seed(others)
     return [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
 
 
-def of_the_same_seeds(found: Mapping[Key, list[dict[str, Any]]]) -> dict[Key, list[dict[str, Any]]]:
-    """Of each entry the cells of those seeds that all entries with any cell have: means over different seeds would
-    differ by the draw of masked nodes alone. Where no seed is shared, all are empty.
+def with_shared_seeds(results: Mapping[Key, list[CellResult]]) -> dict[Key, list[CellResult]]:
+    """Keep, in every entry, the results of the seeds that all non-empty entries share; see `paired_differences`.
+
+    Every entry is empty if no seed is shared.
     """
-    seeds = [{cell["seed"] for cell in cells} for cells in found.values() if cells]
+    seeds = [{result["seed"] for result in own} for own in results.values() if own]
     shared = set.intersection(*seeds) if seeds else set()
-    return {key: [cell for cell in cells if cell["seed"] in shared] for key, cells in found.items()}
+    return {key: [result for result in own if result["seed"] in shared] for key, own in results.items()}
 
 
-def gather(store: Store, cells: Iterable[Cell]) -> list[dict[str, Any]]:
-    """What the finished ones of some cells say."""
-    found = (store.read(cell) for cell in cells)
-    return [cell for cell in found if cell is not None]
+def has_published_size(result: CellResult) -> bool:
+    """Return whether the cell's stream has as many nodes and events as the paper's dataset of that name."""
+    return paper.has_published_size(result["data"], result["stream"]["nodes"], result["stream"]["events"])
 
 
-def comparable(cells: Iterable[dict[str, Any]]) -> bool:
-    """Whether the paper's figures may stand beside these: their streams have the size of the dataset it names."""
-    return all(paper.is_published(k["data"], k["stream"]["nodes"], k["stream"]["events"]) for k in cells)
+# -------------------- notes below the tables
 
 
-def beside_paper(asked: Asked, data: str, cells: Iterable[dict[str, Any]]) -> bool:
-    """Whether published figures may stand in the rows of a dataset, in all of them or in none.
+def protocol_notes(results: Sequence[CellResult]) -> list[str]:
+    """Say what a query sees and which negatives are used, here and in the paper."""
+    if not results:
+        return []
+    rules = " and ".join(f"`{rule}`" for rule in sorted({k["settings"]["visibility"] for k in results}))
+    negatives = " and ".join(sorted({k["settings"]["negatives"] for k in results}))
+    return [
+        f"Our results: visibility {rules}, {negatives} negatives, over the whole test split; mean ± sample standard "
+        "deviation over the seeds. Each seed masks other nodes. The paper's results: its own visibility rule, mean "
+        "over batches of 30, three runs.",
+        "With `event` a query sees all strictly earlier events. With `paper` it sees no pair record of its own batch. "
+        "docs/differences.md lists the other differences.",
+    ]
 
-    Never with ``--quick``, nor where any of the dataset's cells is of a stream of another size; and not before one of
-    them is finished, for until then nobody knows.
-    """
-    own = [k for k in cells if k["data"] == data]
-    return bool(own) and not asked.quick and comparable(own)
+
+def constant_score_notes(results: Sequence[CellResult]) -> list[str]:
+    """Name the trained models that give every pair the same score, which is no better than chance."""
+    notes = []
+    for k in results:
+        if k["kind"] in LINK_KINDS and k.get("epochs") and is_constant(k["figures"]["test"]["transductive"]):
+            variant = "" if k["variant"] == "default" else f", {k['variant']}"
+            notes.append(
+                f"**{k['data']}, {k['model']}{variant}, seed {k['seed']}** (lr={k['settings']['lr']:g}): every pair of "
+                f"the test split has the same score: {CONSTANT_CAUSES}."
+            )
+    return notes
 
 
-def data_name(data: str, cells: Iterable[dict[str, Any]]) -> str:
-    """A dataset as a heading has it: with a star where it is not as published, which the foot explains."""
-    return f"{data} *" if any(k["data"] == data and k["stream"]["differs"] for k in cells) else data
+def provenance_notes(results: Sequence[CellResult], n_cells: int, n_stale: int) -> list[str]:
+    """Say which cells are missing, and which code and machines gave the others."""
+    notes = []
+    if len(results) < n_cells:
+        notes.append(f"{len(results)} of {n_cells} cells are finished. Run the same command to continue.")
+    if n_stale:
+        notes.append(
+            f"{n_stale} cells were made with other settings than today's. They are left out until they are made again."
+        )
+    quick = [k for k in results if k["quick"]]
+    if quick:
+        notes.append(_quick_note(quick))
+    if results:
+        codes = sorted({k["code"]["commit"] or f"{k['code']['version']} ({k['code']['source']})" for k in results})
+        machines = sorted({k["machine"] for k in results})
+        notes.append(f"Code: {', '.join(codes)}. Machines: {', '.join(machines)}. Each cell's file has its command.")
+    return notes
 
 
-def data_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """What is to be known of the data: where it is not as published, and where cells are of different files."""
-    said: dict[str, None] = {}
-    for cell in cells:
-        stream = cell["stream"]
+def _quick_note(results: Sequence[CellResult]) -> str:
+    """Say how many events and epochs ``--quick`` used."""
+    events = max(k["stream"]["events"] for k in results)
+    epochs = max((k["epochs"] for k in results if k.get("epochs")), default=0)
+    trained = "" if epochs == 0 else ", one epoch" if epochs == 1 else f", up to {epochs} epochs"
+    return f"**Quick**: the first {events:,} events{trained}. These numbers are not results."
+
+
+def dataset_notes(results: Sequence[CellResult]) -> list[str]:
+    """Say where data differ from the published data, and where cells were made from different files."""
+    notes = []
+    for result in results:
+        data, stream = result["data"], result["stream"]
         size = f"{stream['nodes']:,} nodes, {stream['events']:,} events"
         if stream["differs"]:
-            beside = " The paper's figures stand beside it all the same." if comparable([cell]) else ""
-            said[f"\\* **{cell['data']}**: {stream['differs']}.{beside}"] = None
-        elif is_twin(cell["data"]):
-            of = twin_of(cell["data"])
-            said[f"**{cell['data']}** ({size}) is generated after the sizes of {of}, and is not {of}."] = None
-        elif not comparable([cell]):
-            unknown = f"**{cell['data']}** ({size}) is not a dataset of the paper's: no figure of its stands beside it."
-            said[unknown] = None
-    for data in dict.fromkeys(cell["data"] for cell in cells):
-        prints = {cell["stream"]["fingerprint"] for cell in cells if cell["data"] == data}
-        if len(prints) > 1:
-            said[f"**{data}**: the cells were made of {len(prints)} different files. Their mean means little."] = None
-    return list(said)
+            shown = " Its size is as published, so the paper's results are shown." if has_published_size(result) else ""
+            notes.append(f"\\* **{data}**: {stream['differs']}.{shown}")
+        elif is_twin(data):
+            original = original_dataset(data)
+            notes.append(f"**{data}** ({size}) is generated with the sizes of {original}. It is not {original}.")
+        elif not has_published_size(result):
+            notes.append(f"**{data}** ({size}) is not in the paper, so there is no result to compare with.")
+    for data in dict.fromkeys(result["data"] for result in results):
+        n_files = len({result["stream"]["fingerprint"] for result in results if result["data"] == data})
+        if n_files > 1:
+            notes.append(f"**{data}**: the cells were made from {n_files} different files. Do not trust their mean.")
+    return list(dict.fromkeys(notes))
 
 
-def rule_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """What a query saw, and what it was told apart from, here and in the paper."""
-    said = []
-    rules = sorted({k["settings"]["visibility"] for k in cells})
-    negatives = sorted({k["settings"]["negatives"] for k in cells})
-    if rules:
-        shown = " and ".join(f"`{rule}`" for rule in rules)
-        said.append(
-            f"Ours: rule {shown}, {' and '.join(negatives)} negatives, over the whole test split; mean ± sample "
-            "standard deviation over the seeds, each with its own draw of masked nodes. The paper's: its own rule, "
-            "mean over batches of 30, three runs."
-        )
-        said.append(
-            "`event` shows a query everything strictly earlier, `paper` no pair record of its own batch; the other "
-            "differences are listed in docs/differences.md."
-        )
-    return said
+# -------------------- all finished cells of a request
 
 
-def alike_notes(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """Where training came to one score for every pair, which is the figure of guessing."""
-    said = []
-    for k in cells:
-        if k["kind"] in OF_PAIRS and k.get("epochs") and is_constant(k["figures"]["test"]["transductive"]):
-            variant = "" if k["variant"] == "default" else f", {k['variant']}"
-            said.append(
-                f"**{k['data']}, {k['model']}{variant}, seed {k['seed']}** (lr={k['settings']['lr']:g}): every pair of "
-                f"the test period has the same score: {CONSTANT_CAUSES}."
-            )
-    return said
+class ResultSet:
+    """The results of a request's finished cells; iterates over them."""
 
+    def __init__(self, request: ExperimentRequest, store: CellStore, cells: Sequence[Cell]) -> None:
+        self.request, self.store, self.cells = request, store, cells
+        self.results = read_finished(store, cells)
 
-def how_notes(cells: Sequence[dict[str, Any]], wanted: int, stale: int) -> list[str]:
-    """Where the figures come from: code and machines; and what is missing."""
-    said = []
-    if len(cells) < wanted:
-        said.append(f"{len(cells)} of {wanted} cells are finished; the same command goes on with the others.")
-    if stale:
-        said.append(
-            f"{stale} cells were made with other settings than today's and are left out until they are made again."
-        )
-    if any(k["quick"] for k in cells):
-        said.append(_quick_note([k for k in cells if k["quick"]]))
-    if cells:
-        codes = sorted({k["code"]["commit"] or f"{k['code']['version']} ({k['code']['source']})" for k in cells})
-        machines = sorted({k["machine"] for k in cells})
-        said.append(f"Code: {', '.join(codes)}. Machines: {', '.join(machines)}. Commands stand in the cells.")
-    return said
+    def __iter__(self) -> Iterator[CellResult]:
+        return iter(self.results)
 
+    def select(self, data: str, model: str | None = None) -> list[CellResult]:
+        """Return the results of a dataset, and of one model if it is given."""
+        return [k for k in self if k["data"] == data and model in (None, k["model"])]
 
-def _quick_note(cells: Sequence[dict[str, Any]]) -> str:
-    """What ``--quick`` did: how many events, and how many epochs where there was something to train."""
-    events = max(k["stream"]["events"] for k in cells)
-    epochs = max((k["epochs"] for k in cells if k.get("epochs")), default=0)
-    trained = "" if epochs == 0 else ", one epoch" if epochs == 1 else f", up to {epochs} epochs"
-    return f"**Quick**: of the first {events:,} events{trained}. The figures say nothing."
+    def heading(self, data: str) -> str:
+        """Return a dataset's name, with a star if it differs from the published data; a note explains the star."""
+        return f"{data} *" if any(k["stream"]["differs"] for k in self.select(data)) else data
 
+    def is_comparable_to_paper(self, data: str) -> bool:
+        """Return whether published results may be shown for a dataset, in all of its rows or in none.
 
-def stale_cells(store: Store, cells: Iterable[Cell]) -> int:
-    """How many have a file that cannot be used: damaged, or of other settings."""
-    return sum(store.path(cell).exists() and store.read(cell) is None for cell in cells)
+        False with ``--quick``, if any of its cells has a stream of another size, and while no cell is finished: the
+        size of the data is unknown until then.
+        """
+        own = self.select(data)
+        return bool(own) and not self.request.quick and all(map(has_published_size, own))
 
-
-def notes(store: Store, wanted: Sequence[Cell], found: Sequence[dict[str, Any]], *, of_pairs: bool = True) -> list[str]:
-    """The foot of a table. ``of_pairs``: its figures are those of link prediction, whose rules are told."""
-    rules = rule_notes(found) if of_pairs else []
-    how = how_notes(found, len(wanted), stale_cells(store, wanted))
-    return [*rules, *alike_notes(found), *how, *data_notes(found)]
+    def notes(self, *, show_protocol: bool = True) -> list[str]:
+        """Return the notes below every report. ``show_protocol``: its metrics follow the link prediction protocol."""
+        n_stale = sum(self.store.path(cell).exists() and self.store.read(cell) is None for cell in self.cells)
+        return [
+            *(protocol_notes(self.results) if show_protocol else []),
+            *constant_score_notes(self.results),
+            *provenance_notes(self.results, len(self.cells), n_stale),
+            *dataset_notes(self.results),
+        ]

@@ -1,4 +1,4 @@
-"""How often nodes stand in each other's past: the counts that DyGFormer and CAWN know nodes by."""
+"""Neighbor co-occurrence: how often a node occurs in a list of nodes. Used by DyGFormer, CAWN and `pair_features`."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from torch import Tensor
 from cordgt.history.index import lower_bound_scalar
 
 
-def appearances(node: Tensor, among: Tensor, *, compiled: bool) -> Tensor:
-    """How often each node stands among others: (..., C) int64. Padding (-1) stands nowhere.
+def count_occurrences(node: Tensor, others: Tensor, *, use_numba: bool) -> Tensor:
+    """Return how often each node occurs among ``others``: (..., C) int64; 0 for padding (-1).
 
-    ``compiled`` as in `TemporalIndex.runs_compiled`: loops or tensor operations, with the same result.
+    ``use_numba``: compiled loops or torch operations, with the same result; see `TemporalIndex.uses_numba`.
 
-    Shapes: node (..., C), among (..., K); what comes before C and K broadcasts.
+    Shapes: node (..., C), others (..., K); leading axes broadcast.
     """
-    size = torch.broadcast_shapes(node.shape[:-1], among.shape[:-1])
-    node, among = node.expand(*size, -1), among.expand(*size, -1)
-    if not compiled:
-        return ((node.unsqueeze(-1) == among.unsqueeze(-2)) & (node >= 0).unsqueeze(-1)).sum(-1)
+    size = torch.broadcast_shapes(node.shape[:-1], others.shape[:-1])
+    node, others = node.expand(*size, -1), others.expand(*size, -1)
+    if not use_numba:
+        return ((node.unsqueeze(-1) == others.unsqueeze(-2)) & (node >= 0).unsqueeze(-1)).sum(-1)
     out = np.empty(node.shape, dtype=np.int64)
-    _count(_rows(node), _rows(among), out.reshape(-1, node.shape[-1]))
+    _fill_counts(_to_rows(node), _to_rows(others), out.reshape(-1, node.shape[-1]))
     return torch.from_numpy(out)
 
 
-def _rows(x: Tensor) -> np.ndarray:
+def _to_rows(x: Tensor) -> np.ndarray:
     return x.reshape(x.shape[:-1].numel(), x.shape[-1]).contiguous().numpy()
 
 
 @njit(parallel=True, cache=True)
-def _count(node, among, out):  # type: ignore[no-untyped-def]
+def _fill_counts(node, others, out):  # type: ignore[no-untyped-def]
     for i in prange(len(node)):
-        ordered = np.sort(among[i])
+        ordered = np.sort(others[i])
         for c in range(node.shape[1]):
             w = node[i, c]
             first = lower_bound_scalar(ordered, 0, len(ordered), w)

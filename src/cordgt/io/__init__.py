@@ -1,1 +1,1 @@
-"""Files and tables as people have them, to events: whole, or a piece at a time."""
+"""Read events from files, tables and datasets. Start with `readers`; `event_chunks` reads large files in chunks."""

@@ -1,47 +1,47 @@
-"""What columns are usually called, and the headers of published layouts. Names are compared in lower case."""
+"""Usual column names, by role, and the headers of published layouts. Names are compared in lower case."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 Layout = Literal["", "ml", "jodie"]
 
-_PAIRS = (
+_ENDPOINT_PAIRS = (
     ("src", "dst"), ("src", "dest"), ("src_id", "dst_id"), ("source", "target"), ("source", "destination"),
     ("source_id", "target_id"), ("from", "to"), ("from_id", "to_id"), ("fromnodeid", "tonodeid"), ("u", "i"),
     ("u", "v"), ("i", "j"), ("user", "item"), ("user_id", "item_id"), ("sender", "receiver"), ("sender", "recipient"),
     ("caller", "callee"), ("origin", "destination"), ("node1", "node2"), ("head", "tail"),
 )  # fmt: skip
-_PERSON = {
+_USER_NAMES = {
     "user", "userid", "user_id", "username", "customer", "customerid", "customer_id", "client", "client_id", "buyer",
     "visitor", "visitor_id", "viewer", "reader", "listener", "student", "student_id", "reviewer", "member",
 }  # fmt: skip
-_THING = {
+_ITEM_NAMES = {
     "item", "itemid", "item_id", "product", "productid", "product_id", "movie", "movieid", "movie_id", "song", "track",
     "artist", "page", "page_id", "book", "book_id", "course", "course_id", "business", "business_id", "shop", "store",
     "video", "video_id", "article", "article_id", "post", "post_id", "ad", "sku", "asin", "location", "location_id",
 }  # fmt: skip
-SRC = {a for a, _ in _PAIRS if a != "i"} | _PERSON
-_DST = {b for _, b in _PAIRS if b != "j"} | _THING
-_TIME = {
+SRC_NAMES = {a for a, _ in _ENDPOINT_PAIRS if a != "i"} | _USER_NAMES
+_DST_NAMES = {b for _, b in _ENDPOINT_PAIRS if b != "j"} | _ITEM_NAMES
+_TIME_NAMES = {
     "t", "time", "ts", "timestamp", "time_stamp", "date", "datetime", "date_time", "unixtime", "unix_time",
     "unix_timestamp", "unixreviewtime", "created_at", "event_time", "epoch",
 }  # fmt: skip
-# Taken for times only where none of those above is there.
-_OTHER_TIME = {"when", "at", "occurred_at", "happened_at"}
-LABEL = {"label", "state_label", "y"}
-NODE = {"id", "ids", "node", "nodes", "node_id", "nodeid"}
-FEATURE = re.compile(r"feature_\d+", re.IGNORECASE)
-FEATURE_LIST = {"features", "msg"}
+# Recognized only if no column has a name in _TIME_NAMES.
+_LESS_COMMON_TIME_NAMES = {"when", "at", "occurred_at", "happened_at"}
+LABEL_NAMES = {"label", "state_label", "y"}
+NODE_NAMES = {"id", "ids", "node", "nodes", "node_id", "nodeid"}
+FEATURE_PATTERN = re.compile(r"feature_\d+", re.IGNORECASE)
+FEATURE_LIST_NAMES = {"features", "msg"}
 _ML_HEADER = ["u", "i", "ts", "label", "idx"]
 _JODIE_HEADER = ["user_id", "item_id", "timestamp", "state_label"]
 
 
-def layout_of(header: Sequence[str]) -> Layout:
-    """The published layout that has this header: ``ml`` (ml_NAME.csv of TGAT and its kin), ``jodie``, or none."""
-    names = [k.lower() for k in header]
+def detect_layout(header: Sequence[str]) -> Layout:
+    """Return the published layout with this header: ``ml`` (ml_NAME.csv, as for TGAT), ``jodie``, or empty."""
+    names = [name.lower() for name in header]
     if names == _ML_HEADER or (names[1:] == _ML_HEADER and (names[0] == "" or names[0].startswith("unnamed"))):
         return "ml"
     if names[:4] == _JODIE_HEADER and len(names) == 5 and names[4].startswith("comma_separated_list"):
@@ -49,46 +49,46 @@ def layout_of(header: Sequence[str]) -> Layout:
     return ""
 
 
-def find_name(asked: str, names: Sequence[str]) -> int | None:
-    """Position of a name, as spelt or else in another case if only one is so."""
-    if asked in names:
-        return names.index(asked)
-    alike = [k for k, name in enumerate(names) if name.lower() == asked.lower()]
-    return alike[0] if len(alike) == 1 else None
+def find_column(name: str, header: Sequence[str]) -> int | None:
+    """Return the position of a column by exact name, or by the only name that differs just in case."""
+    if name in header:
+        return header.index(name)
+    matches = [k for k, other in enumerate(header) if other.lower() == name.lower()]
+    return matches[0] if len(matches) == 1 else None
 
 
-def named_in(names: Sequence[str], usual: set[str], taken: set[int] | None = None) -> list[int]:
-    """Positions of the names that are among the usual ones, less those taken."""
-    return [k for k, name in enumerate(names) if name.strip().lower() in usual and k not in (taken or set())]
+def match_columns(header: Sequence[str], names: set[str], exclude: Collection[int] = ()) -> list[int]:
+    """Return the positions of the columns with one of these names, without those in ``exclude``."""
+    return [k for k, name in enumerate(header) if name.strip().lower() in names and k not in exclude]
 
 
-def usual_times(names: Sequence[str], taken: set[int] | None = None) -> list[int]:
-    """Candidates for the time: those with a usual name, else with one that is usual enough."""
-    return named_in(names, _TIME, taken) or named_in(names, _OTHER_TIME, taken)
+def match_time_columns(header: Sequence[str], exclude: Collection[int] = ()) -> list[int]:
+    """Return the candidates for the time column."""
+    return match_columns(header, _TIME_NAMES, exclude) or match_columns(header, _LESS_COMMON_TIME_NAMES, exclude)
 
 
-def usual_ends(names: Sequence[str], taken: set[int] | None = None) -> tuple[list[int], list[int]]:
-    """Candidates for src and dst: those of the one complete usual pair, else all with a usual name."""
-    low = [None if k in (taken or set()) else name.strip().lower() for k, name in enumerate(names)]
-    pairs = [(low.index(a), low.index(b)) for a, b in _PAIRS if low.count(a) == 1 and low.count(b) == 1]
+def match_endpoints(header: Sequence[str], exclude: Collection[int] = ()) -> tuple[list[int], list[int]]:
+    """Return the candidates for src and dst: the only complete pair of usual names, else all with a usual name."""
+    names = [None if k in exclude else name.strip().lower() for k, name in enumerate(header)]
+    pairs = [(names.index(a), names.index(b)) for a, b in _ENDPOINT_PAIRS if names.count(a) == names.count(b) == 1]
     if len(pairs) == 1:
         return [pairs[0][0]], [pairs[0][1]]
-    return named_in(names, SRC, taken), named_in(names, _DST, taken)
+    return match_columns(header, SRC_NAMES, exclude), match_columns(header, _DST_NAMES, exclude)
 
 
-def usual_partners(
-    names: Sequence[str], src: int | None, dst: int | None, taken: set[int]
+def match_other_endpoint(
+    header: Sequence[str], src: int | None, dst: int | None, exclude: Collection[int]
 ) -> tuple[list[int], list[int]]:
-    """Candidates for the end that was not asked for: the usual partner of the one that was, else all usual names."""
-    low = [name.strip().lower() for name in names]
-    of_src = {b for a, b in _PAIRS if src is not None and a == low[src]}
-    of_dst = {a for a, b in _PAIRS if dst is not None and b == low[dst]}
+    """Return the candidates for src and dst if one of them is given: the usual partner of it, else all usual names."""
+    names = [name.strip().lower() for name in header]
+    partners_of_src = {b for a, b in _ENDPOINT_PAIRS if src is not None and a == names[src]}
+    partners_of_dst = {a for a, b in _ENDPOINT_PAIRS if dst is not None and b == names[dst]}
     return (
-        named_in(names, of_dst, taken) or named_in(names, SRC | {"i"}, taken),
-        named_in(names, of_src, taken) or named_in(names, _DST | {"j"}, taken),
+        match_columns(header, partners_of_dst, exclude) or match_columns(header, SRC_NAMES | {"i"}, exclude),
+        match_columns(header, partners_of_src, exclude) or match_columns(header, _DST_NAMES | {"j"}, exclude),
     )
 
 
-def are_people_and_things(src: str, dst: str) -> bool:
-    """Whether the columns are called like users and items, whose ids then say nothing about each other."""
-    return src.strip().lower() in _PERSON and dst.strip().lower() in _THING
+def are_users_and_items(src: str, dst: str) -> bool:
+    """Whether two columns are named like users and items, whose ids are then separate."""
+    return src.strip().lower() in _USER_NAMES and dst.strip().lower() in _ITEM_NAMES

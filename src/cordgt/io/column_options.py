@@ -1,4 +1,4 @@
-"""Column options given for one file: does another file have these columns too?"""
+"""Check whether the column options of one file fit another file too."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import fields
 from typing import Any
 
 from cordgt.errors import DataError
-from cordgt.io.column_roles import ColumnOptions, choose, open_table
+from cordgt.io.column_roles import ColumnOptions, assign_roles, open_event_table
 from cordgt.io.open_table import LoadedFile
 from cordgt.io.tables import Table
 
-OPTIONS = tuple(f.name for f in fields(ColumnOptions))
+COLUMN_OPTIONS = tuple(f.name for f in fields(ColumnOptions))
 _POSITIONS = re.compile(r"\d+(-\d+)?(,\s*\d+(-\d+)?)*")
 
 
-def as_text(columns: Mapping[str, Any]) -> dict[str, str]:
-    """The column options in ``columns`` as a command line has them. Options that are None are dropped."""
-    given = {k: v for k, v in columns.items() if k in OPTIONS and v is not None}
+def options_to_text(columns: Mapping[str, Any]) -> dict[str, str]:
+    """Return the column options in ``columns`` as on a command line, without those that are None."""
+    given = {k: v for k, v in columns.items() if k in COLUMN_OPTIONS and v is not None}
     return {k: ",".join(map(str, v)) if isinstance(v, list | tuple) else str(v) for k, v in given.items()}
 
 
@@ -32,19 +32,19 @@ def has_columns(source: Any, columns: Mapping[str, Any], *, need_time: bool = Tr
 
     A path is read, so pass a pipe as a `LoadedFile`. False if the source cannot be read.
     """
-    given = as_text(columns)
+    given = options_to_text(columns)
     options = ColumnOptions(**given)
     try:
         table = _open_head(source, options, need_time=need_time)
-        choose(table, options, need_time=need_time)
+        assign_roles(table, options, need_time=need_time)
     except DataError:
         return False
     return table.header is None or not any(are_positions(v) for v in given.values())
 
 
 def columns_in_header(source: Any, columns: Mapping[str, Any]) -> dict[str, str]:
-    """The options in ``columns`` whose names are in the header of a file or table. Reads as `has_columns` does."""
-    given = as_text(columns)
+    """Return the options in ``columns`` whose names are in the header of a file or table, read as by `has_columns`."""
+    given = options_to_text(columns)
     try:
         table = _open_head(source, ColumnOptions(**given), need_time=False)
     except DataError:
@@ -54,5 +54,5 @@ def columns_in_header(source: Any, columns: Mapping[str, Any]) -> dict[str, str]
 
 
 def _open_head(source: Any, options: ColumnOptions, *, need_time: bool) -> Table:
-    """The table at the start of a source: its header and its first rows."""
-    return open_table(source.head() if isinstance(source, LoadedFile) else source, options, need_time=need_time)
+    """Open a source; of a `LoadedFile` only the header and the first rows."""
+    return open_event_table(source.head() if isinstance(source, LoadedFile) else source, options, need_time=need_time)

@@ -1,4 +1,7 @@
-"""Which columns to read as what: by option, by the usual names, or by place."""
+"""Decide which column is the source, the destination, the time, the label or a feature.
+
+Options come first, then the usual names, then the positions 0, 1, 2 if there is no header.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,37 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from cordgt.errors import DataError, MissingColumn, nearest
-from cordgt.events.times import looks_like_time
-from cordgt.io.column_names import LABEL, find_name, layout_of, named_in, usual_ends, usual_partners, usual_times
-from cordgt.io.open_table import Expected, open_source
+from cordgt.errors import DataError, MissingColumnError, did_you_mean
+from cordgt.events.times import guess_time_kind
+from cordgt.io.column_names import (
+    LABEL_NAMES,
+    detect_layout,
+    find_column,
+    match_columns,
+    match_endpoints,
+    match_other_endpoint,
+    match_time_columns,
+)
+from cordgt.io.open_table import TextReadOptions, open_table
 from cordgt.io.tables import Table
 
 Column = str | int | None
 FeatureColumns = str | Sequence[str | int] | None
-_ROLE = {"src": "source", "dst": "destination", "time": "time", "label": "label"}
+_ROLE_NOUNS = {"src": "source", "dst": "destination", "time": "time", "label": "label"}
+_MAX_QUOTED = 100  # characters of an option that a message quotes
+_MAX_LISTED = 20  # columns that a message lists
 
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """Which columns to read: a name, or a position from 0 (where no column has that name). None: by the usual names.
+    """Which columns to read: a name, or a position from 0 if no column has that name. None: by the usual names.
 
-    ``features``: names and positions, separated by commas, or a list of them; ``4-7`` for a range of positions,
-    ``rest`` for every column without another role, ``none`` for none even where a published layout brings some.
-    ``label``: ``none``, where no column has that name, for none even where one is called as labels usually are.
+    ``features`` is a list, or text separated by commas: names, positions, ranges of positions (``4-7``), ``rest`` for
+    every column without another role, or ``none`` for no features even if a published layout has some.
+    ``label`` may be ``none`` for no labels even if a column has a usual name for them. A column of that name wins.
     """
 
     src: Column = None
@@ -36,8 +50,8 @@ class ColumnOptions:
 
 
 @dataclass(frozen=True)
-class Roles:
-    """The positions of the columns to read; None for a role that no column has."""
+class ColumnRoles:
+    """Positions of the columns to read; None for a role without a column."""
 
     src: int
     dst: int
@@ -45,134 +59,129 @@ class Roles:
     label: int | None = None
     features: tuple[int, ...] = ()
 
-    def single(self) -> list[int]:
-        """The columns read one by one: all but the features."""
+    def scalar_columns(self) -> list[int]:
+        """Return the positions of all columns but the features."""
         return [k for k in (self.src, self.dst, self.time, self.label) if k is not None]
 
-    def used(self) -> set[int]:
-        return {*self.single(), *self.features}
+    def all_columns(self) -> set[int]:
+        return {*self.scalar_columns(), *self.features}
 
 
-def open_table(source: Any, options: ColumnOptions, *, need_time: bool = True, comments: bool = True) -> Table:
-    """A table of events or pairs from a path, a pandas or Arrow table. Errors as in ``open_source``."""
-    return open_source(source, replace(expected_text(options, need_time=need_time), comments=comments))
+def open_event_table(
+    source: Any, options: ColumnOptions, *, need_time: bool = True, allow_comments: bool = True
+) -> Table:
+    """Open a table of events or pairs from a path, a pandas or an Arrow table. DataError as for `open_table`."""
+    return open_table(source, event_read_options(options, need_time=need_time, allow_comments=allow_comments))
 
 
-def expected_text(options: ColumnOptions, *, need_time: bool) -> Expected:
-    """What a text of events or pairs looks like."""
-
-    def is_header(first: list[str]) -> bool:
-        return _is_header(first, options, need_time)
-
-    return Expected(what="Events", n_columns=3 if need_time else 2, is_header=is_header)
-
-
-def _is_header(first: list[str], options: ColumnOptions, need_time: bool) -> bool:
-    """Whether the first row names the columns: it does if the names asked for or the usual ones stand in it, or if its
-    field for the time is not a time."""
-    asked = [str(k) for k in (options.src, options.dst, options.time, options.label) if k is not None]
-    if any(find_name(k, first) is not None and as_position(k) is None for k in asked):
-        return True
-    if layout_of(first):
-        return True
-    src, dst = usual_ends(first)
-    usual_pair = len(src) == 1 and len(dst) == 1
-    if usual_pair and (usual_times(first) or not need_time):
-        return True
-    by_place = None if options.time is None else as_position(str(options.time))
-    position = 2 if by_place is None else by_place
-    if position >= len(first):
-        return usual_pair
-    return first[position] != "" and not looks_like_time(first[position])
-
-
-def choose(table: Table, options: ColumnOptions, *, need_time: bool = True) -> Roles:
-    """The columns to read, by option, by the usual names, or 0, 1, 2 where there is no header.
-
-    DataError where an option names no column (with the nearest name), a role finds none or several, or one column
-    is asked for twice.
-    """
-    asked: dict[str, int | None] = {}
-    unlabelled = _is_none(table, options.label)
-    for role in _ROLE:
-        value = None if role == "label" and unlabelled else getattr(options, role)
-        asked[role] = None if value is None else position_of(table, str(value), role)
-    found = _by_place(table, asked, need_time) if table.header is None else _by_name(table, asked, need_time)
-    if unlabelled:
-        found["label"] = None
-    _check_distinct(table, found)
-    src, dst = found["src"], found["dst"]
-    assert src is not None and dst is not None, "both functions refuse a table without"
-    roles = Roles(src, dst, found["time"], found["label"])
-    return replace(roles, features=_feature_columns(table, roles, options.features))
-
-
-def _is_none(table: Table, asked: Column) -> bool:
-    """Whether an option asks for no column at all; a column's own name goes before that."""
-    return asked == "none" and find_name("none", table.header or ()) is None
-
-
-def as_position(asked: str) -> int | None:
-    """The position that an option names; None for a name. Digits of other scripts, and too many, are a name."""
-    return int(asked) if re.fullmatch(r"[0-9]{1,9}", asked) else None
-
-
-def position_of(table: Table, asked: str, role: str) -> int:
-    """The position of a column given by name or by position. MissingColumn, for ``--role``, if there is none."""
-    by_name = find_name(asked, table.header or ())
-    if by_name is not None:
-        return by_name
-    place = as_position(asked)
-    if place is not None:
-        if place < table.width:
-            return place
-        raise MissingColumn(
-            role,
-            f"{table.label} has no column {asked} for --{role}: it has {table.width}, counted from 0."
-            f" {_listing(table)}",
-        )
-    asked = asked if len(asked) <= 100 else f"{asked[:100]}…"
-    if table.header is None:
-        raise MissingColumn(
-            role,
-            f"{table.label} has no header, so no column '{asked}' for --{role};"
-            f" give its position, 0 to {table.width - 1}.",
-        )
-    raise MissingColumn(
-        role, f"{table.label} has no column '{asked}' for --{role}.{nearest(asked, table.header)} {_listing(table)}"
+def event_read_options(options: ColumnOptions, *, need_time: bool, allow_comments: bool = True) -> TextReadOptions:
+    """Return how to read text with events, or with pairs if ``need_time`` is False."""
+    return TextReadOptions(
+        content="Events",
+        min_columns=3 if need_time else 2,
+        is_header=partial(_is_header, options=options, need_time=need_time),
+        allow_comments=allow_comments,
     )
 
 
-def _listing(table: Table) -> str:
+def _is_header(first: list[str], options: ColumnOptions, need_time: bool) -> bool:
+    """Whether the first row names the columns: it has the given or the usual names, or no time where one must be."""
+    given = [str(k) for k in (options.src, options.dst, options.time, options.label) if k is not None]
+    if any(find_column(k, first) is not None and parse_position(k) is None for k in given):
+        return True
+    if detect_layout(first):
+        return True
+    src, dst = match_endpoints(first)
+    has_usual_pair = len(src) == 1 and len(dst) == 1
+    if has_usual_pair and (match_time_columns(first) or not need_time):
+        return True
+    time = None if options.time is None else parse_position(str(options.time))
+    time = 2 if time is None else time
+    if time >= len(first):
+        return has_usual_pair
+    return first[time] != "" and not guess_time_kind(first[time])
+
+
+def assign_roles(table: Table, options: ColumnOptions, *, need_time: bool = True) -> ColumnRoles:
+    """Return the columns to read: by option, by the usual names, or 0, 1, 2 if there is no header.
+
+    DataError if an option names no column (with the nearest name), if a role matches no column or several, or if a
+    column has two roles.
+    """
+    skip_labels = options.label == "none" and find_column("none", table.header or ()) is None
+    given: dict[str, int | None] = {}
+    for role in _ROLE_NOUNS:
+        value = None if role == "label" and skip_labels else getattr(options, role)
+        given[role] = None if value is None else resolve_column(table, str(value), role)
+    assign = _assign_by_position if table.header is None else _assign_by_name
+    found = assign(table, given, need_time)
+    if skip_labels:
+        found["label"] = None
+    _check_distinct(table, found)
+    src, dst = found["src"], found["dst"]
+    assert src is not None and dst is not None, "both functions require them"
+    roles = ColumnRoles(src, dst, found["time"], found["label"])
+    return replace(roles, features=_feature_columns(table, roles, options.features))
+
+
+def parse_position(text: str) -> int | None:
+    """Return the position that an option gives; None if it is a name, as are digits of other scripts."""
+    return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
+
+
+def resolve_column(table: Table, column: str, role: str) -> int:
+    """Return the position of a column given by name or position. MissingColumn, with the option, if there is none."""
+    by_name = find_column(column, table.header or ())
+    if by_name is not None:
+        return by_name
+    position = parse_position(column)
+    if position is not None and position < table.n_columns:
+        return position
+    if position is not None:
+        reason = (
+            f"has no column {column} for --{role}: it has {table.n_columns}, counted from 0. {_list_columns(table)}"
+        )
+    else:
+        name = column if len(column) <= _MAX_QUOTED else f"{column[:_MAX_QUOTED]}…"
+        if table.header is None:
+            reason = (
+                f"has no header, so no column '{name}' for --{role}; give its position, 0 to {table.n_columns - 1}."
+            )
+        else:
+            reason = f"has no column '{name}' for --{role}.{did_you_mean(name, table.header)} {_list_columns(table)}"
+    raise MissingColumnError(role, f"{table.name} {reason}")
+
+
+def _list_columns(table: Table) -> str:
     if table.header is None:
-        return f"There are {table.width} columns and no header."
-    names = ", ".join(f"'{k}'" for k in table.header[:20])
-    return f"The columns are {names}{', …' if len(table.header) > 20 else ''}."
+        return f"There are {table.n_columns} columns and no header."
+    names = ", ".join(f"'{name}'" for name in table.header[:_MAX_LISTED])
+    return f"The columns are {names}{', …' if len(table.header) > _MAX_LISTED else ''}."
 
 
-def _by_place(table: Table, asked: dict[str, int | None], need_time: bool) -> dict[str, int | None]:
-    """The roles by option, else 0, 1, 2 for src, dst and the time if the table is that wide."""
-    if table.width < (3 if need_time else 2):
+def _assign_by_position(table: Table, given: dict[str, int | None], need_time: bool) -> dict[str, int | None]:
+    """Return the given positions, else 0, 1, 2 for src, dst and time. The time may be missing if it is not needed."""
+    if table.n_columns < (3 if need_time else 2):
         raise DataError(
-            f"{table.label} has {table.width} {'column' if table.width == 1 else 'columns'};"
+            f"{table.name} has {table.n_columns} {'column' if table.n_columns == 1 else 'columns'};"
             f" at least {'src, dst and time' if need_time else 'src and dst'} were expected."
         )
-    usual = {role: place for place, role in enumerate(("src", "dst", "time")) if place < table.width}
-    return {role: usual.get(role) if position is None else position for role, position in asked.items()}
+    default = {role: k for k, role in enumerate(("src", "dst", "time")) if k < table.n_columns}
+    return {role: default.get(role) if k is None else k for role, k in given.items()}
 
 
-def _by_name(table: Table, asked: dict[str, int | None], need_time: bool) -> dict[str, int | None]:
-    """The roles by option, else by the usual names; labels, and times that are not needed, may be missing."""
+def _assign_by_name(table: Table, given: dict[str, int | None], need_time: bool) -> dict[str, int | None]:
+    """Return the given positions, else those of the usual names. Labels may be missing, and times if not needed."""
     header = table.header or ()
-    taken = {k for k in asked.values() if k is not None}
-    if asked["src"] is asked["dst"] is None:
-        src, dst = usual_ends(header, taken)
+    taken = {k for k in given.values() if k is not None}
+    if given["src"] is given["dst"] is None:
+        src, dst = match_endpoints(header, taken)
     else:
-        src, dst = usual_partners(header, asked["src"], asked["dst"], taken)
-    time, label = usual_times(header, taken), named_in(header, LABEL, taken)
-    found = dict(asked)
+        src, dst = match_other_endpoint(header, given["src"], given["dst"], taken)
+    time, label = match_time_columns(header, taken), match_columns(header, LABEL_NAMES, taken)
+    found = dict(given)
     for role, candidates in (("src", src), ("dst", dst), ("time", time), ("label", label)):
-        if asked[role] is not None:
+        if given[role] is not None:
             continue
         if len(candidates) == 1:
             found[role] = candidates[0]
@@ -180,56 +189,56 @@ def _by_name(table: Table, asked: dict[str, int | None], need_time: bool) -> dic
             continue
         elif not candidates:
             raise DataError(
-                f"{table.label}: no column is called as a {_ROLE[role]} usually is; name it with --{role}."
-                f" {_listing(table)}{table.doubt}"
+                f"{table.name}: no column has a usual name for the {_ROLE_NOUNS[role]}; name it with --{role}."
+                f" {_list_columns(table)}{table.header_hint}"
             )
         else:
-            several = " and ".join(f"'{header[k]}'" for k in candidates)
-            raise DataError(f"{table.label}: {several} could each be the {_ROLE[role]}; name one with --{role}.")
+            names = " and ".join(f"'{header[k]}'" for k in candidates)
+            raise DataError(f"{table.name}: {names} could each be the {_ROLE_NOUNS[role]}; name one with --{role}.")
     return found
 
 
-def _check_distinct(table: Table, found: dict[str, int | None]) -> None:
-    """DataError where one column would have two roles."""
-    seen: dict[int, str] = {}
-    for role, position in found.items():
-        if position is None:
-            continue
-        if position in seen:
+def _check_distinct(table: Table, positions: dict[str, int | None]) -> None:
+    """Raise DataError if one column has two roles."""
+    roles: dict[int, str] = {}
+    for role, position in positions.items():
+        if position is not None and roles.setdefault(position, role) != role:
             raise DataError(
-                f"{table.label}: {table.named(position)} would be both the {_ROLE[seen[position]]} and the"
-                f" {_ROLE[role]}; name the others too (--src, --dst, --time)."
+                f"{table.name}: {table.describe_column(position)} would be both the {_ROLE_NOUNS[roles[position]]} and"
+                f" the {_ROLE_NOUNS[role]}; name the others too (--src, --dst, --time)."
             )
-        seen[position] = role
 
 
-def _feature_columns(table: Table, roles: Roles, asked: FeatureColumns) -> tuple[int, ...]:
-    """The positions of the features: those asked for, or those a layout or their names declare."""
-    used = roles.used()
-    free = [k for k in range(table.width) if k not in used]
-    if asked is None:
+def _feature_columns(table: Table, roles: ColumnRoles, option: FeatureColumns) -> tuple[int, ...]:
+    """Return the positions of the features: by option, else by layout or by name."""
+    used = roles.all_columns()
+    free = [k for k in range(table.n_columns) if k not in used]
+    if option is None:
         if table.layout == "jodie":
             return tuple(free)
-        return tuple(k for k in free if table.layout == "" and table.declares_features(k))
-    parts = [k.strip() for k in asked.split(",")] if isinstance(asked, str) else [str(k) for k in asked]
-    chosen = [k for part in parts for k in _feature_part(table, part, free)]
-    twice = [k for k, count in Counter(chosen).items() if count > 1 or k in used]
-    if twice:
-        raise DataError(f"{table.label}: {table.named(twice[0])} is asked for as a feature, but is already in use.")
-    return tuple(chosen)
+        return tuple(k for k in free if table.layout == "" and table.is_feature_column(k))
+    parts = [part.strip() for part in option.split(",")] if isinstance(option, str) else [str(k) for k in option]
+    columns = [k for part in parts for k in _parse_feature_part(table, part, free)]
+    repeated = [k for k, count in Counter(columns).items() if count > 1 or k in used]
+    if repeated:
+        raise DataError(
+            f"{table.name}: {table.describe_column(repeated[0])} is given as a feature, but is already in use."
+        )
+    return tuple(columns)
 
 
-def _feature_part(table: Table, part: str, free: list[int]) -> list[int]:
-    """The positions that one part of the option stands for; a column's own name goes before any other meaning."""
-    if find_name(part, table.header or ()) is None:
+def _parse_feature_part(table: Table, part: str, free: list[int]) -> list[int]:
+    """Return the positions for one part of the option. A column of that name wins over every other meaning."""
+    if find_column(part, table.header or ()) is None:
         if part in ("rest", "none"):
             return free if part == "rest" else []
         bounds = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", part)
         if bounds:
             start, stop = int(bounds[1]), int(bounds[2])
-            if start > stop or stop >= table.width:
-                raise MissingColumn(
-                    "features", f"{table.label}: the range {part} for --features leaves columns 0 to {table.width - 1}."
+            if start > stop or stop >= table.n_columns:
+                raise MissingColumnError(
+                    "features",
+                    f"{table.name}: the range {part} for --features is not within columns 0 to {table.n_columns - 1}.",
                 )
             return list(range(start, stop + 1))
-    return [position_of(table, part, "features")]
+    return [resolve_column(table, part, "features")]

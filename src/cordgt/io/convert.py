@@ -11,18 +11,18 @@ from typing import Any, get_args
 import pyarrow.parquet as pq
 
 from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
-from cordgt.errors import DataError, MissingColumn, check_choice, nearest
+from cordgt.errors import DataError, MissingColumnError, check_choice, did_you_mean
 from cordgt.events.stream import EventStream
 from cordgt.files import PARQUET_ERRORS
-from cordgt.io.column_names import find_name
-from cordgt.io.column_options import OPTIONS, are_positions
+from cordgt.io.column_names import find_column
+from cordgt.io.column_options import COLUMN_OPTIONS, are_positions
 from cordgt.io.column_roles import ColumnOptions
 from cordgt.io.datasets import registry
-from cordgt.io.event_chunks import EventFiles
-from cordgt.io.file_chunks import files_in, opened
+from cordgt.io.event_chunks import FileSource
+from cordgt.io.file_chunks import find_tables, open_head
 from cordgt.io.node_features import join_node_features
-from cordgt.io.open_table import COMMENTS
-from cordgt.io.readers import name_of
+from cordgt.io.open_table import COMMENT_NOTE
+from cordgt.io.readers import stream_name
 from cordgt.store.append import LatePolicy, append_to_store
 from cordgt.store.build import MEMORY, make_store
 from cordgt.store.source import CHUNK_ROWS, EventSource, NodeFeatureTable, StreamSource
@@ -80,7 +80,9 @@ def append_to(
         raise DataError("Give node features to `convert_to_store`; nodes that are appended later get zeros.")
     found = open_store(store)
     check_store(data, as_callback(callbacks))
-    source = _open_like(found, data, memory, columns) if _is_files(data) else open_event_source(data, memory, **columns)
+    path = _find_path(data)
+    is_files = path is not None and not is_store(path)
+    source = _open_like(found, data, memory, columns) if is_files else open_event_source(data, memory, **columns)
     return append_to_store(found.path, source, late=late, memory=memory, callbacks=as_callback(callbacks))
 
 
@@ -96,26 +98,26 @@ def _node_feature_table(given: Any) -> NodeFeatureTable | None:
 
 
 def inherited_columns(store: Store, data: Data, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The column options that an append of DATA takes from the store: those that ``columns`` does not set.
+    """Return the column options that an append of DATA takes from the store: those that ``columns`` does not set.
 
     Empty if DATA is not a file or folder. A position is inherited only if DATA has no header, or a column so named.
     """
     inherited = {k: v for k, v in store.columns.items() if columns.get(k) is None}
-    if not inherited or not _is_files(data):
+    path = _find_path(data) if inherited else None
+    if path is None or is_store(path):
         return {}
     positions = {k for k, v in inherited.items() if isinstance(v, str) and are_positions(v)}
-    path = registry.resolve(data)  # type: ignore[arg-type]  # not a stream
     if not positions or not (path.is_dir() or path.is_file()):  # a pipe can be read only once
         return inherited
-    options = inherited | {k: v for k, v in columns.items() if k in OPTIONS and v is not None}
-    header = opened(files_in(path)[0] if path.is_dir() else path, ColumnOptions(**options)).header
+    options = inherited | {k: v for k, v in columns.items() if k in COLUMN_OPTIONS and v is not None}
+    header = open_head(find_tables(path)[0] if path.is_dir() else path, ColumnOptions(**options)).header
     if header is None:
         return inherited
-    return {k: v for k, v in inherited.items() if k not in positions or find_name(v, header) is not None}
+    return {k: v for k, v in inherited.items() if k not in positions or find_column(v, header) is not None}
 
 
 def _open_like(store: Store, data: Data, memory: int, columns: dict[str, Any]) -> EventSource:
-    """DATA as a source, with the columns of the store unless ``columns`` names others.
+    """Open DATA as a source, with the columns of the store unless ``columns`` names others.
 
     DataError if a column is missing, or if there are no labels but the store has some, unless ``label="none"``.
     """
@@ -126,7 +128,7 @@ def _open_like(store: Store, data: Data, memory: int, columns: dict[str, Any]) -
     without_labels = "use --label none to read these events without labels"
     try:
         source = open_event_source(data, memory, **inherited, **given)
-    except MissingColumn as error:
+    except MissingColumnError as error:
         if error.role not in inherited:
             raise
         hint = f", or {without_labels}" if error.role == "label" else ""
@@ -142,49 +144,49 @@ def _open_like(store: Store, data: Data, memory: int, columns: dict[str, Any]) -
 
 
 def open_event_source(data: Data, memory: int, **columns: Any) -> EventSource:
-    """DATA as a source. Files and folders are read in chunks; anything else is loaded first.
+    """Open DATA as a source. Files and folders are read in chunks; anything else is loaded first.
 
     DataError for an unknown option, or for column options of a stream, which is read already.
     """
-    known = (*OPTIONS, "ids", "name")
+    known = (*COLUMN_OPTIONS, "ids", "name")
     given = [k for k, v in columns.items() if v is not None and (k, v) != ("ids", "auto")]
     unknown = [k for k in given if k not in known]
     if unknown:
-        raise DataError(f"There is no option '{unknown[0]}'.{nearest(unknown[0], known)}")
+        raise DataError(f"There is no option '{unknown[0]}'.{did_you_mean(unknown[0], known)}")
+    path = _find_path(data)
     if isinstance(data, EventStream):
         if given:
             raise DataError(f"A stream takes no option '{given[0]}'; set it where the stream is read.")
-        return _stream_source(data, {} if data.backing is None else open_store(data.backing.path).columns)
-    if os.fspath(data) not in registry.GENERATED:
-        path = registry.resolve(data)
+        return _stream_source(data, {} if path is None else open_store(path).columns)
+    if path is not None:
         if is_store(path):
-            return _stream_source(registry.load(data, **columns), open_store(path).columns)
+            return _stream_source(registry.load_dataset(data, **columns), open_store(path).columns)
         if path.is_dir():
-            return _file_source(files_in(path), path, memory, columns)
+            return _file_source(find_tables(path), path, memory, columns)
         if path.is_file():
             source = _file_source([path], path, memory, columns)
             if source.first.layout != "ml":  # its features are in separate files
                 return source
-    return _stream_source(registry.load(data, **columns), {})
+    return _stream_source(registry.load_dataset(data, **columns), {})
 
 
 def _stream_source(stream: EventStream, columns: Mapping[str, Any]) -> StreamSource:
-    return StreamSource(stream, CHUNK_ROWS, columns, tuple(note for note in stream.notes if COMMENTS in note))
+    return StreamSource(stream, CHUNK_ROWS, columns, tuple(note for note in stream.notes if COMMENT_NOTE in note))
 
 
-def _file_source(paths: list[Path], data: Path, memory: int, columns: dict[str, Any]) -> EventFiles:
-    return EventFiles(
+def _file_source(paths: list[Path], data: Path, memory: int, columns: dict[str, Any]) -> FileSource:
+    return FileSource(
         paths,
         ColumnOptions(**{k: v for k, v in columns.items() if k not in ("ids", "name")}),
         columns.get("ids") or "auto",
         chunk_rows=max(min(memory // 16 // max(map(_row_bytes, paths)), CHUNK_ROWS), 1000),
         chunk_bytes=max(min(memory // 128, 1 << 25), 1 << 20),
-        name=columns.get("name") or name_of(data),
+        name=columns.get("name") or stream_name(data),
     )
 
 
 def _row_bytes(path: Path) -> int:
-    """Estimated bytes in memory per row of a Parquet file; a typical number for other files."""
+    """Estimate the bytes in memory per row of a Parquet file; return a typical number for other files."""
     try:
         with path.open("rb") as file:
             if file.read(4) != b"PAR1":
@@ -197,22 +199,19 @@ def _row_bytes(path: Path) -> int:
 
 
 def check_store(data: Data, callbacks: Callback = NO_CALLBACK) -> None:
-    """If DATA is a store, verify its events and ids: DataError if damaged, since a copy gets new checksums."""
-    if isinstance(data, EventStream):
-        path = None if data.backing is None else data.backing.path
-    else:
-        path = None if os.fspath(data) in registry.GENERATED else registry.resolve(data)
+    """Raise DataError if DATA is a damaged store: a copy of it would get valid checksums."""
+    path = _find_path(data)
     if path is not None and is_store(path):
         store, names = open_store(path), (*EVENTS, *NAMES, "node_x")
         callbacks.on_stage_start("checking", store.n_bytes(names))
-        store.check(callbacks, names)
+        store.verify(callbacks, names)
 
 
-def _is_files(data: Data) -> bool:
-    """Whether DATA is a file or a folder of files, not a stream, a generated dataset or a store."""
-    if isinstance(data, EventStream) or os.fspath(data) in registry.GENERATED:
-        return False
-    return not is_store(registry.resolve(data))
+def _find_path(data: Data) -> Path | None:
+    """Return the file, folder or store of DATA; None for a stream in memory and for a generated dataset."""
+    if isinstance(data, EventStream):
+        return None if data.backing is None else data.backing.path
+    return None if os.fspath(data) in registry.GENERATED else registry.resolve_path(data)
 
 
 def _check_memory(memory: int) -> None:
@@ -223,7 +222,7 @@ def _check_memory(memory: int) -> None:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``4GB``, ``512MB``, ``4GiB`` (of 1024) or a plain number. DataError otherwise, or if it is too small."""
+    """Return the bytes of ``4GB``, ``512MB``, ``4GiB`` or a plain number. DataError if it is no size or too small."""
     units = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
     units |= {f"{k}IB": 1024**n for n, k in enumerate("KMGT", start=1)}
     number = text.strip().rstrip("KMGTIBkmgtib ")

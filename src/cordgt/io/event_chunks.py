@@ -1,16 +1,14 @@
 """Read events from files in chunks: one file, or a folder of files with the same columns.
 
 Decisions that ``read_events`` makes for a whole file apply to all chunks here: the first file sets the roles of the
-columns, the first event sets the time axis. The caller decides what only the last chunk can tell (whether all ids are
-integers, all times whole).
+columns, the first event sets the time axis. The caller decides what is known only after the last chunk: whether
+all ids, and all times, are integers.
 """
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +17,40 @@ import pyarrow.parquet as pq
 from cordgt.errors import DataError
 from cordgt.events.arrays import Features, Floats, Ints
 from cordgt.events.ids import NodeIds
-from cordgt.events.stream import label_column
+from cordgt.events.stream import as_label_column
 from cordgt.events.times import TimeAxis
 from cordgt.files import PARQUET_ERRORS
-from cordgt.io.column_roles import ColumnOptions, Roles, choose
-from cordgt.io.file_chunks import HEAD, at_places, batches, opened, parquet_file, text_file, typed_piece, whole_lines
-from cordgt.io.open_table import COMMENTS, more_text
+from cordgt.io.column_roles import ColumnOptions, ColumnRoles, assign_roles
+from cordgt.io.file_chunks import (
+    explain_read_errors,
+    iter_line_chunks,
+    make_arrow_chunk,
+    open_head,
+    open_parquet,
+    open_text_file,
+    pad_columns,
+    read_row_groups,
+)
+from cordgt.io.open_table import COMMENT_NOTE, HEAD_BYTES, open_text_chunk
 from cordgt.io.readers import (
     DATE_NOTE,
-    Ids,
-    check_ids,
+    IdSpace,
+    check_id_space,
     check_split_date,
-    column_notes,
-    id_spaces,
-    labels_of,
-    name_of,
+    choose_id_space,
+    describe_roles,
+    parse_labels,
+    stream_name,
 )
 from cordgt.io.tables import Table, TextTable
 from cordgt.store.source import CHUNK_ROWS, EventChunk, ReadPosition
 
+TableChunks = Iterator[tuple[ReadPosition | None, Table]]  # each with the position after it; None: cannot resume
 STATE = ("_all_zero", "_width", "_bad_labels", "_comments")  # attributes that are known only after reading
 
 
 @dataclass(eq=False)
-class EventFiles:
+class FileSource:
     """An `EventSource` of files with the same columns, read one after the other. Options as in ``read_events``.
 
     DataError, with file and line, for input that cannot be read and for a file whose columns differ from the first.
@@ -50,30 +58,30 @@ class EventFiles:
 
     paths: list[Path]
     options: ColumnOptions = field(default_factory=ColumnOptions)
-    ids: Ids = "auto"
+    ids: IdSpace = "auto"
     chunk_rows: int = CHUNK_ROWS  # of Parquet
     chunk_bytes: int = 1 << 25  # of text
     name: str = ""
 
     def __post_init__(self) -> None:
-        check_ids(self.ids)
-        self.first = opened(self.paths[0], self.options)
-        self.roles = choose(self.first, self.options)
-        self.shared, self._id_note = id_spaces(self.first, self.roles, self.ids)
+        check_id_space(self.ids)
+        self.first = open_head(self.paths[0], self.options)
+        self.roles = assign_roles(self.first, self.options)
+        self.shared, self._id_note = choose_id_space(self.first, self.roles, self.ids)
         self.columns: Mapping[str, Any] = _column_options(self.first, self.roles, self.options)
-        self.name = self.name or name_of(self.paths[0])
+        self.name = self.name or stream_name(self.paths[0])
         self._all_zero, self._width, self._bad_labels, self._comments = True, 0, "", bool(self.first.notes)
-        self.axis = self._first_axis()
+        self.axis = self._detect_axis()
 
     @property
     def skip_notes(self) -> tuple[str, ...]:
-        return (f"lines {COMMENTS}",) if self._comments else ()
+        return (f"lines {COMMENT_NOTE}",) if self._comments else ()
 
     def chunks(self, start: ReadPosition) -> Iterator[tuple[ReadPosition | None, EventChunk]]:
         for number in range(start.file, len(self.paths)):
             _, roles, tables = self._open(number, start if number == start.file else ReadPosition(number))
             for after, table in tables:
-                chunk = self._chunk(table, roles)
+                chunk = self._read_chunk(table, roles)
                 if len(chunk.t):
                     yield after, chunk
 
@@ -81,7 +89,7 @@ class EventFiles:
         notes = list(self.skip_notes)
         if len(self.paths) > 1:
             notes.append(f"{len(self.paths)} files, from {self.paths[0].name} to {self.paths[-1].name}")
-        notes += column_notes(self.first, self.roles)
+        notes += describe_roles(self.first, self.roles)
         if self._bad_labels:
             notes.append(self._bad_labels)
         if self.roles.features:
@@ -120,105 +128,97 @@ class EventFiles:
 
     # -------------------- one chunk
 
-    def _chunk(self, table: Table, roles: Roles) -> EventChunk:
-        columns = table.columns(roles.single())
-        assert roles.time is not None, "`choose` requires a time column"
+    def _read_chunk(self, table: Table, roles: ColumnRoles) -> EventChunk:
+        columns = table.read_columns(roles.scalar_columns())
+        assert roles.time is not None, "`assign_roles` requires a time column"
         n = len(columns[roles.src])
-        label = self._labels(table, columns, roles, n)
+        label = self._parse_labels(table, columns, roles, n)
         edge_x = None
         if roles.features and n:
-            edge_x = table.numbers(roles.features)
+            edge_x = table.read_features(roles.features)
             self._width = edge_x.shape[1]
             self._all_zero = self._all_zero and not edge_x.any()
         self._comments = self._comments or bool(table.notes)
-        src, dst = (table.ids(columns[k], k) for k in (roles.src, roles.dst))
-        return EventChunk(src, dst, table.times(columns[roles.time], roles.time, self.axis), label, edge_x)
+        src, dst = (table.parse_ids(columns[k], k) for k in (roles.src, roles.dst))
+        return EventChunk(src, dst, table.parse_times(columns[roles.time], roles.time, self.axis), label, edge_x)
 
-    def _labels(self, table: Table, columns: dict[int, Any], roles: Roles, n: int) -> Ints | Floats | None:
+    def _parse_labels(self, table: Table, columns: dict[int, Any], roles: ColumnRoles, n: int) -> Ints | Floats | None:
         if not self.has_labels():
             return None
-        labels, notes = labels_of(table, columns, roles, asked=self.options.label is not None)
+        labels, notes = parse_labels(table, columns, roles, is_required=self.options.label is not None)
         self._bad_labels = notes[0] if notes else ""
-        return None if labels is None else label_column(labels, n)
+        return None if labels is None else as_label_column(labels, n)
 
-    def _first_axis(self) -> TimeAxis:
-        """The time axis of the first event."""
+    def _detect_axis(self) -> TimeAxis:
+        """Return the time axis of the first event."""
         for number in range(len(self.paths)):
             first, roles, tables = self._open(number, ReadPosition(number))
-            assert roles.time is not None, "`choose` requires a time column"
-            if isinstance(first, TextTable):
-                check_split_date(first, roles.time)
+            assert roles.time is not None, "`assign_roles` requires a time column"
+            check_split_date(first, roles.time)
             for _, table in tables:
-                times = table.columns([roles.time])[roles.time]
+                times = table.read_columns([roles.time])[roles.time]
                 if len(times):
-                    return TimeAxis.of(times)
-        raise DataError(f"{self.paths[0]} holds no events.")
+                    return TimeAxis.infer(times)
+        raise DataError(f"{self.paths[0]} has no events.")
 
     # -------------------- one file
 
-    def _open(
-        self, number: int, start: ReadPosition
-    ) -> tuple[Table, Roles, Iterator[tuple[ReadPosition | None, Table]]]:
-        """The head of a file, the roles of its columns, and its chunks from ``start`` on."""
+    def _open(self, number: int, start: ReadPosition) -> tuple[Table, ColumnRoles, TableChunks]:
+        """Return the head of a file, the roles of its columns, and its chunks from ``start`` on."""
         path = self.paths[number]
-        head = opened(path, self.options)
+        head = open_head(path, self.options)
         roles = self.roles if number == 0 else self._matching_roles(head)
         if isinstance(head, TextTable):
             return head, roles, self._text_chunks(path, head, start)
         return head, roles, self._parquet_chunks(path, head, roles, start)
 
-    def _matching_roles(self, table: Table) -> Roles:
-        """The roles of another file's columns, matched by name to those of the first file. DataError if they differ."""
+    def _matching_roles(self, table: Table) -> ColumnRoles:
+        """Return the roles of another file's columns, matched by name to the first file. DataError if they differ."""
         first, roles = self.first, self.roles
-        other_width = DataError(f"{table.label} has {table.width} columns; {first.label} has {first.width}.")
+        wrong_width = DataError(f"{table.name} has {table.n_columns} columns; {first.name} has {first.n_columns}.")
         if (first.header is None) != (table.header is None) or first.layout != table.layout:
-            raise DataError(f"{table.label} and {first.label} differ in header or layout.")
+            raise DataError(f"{table.name} and {first.name} differ in header or layout.")
         if first.header is None or table.header is None or first.layout == "jodie":
-            if table.width != first.width:
-                raise other_width
+            if table.n_columns != first.n_columns:
+                raise wrong_width
             return roles
-        places = {}
-        for k in roles.used():
+        positions = {}
+        for k in roles.all_columns():
             n = table.header.count(first.header[k])
             if n != 1:
                 found = f"has {n} columns" if n else "has no column"
                 raise DataError(
-                    f"{table.label} {found} '{first.header[k]}'; {first.label} has one. Its columns are "
+                    f"{table.name} {found} '{first.header[k]}'; {first.name} has one. Its columns are "
                     f"{', '.join(table.header[:20])}. Files that are read together need the same columns."
                 )
-            places[k] = table.header.index(first.header[k])
-        if isinstance(table, TextTable) and isinstance(first, TextTable) and table.width != first.width:
-            raise other_width
-        optional = {k: None if (v := getattr(roles, k)) is None else places[v] for k in ("time", "label")}
-        features = tuple(places[k] for k in roles.features)
-        return replace(roles, src=places[roles.src], dst=places[roles.dst], features=features, **optional)
+            positions[k] = table.header.index(first.header[k])
+        if isinstance(table, TextTable) and isinstance(first, TextTable) and table.n_columns != first.n_columns:
+            raise wrong_width
+        return ColumnRoles(
+            positions[roles.src],
+            positions[roles.dst],
+            None if roles.time is None else positions[roles.time],
+            None if roles.label is None else positions[roles.label],
+            tuple(positions[k] for k in roles.features),
+        )
 
-    def _text_chunks(
-        self, path: Path, head: TextTable, start: ReadPosition
-    ) -> Iterator[tuple[ReadPosition | None, Table]]:
-        """The text from ``start`` on in whole lines; ``head`` is the first chunk of the file."""
-        try:
-            with text_file(path) as file:
-                offset, line = start.offset, max(start.row, 1)
-                if offset:
-                    file.seek(offset)
-                for text in whole_lines(path, file, self.chunk_bytes if offset else HEAD, self.chunk_bytes):
-                    table = more_text(head, text, line) if offset else head
-                    offset, line = offset + len(text), line + text.count(b"\n")
-                    if table.body.strip():
-                        yield ReadPosition(start.file, offset, line), table
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise DataError(f"{path} is a damaged or incomplete gzip file.") from None
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+    def _text_chunks(self, path: Path, head: TextTable, start: ReadPosition) -> TableChunks:
+        """Yield the text from ``start`` on in whole lines; ``head`` is the first chunk of the file."""
+        with explain_read_errors(path), open_text_file(path) as file:
+            offset, line = start.offset, max(start.row, 1)
+            if offset:
+                file.seek(offset)
+            for text in iter_line_chunks(path, file, self.chunk_bytes if offset else HEAD_BYTES, self.chunk_bytes):
+                table = open_text_chunk(head, text, line) if offset else head
+                offset, line = offset + len(text), line + text.count(b"\n")
+                if table.body.strip():
+                    yield ReadPosition(start.file, offset, line), table
 
-    def _parquet_chunks(
-        self, path: Path, table: Table, roles: Roles, start: ReadPosition
-    ) -> Iterator[tuple[ReadPosition | None, Table]]:
-        """The row groups from ``start`` on, as many at once as fit. Reading can resume only between row groups."""
+    def _parquet_chunks(self, path: Path, table: Table, roles: ColumnRoles, start: ReadPosition) -> TableChunks:
+        """Yield the row groups from ``start`` on, as many at once as fit. Reading resumes only between row groups."""
         assert table.header is not None
-        file = parquet_file(path)
-        names = [table.header[k] for k in sorted(roles.used())]
+        file = open_parquet(path)
+        names = [table.header[k] for k in sorted(roles.all_columns())]
         group, row = start.offset, start.row
         while group < file.num_row_groups:
             groups, n = [group], file.metadata.row_group(group).num_rows
@@ -229,20 +229,20 @@ class EventFiles:
                 groups.append(groups[-1] + 1)
                 n += more
             n_read = 0
-            for batch in batches(path, file, groups, names, self.chunk_rows):
+            for batch in read_row_groups(path, file, groups, names, self.chunk_rows):
                 first_row, n_read = row + n_read, n_read + len(batch)
                 after = ReadPosition(start.file, groups[-1] + 1, row + n) if n_read == n else None
-                yield after, typed_piece(str(path), at_places(batch, table.header), first_row)
+                yield after, make_arrow_chunk(path, pad_columns(batch, table.header), first_row)
             group, row = groups[-1] + 1, row + n
 
 
-def _column_options(table: Table, roles: Roles, options: ColumnOptions) -> dict[str, Any]:
-    """The given options, with names instead of positions if there is a header, and the names of all features."""
+def _column_options(table: Table, roles: ColumnRoles, options: ColumnOptions) -> dict[str, Any]:
+    """Return the given options, with names instead of positions if there is a header, and all feature names."""
     header = table.header
     found: dict[str, Any] = {k: str(v) for k, v in vars(options).items() if k != "features" and v is not None}
     if header is not None:
-        places = {k: getattr(roles, k) for k in found}
-        found = {k: v if places[k] is None else header[places[k]] for k, v in found.items()}  # None: --label none
+        positions = {role: getattr(roles, role) for role in found}  # None: --label none
+        found = {role: v if positions[role] is None else header[positions[role]] for role, v in found.items()}
     if roles.features and header is not None and table.layout != "jodie":  # its features share one name
         found["features"] = [header[k] for k in roles.features]
     elif options.features is not None:

@@ -1,4 +1,4 @@
-"""A folder where a file of events was expected: which of its files look like events, and what to do with them."""
+"""Suggest which files of a folder to read, if a folder is given where one file is expected."""
 
 from __future__ import annotations
 
@@ -6,53 +6,54 @@ import shlex
 from pathlib import Path
 
 from cordgt.errors import DataError
-from cordgt.io.column_options import as_text
-from cordgt.io.column_roles import ColumnOptions, choose
-from cordgt.io.file_chunks import files_in, opened
+from cordgt.io.column_options import options_to_text
+from cordgt.io.column_roles import ColumnOptions, assign_roles
+from cordgt.io.file_chunks import find_tables, open_head
 
-LOOKED_AT = 50  # files, and no more: a folder may hold thousands
-NAMED = 3
+MAX_FILES_CHECKED = 50  # a folder may have thousands
+MAX_FILES_LISTED = 3
 
 
-def told_of(folder: Path, options: ColumnOptions) -> str:
-    """What a person who named the folder can do instead, in a few sentences that begin with the folder.
+def suggest_files(folder: Path, options: ColumnOptions) -> str:
+    """Return an error message with the files of ``folder`` that look like events, and the command that reads them.
 
-    A file looks like events where the columns asked for, or else the usual ones, are found in its first lines.
+    A file looks like events if its first lines have the given columns, or else the usual ones.
     """
-    begins = f"{folder} is a folder, and not a store."
     try:
-        files = files_in(folder)
+        files = find_tables(folder)
     except DataError as error:
         return f"{folder} is a folder; a file was expected. {error}"
-    alike, why = _alike(files[:LOOKED_AT], options)
-    rest = f" (of the first {LOOKED_AT} files)" if len(files) > LOOKED_AT else ""
-    if not alike:
-        named = "Name a file, and its columns with --src, --dst and --time."
-        return f"{begins} None of its files looks like events{rest}: {why} {named}"
-    names = ", ".join(str(p.relative_to(folder)) for p in alike[:NAMED])
-    more = f" and {len(alike) - NAMED} more" if len(alike) > NAMED else ""
-    if len(alike) == 1:
-        return f"{begins} {names} in it looks like events{rest}: `{_command(options, 'describe', alike[0])}`."
-    told = f"{begins} {names}{more} look like events{rest}. One of them: `{_command(options, 'describe', alike[0])}`."
-    if len(alike) < len(files):
-        return told
-    together = _command(options, "convert", folder, f"{folder.resolve().name}.store")
-    return f"{told} All of them as one, if they have the same columns: `{together}`."
+    problem = f"{folder} is a folder, and not a store."
+    matches, reason = _match_files(files[:MAX_FILES_CHECKED], options)
+    limit = f" (of the first {MAX_FILES_CHECKED} files)" if len(files) > MAX_FILES_CHECKED else ""
+    if not matches:
+        advice = "Name a file, and its columns with --src, --dst and --time."
+        return f"{problem} None of its files looks like events{limit}: {reason} {advice}"
+    names = ", ".join(str(path.relative_to(folder)) for path in matches[:MAX_FILES_LISTED])
+    describe = _command(options, "describe", matches[0])
+    if len(matches) == 1:
+        return f"{problem} {names} in it looks like events{limit}: `{describe}`."
+    more = f" and {len(matches) - MAX_FILES_LISTED} more" if len(matches) > MAX_FILES_LISTED else ""
+    message = f"{problem} {names}{more} look like events{limit}. To read one of them: `{describe}`."
+    if len(matches) < len(files):
+        return message
+    convert = _command(options, "convert", folder, f"{folder.resolve().name}.store")
+    return f"{message} To read all of them, if they have the same columns: `{convert}`."
 
 
-def _alike(files: list[Path], options: ColumnOptions) -> tuple[list[Path], str]:
-    """Those files that look like events, and what is wrong with the first one that does not."""
-    found, why = [], ""
+def _match_files(files: list[Path], options: ColumnOptions) -> tuple[list[Path], str]:
+    """Return the files that look like events, and the error of the first one that does not."""
+    matches, reason = [], ""
     for path in files:
         try:
-            choose(opened(path, options), options)
-            found.append(path)
+            assign_roles(open_head(path, options), options)
+            matches.append(path)
         except DataError as error:
-            why = why or str(error)
-    return found, why
+            reason = reason or str(error)
+    return matches, reason
 
 
-def _command(options: ColumnOptions, *words: object) -> str:
-    """``cordgt data`` with these words, and the column options that were given."""
-    given = [word for k, v in as_text(vars(options)).items() for word in (f"--{k}", v)]
-    return shlex.join(["cordgt", "data", *map(str, words), *given])
+def _command(options: ColumnOptions, *arguments: object) -> str:
+    """Return a ``cordgt data`` command with these arguments and the given column options."""
+    given = [word for k, v in options_to_text(vars(options)).items() for word in (f"--{k}", v)]
+    return shlex.join(["cordgt", "data", *map(str, arguments), *given])

@@ -1,7 +1,7 @@
-"""Files and tables of events, pairs and ids, as users have them; errors name the file, the line and the column.
+"""Read events, pairs and ids from files and tables. Errors name the file, the line and the column.
 
-A source becomes a table (text or typed), its columns get their roles (``Roles``), and only those are read, whole
-columns at a time. What was assumed on the way is kept in the stream's notes.
+A source becomes a `Table`, its columns get `ColumnRoles`, and only the columns with a role are read. The stream's notes
+list the assumptions.
 """
 
 from __future__ import annotations
@@ -10,39 +10,36 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cordgt.errors import DataError, nearest
+from cordgt.errors import DataError, did_you_mean
 from cordgt.events.arrays import Features, first_failure, is_number, is_text
-from cordgt.events.export import convert
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
-from cordgt.io.column_names import NODE, SRC, are_people_and_things, named_in
+from cordgt.io.column_names import NODE_NAMES, SRC_NAMES, are_users_and_items, match_columns
 from cordgt.io.column_roles import (
     Column,
     ColumnOptions,
+    ColumnRoles,
     FeatureColumns,
-    Roles,
-    as_position,
-    choose,
-    open_table,
-    position_of,
+    assign_roles,
+    open_event_table,
+    parse_position,
+    resolve_column,
 )
 from cordgt.io.node_features import join_node_features
-from cordgt.io.open_table import Expected, open_source
-from cordgt.io.published_files import features_beside, with_node_features_beside
+from cordgt.io.open_table import TextReadOptions, open_table
+from cordgt.io.published_files import add_node_features, load_edge_features
 from cordgt.io.tables import Table, TextTable
 from cordgt.store.store import is_store, open_store
 
-__all__ = ["convert", "join_node_features", "read_events", "read_ids", "read_pairs"]
-
-Ids = Literal["auto", "shared", "separate"]
-NO_NAMES = ["", "na", "n/a", "nan", "none", "null", "nil"]  # what exports write for a missing id, in lower case
-NOT_LABELS = "not read as labels"  # what tells notes about labels that were left out from others
+IdSpace = Literal["auto", "shared", "separate"]
+MISSING_ID_WORDS = ["", "na", "n/a", "nan", "none", "null", "nil"]  # what exports write for a missing id, in lower case
+LABELS_NOT_READ = "not read as labels"  # marks the notes of `parse_labels`
 DATE_NOTE = "times are dates; those without a zone are taken as UTC"
 
 # -------------------- events
@@ -56,96 +53,96 @@ def read_events(
     time: Column = None,
     label: Column = None,
     features: FeatureColumns = None,
-    ids: Ids = "auto",
+    ids: IdSpace = "auto",
     node_features: Any = None,
     name: str | None = None,
 ) -> EventStream:
-    """The stream of events in a file or table.
+    """Read the events of a file or table.
 
     Args:
-        source: a path (CSV, TSV, an edge list, gzip of these, Parquet, or a published layout; told apart by content),
+        source: a path (CSV, TSV, edge list, gzip of these, Parquet, or a published layout; detected from the content),
             the folder of a store (`cordgt data convert`), which takes no column options, a pandas or Arrow table, or a
             PyG ``TemporalData``.
-        src, dst, time, label, features: see ``ColumnOptions``.
-        ids: whether both columns name nodes of one id space; ``auto``: separate if the columns are called like users
-            and items, else shared.
-        node_features: a file or table with an id column, or an ``.npy`` with row k for id k; joined by id.
-        name: what the stream is called; without one, the file's name.
+        src, dst, time, label, features: see `ColumnOptions`.
+        ids: ``shared`` if the same id in both columns is the same node, else ``separate``. ``auto``: separate if the
+            columns are named like users and items, else shared.
+        node_features: a file or table with an id column, or an ``.npy`` file with row k for id k; joined by id.
+        name: name of the stream; by default the file's name.
 
-    DataError, with the file and the line, for what cannot be read.
+    DataError, with the file and the line, if the source cannot be read.
     """
-    check_ids(ids)
+    check_id_space(ids)
     options = ColumnOptions(src, dst, time, label, features)
     if isinstance(source, EventStream):
-        raise DataError("This is a stream of events already: use it as it is.")
+        raise DataError("This is already an EventStream: use it as it is.")
     if is_store(source):
         return _from_store(source, {**vars(options), "node_features": node_features}, ids, name)
     if _is_temporal_data(source):
         stream = _from_temporal_data(source, ids, name or "")
     else:
-        stream = _from_table(source, options, ids, name, beside=node_features is None)
+        stream = _from_table(source, options, ids, name, with_node_file=node_features is None)
     if node_features is not None:
         stream = join_node_features(stream, node_features)
     return stream
 
 
-def _from_store(source: Any, options: dict[str, Any], ids: Ids, name: str | None) -> EventStream:
-    """The stream of a store; DataError where options are given that only reading a file can heed."""
+def _from_store(source: Any, options: dict[str, Any], ids: IdSpace, name: str | None) -> EventStream:
+    """Open the stream of a store. DataError for options that apply only to files."""
     given = [key for key, value in options.items() if value is not None]
     if given:
         option = given[0].replace("_", "-")
         raise DataError(f"{source} is a store: its columns were chosen when it was converted, so leave out --{option}.")
     stream = open_store(source).stream()
     if ids != "auto" and stream.ids.shared != (ids == "shared"):
-        raise DataError(
-            f"{source} is a store with {'one id space' if stream.ids.shared else 'two id spaces'}; not {ids}."
-        )
+        found = "one id space" if stream.ids.shared else "two id spaces"
+        raise DataError(f"{source} is a store with {found}; leave out --ids {ids}.")
     return stream if name is None else replace(stream, name=name)
 
 
-def check_ids(ids: str) -> None:
-    """DataError where the word for the id spaces is none of those known."""
-    if ids not in ("auto", "shared", "separate"):
-        raise DataError(
-            f"ids is '{ids}'; auto, shared or separate was expected.{nearest(str(ids), ['auto', 'shared', 'separate'])}"
-        )
+def check_id_space(ids: str) -> None:
+    """Raise DataError, with the nearest choice, if ``ids`` is not an `IdSpace`."""
+    if ids not in get_args(IdSpace):
+        hint = did_you_mean(str(ids), get_args(IdSpace))
+        raise DataError(f"ids is '{ids}'; auto, shared or separate was expected.{hint}")
 
 
-def _from_table(source: Any, options: ColumnOptions, ids: Ids, name: str | None, *, beside: bool) -> EventStream:
-    """The stream in a file or table; ``beside``: with the node features that stand beside a published file."""
-    table = open_table(source, options)
-    roles = choose(table, options)
-    assert roles.time is not None, "choose refuses a table without"
+def _from_table(
+    source: Any, options: ColumnOptions, ids: IdSpace, name: str | None, *, with_node_file: bool
+) -> EventStream:
+    """Read the stream of a file or table; ``with_node_file``: with the node features published beside it, if any."""
+    table = open_event_table(source, options)
+    roles = assign_roles(table, options)
+    assert roles.time is not None, "`assign_roles` requires a time column"
     check_split_date(table, roles.time)
-    columns = table.columns([*roles.single(), *([table.width - 1] if table.layout == "ml" else [])])
+    columns = table.read_columns([*roles.scalar_columns(), *([table.n_columns - 1] if table.layout == "ml" else [])])
     if len(columns[roles.src]) == 0:
-        raise DataError(f"{table.label} holds no events.")
-    axis = TimeAxis.of(columns[roles.time])
-    when = table.times(columns[roles.time], roles.time, axis)
-    label, label_notes = labels_of(table, columns, roles, asked=options.label is not None)
+        raise DataError(f"{table.name} has no events.")
+    axis = TimeAxis.infer(columns[roles.time])
+    t = table.parse_times(columns[roles.time], roles.time, axis)
+    label, label_notes = parse_labels(table, columns, roles, is_required=options.label is not None)
     if table.layout == "ml" and options.features is None:
-        edge_x, feature_notes = features_beside(table, columns[table.width - 1], Path(source))
+        edge_x, feature_notes = load_edge_features(table, columns[table.n_columns - 1], Path(source))
     else:
-        edge_x, feature_notes = _features(table, roles, asked=options.features is not None)
-    shared, id_note = id_spaces(table, roles, ids)
-    date_notes = [DATE_NOTE] if axis.kind == "date" else written_dates(when)
+        edge_x, feature_notes = _read_features(table, roles, is_required=options.features is not None)
+    shared, id_note = choose_id_space(table, roles, ids)
+    date_notes = [DATE_NOTE] if axis.kind == "date" else note_numeric_dates(t)
     stream = EventStream.from_columns(
-        table.ids(columns[roles.src], roles.src),
-        table.ids(columns[roles.dst], roles.dst),
-        when,
+        table.parse_ids(columns[roles.src], roles.src),
+        table.parse_ids(columns[roles.dst], roles.dst),
+        t,
         edge_x,
         label,
         shared_ids=shared,
         time=axis,
-        name=name_of(source) if name is None else name,
-        notes=(*table.notes, *column_notes(table, roles), *label_notes, *feature_notes, *date_notes, id_note),
+        name=stream_name(source) if name is None else name,
+        notes=(*table.notes, *describe_roles(table, roles), *label_notes, *feature_notes, *date_notes, id_note),
     )
-    stream = replace(stream, notes=(*stream.notes, *missing_names(stream.ids.names)))
-    return with_node_features_beside(stream, Path(source)) if beside and table.layout == "ml" else stream
+    stream = replace(stream, notes=(*stream.notes, *note_missing_ids(stream.ids.names)))
+    return add_node_features(stream, Path(source)) if with_node_file and table.layout == "ml" else stream
 
 
-def written_dates(t: np.ndarray) -> list[str]:
-    """A remark where numbers look like dates written as 20240531: the time between them is then not what it seems."""
+def note_numeric_dates(t: np.ndarray) -> list[str]:
+    """Return a note if integer times look like 20240531: their differences are then not durations."""
     if t.dtype.kind != "i" or len(t) == 0 or t.min() < 19000101 or t.max() > 21001231:
         return []
     month, day = t // 100 % 100, t % 100
@@ -154,38 +151,41 @@ def written_dates(t: np.ndarray) -> list[str]:
     return ["the times look like dates written as 20240531, and are read as plain numbers: write them as 2024-05-31"]
 
 
-def missing_names(names: Any) -> list[str]:
-    """A remark where ids look like words for a missing one: each is a node of that name."""
+def note_missing_ids(names: Any) -> list[str]:
+    """Return a note if ids look like words for a missing value: each is read as a node of that name."""
     if not is_text(names.type):
         return []
-    plain = pc.utf8_lower(pc.utf8_trim_whitespace(names))
-    found = names.filter(pc.is_in(plain, pa.array(NO_NAMES, names.type))).unique().to_pylist()
-    shown = ", ".join(repr(name) for name in found)
-    return [f"taken for ids of nodes: {shown}; leave out their rows where the id is missing"] if found else []
+    lower = pc.utf8_lower(pc.utf8_trim_whitespace(names))
+    found = names.filter(pc.is_in(lower, pa.array(MISSING_ID_WORDS, names.type))).unique().to_pylist()
+    return [f"read as node ids: {', '.join(map(repr, found))}; remove these rows if the id is missing"] if found else []
 
 
-def name_of(source: Any) -> str:
-    """A file's name without its endings and the ``ml_`` of published ones; empty for a table in memory."""
+def stream_name(source: Any) -> str:
+    """Return a file's name without suffixes and without the ``ml_`` of published files; empty for a table in memory."""
     if not isinstance(source, str | os.PathLike):
         return ""
     return re.sub(r"(\.(csv|tsv|txt|edges|parquet|pq))?(\.gz)?$", "", Path(source).name).removeprefix("ml_")
 
 
 def check_split_date(table: Table, time: int) -> None:
-    """An edge list that writes a date and its time of day with a space between would lose the latter."""
+    """Raise DataError if an edge list separates date and time of day by a space, so that the latter would be lost."""
     if not isinstance(table, TextTable) or table.delimiter != " ":
         return
     first = table.body[:4096].lstrip(b"\n").split(b"\n")[0].decode("utf-8", errors="ignore").split(" ")
     if time + 1 < len(first) and "-" in first[time] and re.fullmatch(r"\d{1,2}:\d{2}.*", first[time + 1]):
         raise DataError(
-            f"{table.label}: date and time of day stand in two columns ({first[time]} {first[time + 1]});"
+            f"{table.name}: date and time of day are in two columns ({first[time]} {first[time + 1]});"
             " write them as one (2024-03-01T12:30:00), or separate the columns by commas or tabs."
         )
 
 
-def labels_of(table: Table, columns: dict[int, Any], roles: Roles, *, asked: bool) -> tuple[Any, list[str]]:
-    """Labels as numbers, null where missing. Where one is none, an error if they were asked for; else no labels and a
-    note that says why."""
+def parse_labels(
+    table: Table, columns: dict[int, Any], roles: ColumnRoles, *, is_required: bool
+) -> tuple[Any, list[str]]:
+    """Return the labels as numbers, null if missing, and notes.
+
+    If a label is not a number: DataError if labels are required, else no labels and a note with the reason.
+    """
     if roles.label is None:
         return None, []
     column = columns[roles.label]
@@ -194,60 +194,64 @@ def labels_of(table: Table, columns: dict[int, Any], roles: Roles, *, asked: boo
     if is_text(column.type):
         column = pc.utf8_trim_whitespace(column)
         column = pc.if_else(pc.equal(column, ""), None, column)
-        hexadecimal = pc.any(pc.match_substring_regex(column, "[xX]")).as_py()  # Arrow reads 0x1F as 31
-        for kind in (pa.float64(),) if hexadecimal else (pa.int64(), pa.float64()):
+        is_hexadecimal = pc.any(pc.match_substring_regex(column, "[xX]")).as_py()  # Arrow reads 0x1F as 31
+        for dtype in (pa.float64(),) if is_hexadecimal else (pa.int64(), pa.float64()):
             try:
-                return pc.cast(column, kind), []
+                return pc.cast(column, dtype), []
             except pa.ArrowInvalid:
                 continue
-    if not is_text(column.type) and not asked:
-        return None, [f"{table.named(roles.label)} does not hold numbers: {NOT_LABELS}"]
+    elif not is_required:
+        return None, [f"{table.describe_column(roles.label)} does not hold numbers: {LABELS_NOT_READ}"]
     row = first_failure(lambda part: pc.cast(part, pa.float64()), column)
     value = str(column[row].as_py())
-    wrong = f"{table.at(row)}: the label {value!r} is not a number ({table.named(roles.label)})"
-    if asked:
-        raise DataError(f"{wrong}.")
-    return None, [f"{wrong}: {NOT_LABELS}, and all of them are left out"]
+    problem = f"{table.describe_row(row)}: the label {value!r} is not a number ({table.describe_column(roles.label)})"
+    if is_required:
+        raise DataError(f"{problem}.")
+    return None, [f"{problem}: {LABELS_NOT_READ}, and all of them are left out"]
 
 
-def _features(table: Table, roles: Roles, *, asked: bool) -> tuple[Features | None, list[str]]:
-    """The features of the events from their columns, and what there is to say about them."""
+def _read_features(table: Table, roles: ColumnRoles, *, is_required: bool) -> tuple[Features | None, list[str]]:
+    """Return the features of the events, and notes. Features of JODIE's layout that are all zero count as none."""
     if not roles.features:
         return None, []
-    rows = table.numbers(roles.features)
-    if table.layout == "jodie" and not asked and not rows.any():
+    rows = table.read_features(roles.features)
+    if table.layout == "jodie" and not is_required and not rows.any():
         return None, ["the features are all zero: read as none"]
     return rows, [f"{rows.shape[1]} features an event"]
 
 
-def id_spaces(table: Table, roles: Roles, ids: Ids) -> tuple[bool, str]:
-    """Whether the id space is shared, and the sentence that says so."""
+def choose_id_space(table: Table, roles: ColumnRoles, ids: IdSpace) -> tuple[bool, str]:
+    """Return whether both columns share one id space, and a note about it."""
     shared = "one id space: the same id in both columns is the same node"
     separate = "two id spaces: the same id as source and as destination is two nodes"
     if ids != "auto":
         return ids == "shared", shared if ids == "shared" else separate
-    names = table.header or ()
-    if table.layout != "ml" and roles.src < len(names) and roles.dst < len(names):
-        src, dst = names[roles.src], names[roles.dst]
-        if are_people_and_things(src, dst):
-            return False, f"{separate} (assumed since the columns are '{src}' and '{dst}'; --ids shared if not)"
+    header = table.header or ()
+    if table.layout != "ml" and roles.src < len(header) and roles.dst < len(header):
+        src, dst = header[roles.src], header[roles.dst]
+        if are_users_and_items(src, dst):
+            return False, f"{separate} (assumed because the columns are '{src}' and '{dst}'; --ids shared if not)"
     return True, f"{shared} (assumed; --ids separate if not)"
 
 
-def column_notes(table: Table, roles: Roles) -> list[str]:
-    """Which columns were read as what, and which were left."""
+def describe_roles(table: Table, roles: ColumnRoles) -> list[str]:
+    """Return notes on which columns are read as what, and which are not read."""
     if table.layout == "ml":
         return ["layout ml_NAME.csv: sources 'u', destinations 'i', times 'ts'"]
     if table.layout == "jodie":
         return ["layout of JODIE: user_id, item_id, timestamp, state_label, features"]
-    named = (("sources", roles.src), ("destinations", roles.dst), ("times", roles.time), ("labels", roles.label))
-    read = [f"{role} from {table.named(k).removesuffix(' (counted from 0)')}" for role, k in named if k is not None]
+    nouns = (("sources", roles.src), ("destinations", roles.dst), ("times", roles.time), ("labels", roles.label))
+    read = [
+        f"{noun} from {table.describe_column(k).removesuffix(' (counted from 0)')}"
+        for noun, k in nouns
+        if k is not None
+    ]
     notes = [("no header; " if table.header is None else "") + ", ".join(read)]
-    used = roles.used()
-    left = [k for k in range(table.width) if k not in used]
-    if left:
-        names = ", ".join(str(k) if table.header is None else f"'{table.header[k]}'" for k in left[:10])
-        notes.append(f"columns not read: {names}{', …' if len(left) > 10 else ''} (--features reads them)")
+    used = roles.all_columns()
+    unread = [k for k in range(table.n_columns) if k not in used]
+    if unread:
+        names = ", ".join(str(k) if table.header is None else f"'{table.header[k]}'" for k in unread[:10])
+        notes.append(f"columns not read: {names}{', …' if len(unread) > 10 else ''} (--features reads them)")
     return notes
 
 
@@ -258,25 +262,21 @@ def _is_temporal_data(source: Any) -> bool:
     return not hasattr(source, "columns") and all(hasattr(source, k) for k in ("src", "dst", "t"))
 
 
-def _from_temporal_data(data: Any, ids: Ids, name: str) -> EventStream:
-    """The stream in a ``TemporalData``: ``msg`` as features, ``y`` as labels where there is one an event."""
-    label = _array(getattr(data, "y", None))
-    message = _array(getattr(data, "msg", None))
+def _from_temporal_data(data: Any, ids: IdSpace, name: str) -> EventStream:
+    """Convert a ``TemporalData``: ``msg`` becomes features, ``y`` becomes labels if there is one per event."""
+    src, dst, time, label, message = (_to_numpy(getattr(data, k, None)) for k in ("src", "dst", "t", "y", "msg"))
     if message is not None and message.ndim == 1:
         message = message[:, None]
+    label = label.reshape(-1) if label is not None and label.size == len(src) else None
     shared = ids != "separate"
-    note = "one id space" if shared else "two id spaces"
+    note = f"{'one id space' if shared else 'two id spaces'} for sources and destinations (--ids shared|separate)"
     try:
-        return EventStream.from_columns(
-            _array(data.src), _array(data.dst), _array(data.t), message,
-            label.reshape(-1) if label is not None and label.size == len(data.src) else None,
-            shared_ids=shared, name=name, notes=(f"{note} for sources and destinations (--ids shared|separate)",),
-        )  # fmt: skip
+        return EventStream.from_columns(src, dst, time, message, label, shared_ids=shared, name=name, notes=(note,))
     except DataError as error:
         raise DataError(f"In the TemporalData: {error}") from None
 
 
-def _array(values: Any) -> Any:
+def _to_numpy(values: Any) -> Any:
     return None if values is None else np.asarray(values.cpu() if hasattr(values, "cpu") else values)
 
 
@@ -292,23 +292,23 @@ def read_pairs(
     need_time: bool = False,
     axis: TimeAxis | None = None,
 ) -> tuple[Any, Any, Any]:
-    """Read the pairs in a file or table of queries: source ids, destination ids, times or None.
+    """Read the pairs of a file or table of queries: source ids, destination ids, times or None.
 
     The ids are Arrow columns of integers or text, for ``NodeIds.find``. The times are as in the file, for
-    ``TimeAxis.parse_column``; with ``axis`` they are parsed here, and an error names the line. Columns are recognised
+    ``TimeAxis.parse_column``; with ``axis`` they are parsed here, and an error names the line. Columns are recognized
     as in `read_events`; a file without a header has the columns ``src dst [time]``. Only lines before the first pair
     can be comments.
     """
     options = ColumnOptions(src, dst, time)
-    table = open_table(source, options, need_time=need_time, comments=False)
-    roles = choose(table, options, need_time=need_time)
-    columns = table.columns([k for k in (roles.src, roles.dst, roles.time) if k is not None])
+    table = open_event_table(source, options, need_time=need_time, allow_comments=False)
+    roles = assign_roles(table, options, need_time=need_time)
+    columns = table.read_columns([k for k in (roles.src, roles.dst, roles.time) if k is not None])
     if len(columns[roles.src]) == 0:
-        raise DataError(f"{table.label} has no pairs.")
+        raise DataError(f"{table.name} has no pairs.")
     times = None if roles.time is None else columns[roles.time]
     if axis is not None and roles.time is not None:
-        times = table.times(times, roles.time, axis)
-    return table.ids(columns[roles.src], roles.src), table.ids(columns[roles.dst], roles.dst), times
+        times = table.parse_times(times, roles.time, axis)
+    return table.parse_ids(columns[roles.src], roles.src), table.parse_ids(columns[roles.dst], roles.dst), times
 
 
 def read_ids(source: Any, column: Column = None) -> Any:
@@ -318,19 +318,20 @@ def read_ids(source: Any, column: Column = None) -> Any:
     """
 
     def is_header(first: list[str]) -> bool:
-        by_name = column is not None and as_position(str(column)) is None
-        return by_name or bool(named_in(first, NODE | SRC))
+        is_name = column is not None and parse_position(str(column)) is None
+        return is_name or bool(match_columns(first, NODE_NAMES | SRC_NAMES))
 
-    # Names of people have spaces, so white space is no delimiter here.
-    table = open_source(
-        source, Expected(what="Ids", n_columns=2, is_header=is_header, whitespace=False, comments=False)
+    # Names of people contain spaces, so white space does not separate columns here.
+    options = TextReadOptions(
+        content="Ids", min_columns=2, is_header=is_header, allow_whitespace=False, allow_comments=False
     )
+    table = open_table(source, options)
     header = table.header or ()
     if column is not None:
-        position = position_of(table, str(column), "src")
+        position = resolve_column(table, str(column), "src")
     else:
-        position = next(iter(named_in(header, NODE) or named_in(header, SRC)), 0)
-    ids = table.columns([position])[position]
+        position = next(iter(match_columns(header, NODE_NAMES) or match_columns(header, SRC_NAMES)), 0)
+    ids = table.read_columns([position])[position]
     if len(ids) == 0:
-        raise DataError(f"{table.label} has no ids.")
-    return table.ids(ids, position)
+        raise DataError(f"{table.name} has no ids.")
+    return table.parse_ids(ids, position)

@@ -1,4 +1,7 @@
-"""Tables: columns of a file or of memory by position, and messages that name the file, the line and the column."""
+"""Tables with columns by position. Their errors name the file, the line and the column.
+
+`open_table` makes a table from a path or an object in memory.
+"""
 
 from __future__ import annotations
 
@@ -19,218 +22,247 @@ from cordgt.events.arrays import (
     Features,
     Floats,
     Ints,
-    feature_rows,
-    first_not_finite,
+    as_feature_matrix,
+    first_non_finite,
     first_true,
     is_list,
     is_number,
     looks_like_number,
 )
-from cordgt.events.ids import id_column
+from cordgt.events.ids import as_id_column
 from cordgt.events.times import TimeAxis
-from cordgt.io.column_names import FEATURE, FEATURE_LIST, Layout
+from cordgt.io.column_names import FEATURE_LIST_NAMES, FEATURE_PATTERN, Layout
 
-MARK = b"\xef\xbb\xbf"  # the byte order mark of UTF-8
+UTF8_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A source of columns. ``header`` is None where the file names none; ``label`` is what messages call it."""
+    """A table of columns. ``name`` stands for it in messages; ``header`` is None if the columns have no names."""
 
-    label: str
+    name: str
     header: tuple[str, ...] | None
-    width: int
+    n_columns: int
     layout: Layout = ""
     notes: tuple[str, ...] = ()
 
-    # What to try where what was taken for a header may be none.
-    doubt: ClassVar[str] = ""
+    header_hint: ClassVar[str] = ""  # what to do if the header is in fact a row of data
 
-    def columns(self, which: Iterable[int]) -> dict[int, Any]:
-        """The columns at these positions, as Arrow arrays (text as written)."""
+    def read_columns(self, positions: Iterable[int]) -> dict[int, Any]:
+        """Return columns as Arrow arrays by position. Text is as written."""
         raise NotImplementedError
 
-    def numbers(self, which: Sequence[int]) -> Features:
-        """The columns at these positions, one or more, side by side as finite float32; a column of lists is as many
-        as they are long. DataError where a value is no finite number."""
+    def read_features(self, positions: Sequence[int]) -> Features:
+        """Return columns side by side as (n_rows, D) float32. A column of lists is as wide as its lists are long.
+
+        DataError if a value is not a finite number.
+        """
         raise NotImplementedError
 
-    def ids(self, values: Any, column: int) -> Any:
-        """The values of a column as ``id_column`` gives them; DataError with the line where it refuses one."""
-        with self._located(column):
-            return id_column(values)
+    def parse_ids(self, values: Any, column: int) -> Any:
+        """Return a column's values as ids. DataError, with the line, if one is not valid."""
+        with self._locate_errors(column):
+            return as_id_column(values)
 
-    def times(self, values: Any, column: int, axis: TimeAxis) -> Ints | Floats:
-        """The values of a column on an axis of time; DataError with the line where one does not stand on it."""
-        with self._located(column):
+    def parse_times(self, values: Any, column: int, axis: TimeAxis) -> Ints | Floats:
+        """Return a column's values as times of ``axis``. DataError, with the line, if one is not valid."""
+        with self._locate_errors(column):
             return axis.parse_column(values)
 
-    def declares_features(self, column: int) -> bool:
-        """Whether a column that nobody asked for is called as features are."""
-        return self.header is not None and FEATURE.fullmatch(self.header[column]) is not None
+    def is_feature_column(self, column: int) -> bool:
+        """Whether the name of a column says that it holds features."""
+        return self.header is not None and FEATURE_PATTERN.fullmatch(self.header[column]) is not None
 
-    def named(self, column: int) -> str:
-        """A column as messages call it."""
+    def describe_column(self, column: int) -> str:
+        """Return what messages call a column."""
         if self.header is not None and column < len(self.header) and self.layout != "jodie":
             return f"column '{self.header[column]}'"
         return f"column {column} (counted from 0)"
 
-    def at(self, row: int) -> str:
-        """Where a row of data stands, for messages."""
-        return f"{self.label}, row {row} (counted from 0)"
+    def describe_row(self, row: int) -> str:
+        """Return what messages call a row of data: the file and the row or line."""
+        return f"{self.name}, row {row} (counted from 0)"
 
     @contextmanager
-    def _located(self, column: int) -> Iterator[None]:
-        """Errors about a column, with the file and, where they have a row, the line."""
+    def _locate_errors(self, column: int) -> Iterator[None]:
+        """Add the file, the row if known, and the column to a DataError."""
         try:
             yield
         except RowError as error:
-            raise DataError(f"{self.at(error.row)}: {error.what} ({self.named(column)}).") from None
+            raise DataError(
+                f"{self.describe_row(error.row)}: {error.reason} ({self.describe_column(column)})."
+            ) from None
         except DataError as error:
-            raise DataError(f"{self.label}, {self.named(column)}: {error}") from None
+            raise DataError(f"{self.name}, {self.describe_column(column)}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
-class TypedTable(Table):
-    """Parquet, Arrow, pandas: the columns have types. ``get`` gives the one at a position."""
+class ArrowTable(Table):
+    """A table with typed columns, from Parquet, Arrow or pandas.
 
-    get: Callable[[int], Any] = field(repr=False)
+    ``get_column`` returns the column at a position; ``first_row`` is the number of the first row in the file.
+    """
 
-    def columns(self, which: Iterable[int]) -> dict[int, Any]:
-        return {k: self.get(k) for k in which}
+    get_column: Callable[[int], Any] = field(repr=False)
+    first_row: int = 0
 
-    def numbers(self, which: Sequence[int]) -> Features:
-        return np.concatenate([self._matrix(k) for k in which], axis=1)
+    @classmethod
+    def from_names(
+        cls, name: str, columns: Iterable[object], get_column: Callable[[int], Any], first_row: int = 0
+    ) -> ArrowTable:
+        header = tuple(map(str, columns))
+        return cls(name=name, header=header, n_columns=len(header), get_column=get_column, first_row=first_row)
 
-    def declares_features(self, column: int) -> bool:
-        if self.header is not None and self.header[column].lower() in FEATURE_LIST:
-            return is_list(self.get(column).type)
-        return super().declares_features(column)
+    def read_columns(self, positions: Iterable[int]) -> dict[int, Any]:
+        return {k: self.get_column(k) for k in positions}
 
-    def _matrix(self, column: int) -> Features:
-        """(n_rows, 1) for numbers, (n_rows, length) for lists of them."""
-        values = self.get(column)
-        kind, n_rows = values.type, len(values)
+    def read_features(self, positions: Sequence[int]) -> Features:
+        return np.concatenate([self._read_matrix(k) for k in positions], axis=1)
+
+    def is_feature_column(self, column: int) -> bool:
+        if self.header is not None and self.header[column].lower() in FEATURE_LIST_NAMES:
+            return is_list(self.get_column(column).type)
+        return super().is_feature_column(column)
+
+    def describe_row(self, row: int) -> str:
+        return super().describe_row(self.first_row + row)
+
+    def _read_matrix(self, column: int) -> Features:
+        """Return a column of numbers as (n_rows, 1), or of lists of numbers as (n_rows, length)."""
+        values = self.get_column(column)
+        dtype, n_rows = values.type, len(values)
         if values.null_count:
             row = first_true(pc.is_null(values))
-            raise DataError(f"{self.at(row)}: the feature in {self.named(column)} is missing.")
-        if is_list(kind):
-            values = self._flat(values, column)
+            raise DataError(f"{self.describe_row(row)}: the feature in {self.describe_column(column)} is missing.")
+        if is_list(dtype):
+            values = self._flatten_lists(values, column)
         if not is_number(values.type):
-            raise DataError(f"{self.label}: {self.named(column)} does not hold numbers but {kind}, so no features.")
+            raise DataError(
+                f"{self.name}: {self.describe_column(column)} cannot be read as features: it does not hold numbers but"
+                f" {dtype}."
+            )
         flat = np.asarray(pc.cast(values, pa.float32(), safe=False))
         rows = flat.reshape(n_rows, len(flat) // n_rows if n_rows else 1)
-        with self._located(column):
-            feature_rows(rows, n_rows, "features")
+        with self._locate_errors(column):
+            as_feature_matrix(rows, n_rows, "features")
         return rows
 
-    def _flat(self, values: Any, column: int) -> Any:
-        """A column of lists end to end. DataError where their lengths differ."""
+    def _flatten_lists(self, values: Any, column: int) -> Any:
+        """Concatenate the lists of a column. DataError if their lengths differ."""
         lengths = np.asarray(pc.list_value_length(values))
         uneven = np.flatnonzero(lengths != lengths[:1])
         if len(uneven):
             row = int(uneven[0])
             raise DataError(
-                f"{self.at(row)}: {lengths[row]} features in {self.named(column)}, but {lengths[0]} in the first row."
+                f"{self.describe_row(row)}: {lengths[row]} features in {self.describe_column(column)},"
+                f" but {lengths[0]} in the first row."
             )
         return pc.list_flatten(values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTable(Table):
-    """Delimited text. ``body`` holds the rows after the header, comment lines blanked so that lines still count;
-    its first line is ``first_line`` of the file. ``trim``: every comma is followed by a space, which is no part of
-    the value."""
+    """Delimited text.
+
+    Attributes:
+        body: the rows after the header. Comment lines are blank, so that line numbers stay right.
+        first_line: line number in the file of the first line of ``body``.
+        strip_leading_space: every delimiter is followed by a space that does not belong to the value.
+    """
 
     body: bytes = field(repr=False)
     first_line: int
     delimiter: str
-    trim: bool
+    strip_leading_space: bool
 
-    doubt: ClassVar[str] = " If the first line is data, give the position of the time, counted from 0, with --time."
+    header_hint: ClassVar[str] = (
+        " If the first line is data, give the position of the time, counted from 0, with --time."
+    )
 
-    def columns(self, which: Iterable[int]) -> dict[int, Any]:
-        wanted = sorted(set(which))
-        table = self._read({k: pa.string() for k in wanted})
-        columns = {k: table[f"c{k}"] for k in wanted}
-        if self.width == 1 and wanted:  # elsewhere a line of white space has too few fields to be a row
+    def read_columns(self, positions: Iterable[int]) -> dict[int, Any]:
+        positions = sorted(set(positions))
+        table = self._read_csv(dict.fromkeys(positions, pa.string()))
+        columns = {k: table[f"c{k}"] for k in positions}
+        if self.n_columns == 1 and columns:  # in wider tables a blank line has too few fields to be a row
             only = columns[0]
             columns = {0: only.filter(pc.or_(pc.equal(only, ""), pc.not_equal(pc.utf8_trim_whitespace(only), "")))}
-        return {k: pc.utf8_ltrim_whitespace(v) if self.trim and k > 0 else v for k, v in columns.items()}
+        strip = self.strip_leading_space
+        return {k: pc.utf8_ltrim_whitespace(v) if strip and k > 0 else v for k, v in columns.items()}
 
-    def numbers(self, which: Sequence[int]) -> Features:
-        table = self._read({k: pa.float32() for k in which})
-        rows = np.empty((table.num_rows, len(which)), np.float32)
-        for place, k in enumerate(which):
-            rows[:, place] = table[f"c{k}"].to_numpy()
-        bad = first_not_finite(rows)
+    def read_features(self, positions: Sequence[int]) -> Features:
+        table = self._read_csv(dict.fromkeys(positions, pa.float32()))
+        rows = np.empty((table.num_rows, len(positions)), np.float32)
+        for index, k in enumerate(positions):
+            rows[:, index] = table[f"c{k}"].to_numpy()
+        bad = first_non_finite(rows)
         if bad is not None:
-            row, place = bad
-            raise DataError(f"{self.at(row)}: the feature in {self.named(which[place])} is not a finite number.")
+            row, column = bad[0], positions[bad[1]]
+            raise DataError(
+                f"{self.describe_row(row)}: the feature in {self.describe_column(column)} is not a finite number."
+            )
         return rows
 
-    def ids(self, values: Any, column: int) -> Any:
-        """As int64 if every one is an integer as we would write it (so not 007), else as text."""
-        text = super().ids(values, column)
+    def parse_ids(self, values: Any, column: int) -> Any:
+        """Return int64 if every id is an integer in canonical form (``7``, not ``007``), else text."""
+        text = super().parse_ids(values, column)
         try:
-            whole = pc.cast(text, pa.int64())
+            integers = pc.cast(text, pa.int64())
         except pa.ArrowInvalid:
             return text
-        return whole if pc.all(pc.equal(pc.cast(whole, pa.string()), text)).as_py() else text
+        return integers if pc.all(pc.equal(pc.cast(integers, pa.string()), text)).as_py() else text
 
-    def at(self, row: int) -> str:
-        with suppress(csv.Error):  # a field too long for it
-            for k, (line, _) in enumerate(self._rows()):
+    def describe_row(self, row: int) -> str:
+        with suppress(csv.Error):  # a field that is too long for the csv module
+            for k, (line, _) in enumerate(self._iter_rows()):
                 if k == row:
-                    return f"{self.label}, line {line}"
-        return super().at(row)
+                    return f"{self.name}, line {line}"
+        return super().describe_row(row)
 
-    def _read(self, kinds: dict[int, Any]) -> Any:
-        """The columns with the given types, called c0, c1, … by position, in one pass over the text."""
+    def _read_csv(self, types: dict[int, Any]) -> Any:
+        """Read the columns with the given types, named c0, c1, … by position, in one pass over the text."""
         try:
             return pyarrow.csv.read_csv(
-                # Arrow would take a mark at the start of the first row for that of the file.
-                pa.BufferReader(b"\n" + self.body if self.body.startswith(MARK) else self.body),
-                pyarrow.csv.ReadOptions(column_names=[f"c{k}" for k in range(self.width)], block_size=1 << 23),
+                # Arrow would drop a byte order mark at the start of the first row.
+                pa.BufferReader(b"\n" + self.body if self.body.startswith(UTF8_BOM) else self.body),
+                pyarrow.csv.ReadOptions(column_names=[f"c{k}" for k in range(self.n_columns)], block_size=1 << 23),
                 pyarrow.csv.ParseOptions(
                     delimiter=self.delimiter,
                     newlines_in_values=b'"' in self.body,
                     invalid_row_handler=lambda row: "error" if row.text.strip() else "skip",
                 ),
                 pyarrow.csv.ConvertOptions(
-                    column_types={f"c{k}": kind for k, kind in kinds.items()},
-                    include_columns=[f"c{k}" for k in kinds],
+                    column_types={f"c{k}": dtype for k, dtype in types.items()},
+                    include_columns=[f"c{k}" for k in types],
                     null_values=[],
                     strings_can_be_null=False,
                 ),
             )
         except pa.ArrowInvalid as error:
-            raise self._explained([k for k, kind in kinds.items() if kind == pa.float32()], error) from None
+            raise self._explain([k for k, dtype in types.items() if dtype == pa.float32()], error) from None
 
-    def _explained(self, numeric: list[int], error: Exception) -> DataError:
-        """What is wrong with the text, found by going through it row by row: too late for speed."""
+    def _explain(self, numeric: list[int], error: Exception) -> DataError:
+        """Return an error with the first line that Arrow could not read, found by a slow pass over the rows."""
         try:
-            for line, row in self._rows():
-                if len(row) != self.width:
-                    like = "header" if self.header and self.layout != "jodie" else "first row"
-                    return DataError(
-                        f"{self.label}, line {line}: found {len(row)} fields, expected {self.width} as in the {like}."
-                    )
+            for line, row in self._iter_rows():
+                where = f"{self.name}, line {line}"
+                if len(row) != self.n_columns:
+                    model = "header" if self.header and self.layout != "jodie" else "first row"
+                    return DataError(f"{where}: found {len(row)} fields, expected {self.n_columns} as in the {model}.")
                 for k in numeric:
                     if not looks_like_number(row[k]):
                         return DataError(
-                            f"{self.label}, line {line}: the feature {row[k]!r} in {self.named(k)} is not a number."
+                            f"{where}: the feature {row[k]!r} in {self.describe_column(k)} is not a number."
                         )
-        except csv.Error as reason:
-            return DataError(f"{self.label} cannot be read as delimited text: {reason}.")
-        return DataError(f"{self.label} cannot be read as delimited text: {error}")
+        except csv.Error as csv_error:
+            return DataError(f"{self.name} cannot be read as delimited text: {csv_error}.")
+        return DataError(f"{self.name} cannot be read as delimited text: {error}")
 
-    def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """(line, fields) of every row of data, one by one; for messages only."""
+    def _iter_rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield (line, fields) for each row of data. Slow: for messages only."""
         reader = csv.reader(io.StringIO(self.body.decode("utf-8"), newline=None), delimiter=self.delimiter)
         line = self.first_line
         for row in reader:
             start, line = line, self.first_line + reader.line_num
-            blank = self.width == 1 and row != [""] and not any(k.strip() for k in row)
-            if row and not blank and (len(row) == self.width or any(k.strip() for k in row)):
+            is_blank = self.n_columns == 1 and row != [""] and not any(field.strip() for field in row)
+            if row and not is_blank and (len(row) == self.n_columns or any(field.strip() for field in row)):
                 yield start, row

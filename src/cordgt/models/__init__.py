@@ -1,4 +1,4 @@
-"""The table of models: one line each.
+"""The registry of models: one line each. `cordgt.models.base` defines their interface.
 
 TGN, DyRep and JODIE are stateful. To list them: ``[name for name, m in MODELS.items() if m.network.is_stateful]``. The
 other flags of `LinkModel` work alike.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cordgt.errors import SettingError, nearest
+from cordgt.errors import SettingError, did_you_mean
 from cordgt.models.base import LinkModel
 from cordgt.models.cawn import Cawn, CawnSettings
 from cordgt.models.cordgt import Cordgt, CordgtSettings
@@ -30,7 +30,7 @@ from cordgt.models.tgsrec import Tgsrec, TgsrecSettings
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """How to make a model: its settings (a frozen dataclass), its network, and a line about it.
+    """A registered model: its settings (a frozen dataclass), its network, and a line about it.
 
     ``training`` holds defaults of the training loop that differ for this model, ``grid`` the paper's search space.
     """
@@ -43,15 +43,16 @@ class ModelSpec:
 
 
 # The originals' learning rate. With 0.001 validation metrics are far worse: changing weights make memory inconsistent,
-# and a small step of a learnt frequency turns angles of seconds far.
+# and a small step of a learned frequency turns angles of seconds far.
 LOW_LR = {"lr": 0.0001}
+PLUS_TRAINING = {"ema_decay": 0.999}
 CAWN_GRID = {"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "num_walks": (16, 32, 64, 128)}
 
 # fmt: off
 MODELS: dict[str, ModelSpec] = {
     "cordgt": ModelSpec(CordgtSettings, Cordgt, "transformer over sampled trees with spatial-temporal encodings"),
-    "cordgt_plus": ModelSpec(CordgtPlusSettings, CordgtPlus, "CorDGT with node and pair features", {"ema_decay": 0.999}),
-    "tgn": ModelSpec(TgnSettings, Tgn, "gated memory, attention to neighbours' memory; trains in one process", LOW_LR),
+    "cordgt_plus": ModelSpec(CordgtPlusSettings, CordgtPlus, "CorDGT and features of slots and pairs", PLUS_TRAINING),
+    "tgn": ModelSpec(TgnSettings, Tgn, "gated memory, attention to neighbors' memory; trains in one process", LOW_LR),
     "dyrep": ModelSpec(DyrepSettings, Dyrep, "recurrent memory, messages by attention; trains in one process", LOW_LR),
     "jodie": ModelSpec(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", LOW_LR),
     "tgat": ModelSpec(TgatSettings, Tgat, "layers of attention over sampled events and their ages", LOW_LR),
@@ -59,7 +60,7 @@ MODELS: dict[str, ModelSpec] = {
     "dygformer": ModelSpec(DygformerSettings, Dygformer, "transformer over latest events with co-occurrence counts"),
     "tcl": ModelSpec(TclSettings, Tcl, "self- and cross-attention over both ends' latest events", LOW_LR),
     "cawn": ModelSpec(CawnSettings, Cawn, "anonymous walks into the past, encoded by hitting counts", grid=CAWN_GRID),
-    "tgsrec": ModelSpec(TgsrecSettings, Tgsrec, "attention over sampled events, on learnt node embeddings", LOW_LR),
+    "tgsrec": ModelSpec(TgsrecSettings, Tgsrec, "attention over sampled events, on learned node embeddings", LOW_LR),
     "ctdne": ModelSpec(CtdneSettings, Ctdne, "skip-gram on walks forward in time; transductive", {"lr": 0.01}),
     "counts": ModelSpec(CountsSettings, Counts, "small MLP on the counts of a pair; trains in seconds", {"lr": 0.003}),
     "edgebank": ModelSpec(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
@@ -68,8 +69,10 @@ MODELS: dict[str, ModelSpec] = {
 # fmt: on
 
 
-def find(name: str) -> ModelSpec:
-    """The model of that name. SettingError, with the nearest name, if there is none."""
+def find_model(name: str) -> ModelSpec:
+    """Return the spec of a model. Raise SettingError with the nearest name if there is none."""
     if name not in MODELS:
-        raise SettingError(f"There is no model '{name}'.{nearest(name, MODELS)} Known models: {', '.join(MODELS)}.")
+        raise SettingError(
+            f"There is no model '{name}'.{did_you_mean(name, MODELS)} Known models: {', '.join(MODELS)}."
+        )
     return MODELS[name]

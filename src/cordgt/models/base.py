@@ -17,16 +17,14 @@ from torch.nn import functional as F
 
 from cordgt.errors import SettingError
 from cordgt.history.queries import History, Queries
+from cordgt.nn.layers import ranking_loss
 
 
 class HistoryReader(Protocol):
     """The half that reads the past."""
 
-    def pairs(self, history: History, queries: Queries) -> Any:
-        """The network's input for scoring the queries."""
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Any:
-        """The network's input for embedding nodes at a time; node, t and cut are (B,)."""
+    def read(self, history: History, queries: Queries) -> Any:
+        """Return the network's input for the queries. Queries without candidates (M = 0) ask for node embeddings."""
 
 
 class LinkModel(nn.Module):
@@ -39,7 +37,7 @@ class LinkModel(nn.Module):
     has_embeddings = True  # False: has no embedding of a single node
     uses_features = True  # False: ignores the features of nodes and events
     is_stateful = False  # carries state from batch to batch (single process only); see `get_training_state`
-    learns_ranking = False  # ranks the candidates of one source; scores of different sources do not compare
+    learns_ranking = False  # ranks the candidates of one source; scores, and so AP, of different sources do not compare
     uses_node_ids = False  # learns a table per node id, so an unseen node differs from a known one
     is_transductive = False  # likewise; its constructor takes n_nodes=, and it has no metrics for unseen nodes
 
@@ -52,7 +50,7 @@ class LinkModel(nn.Module):
         return None
 
     def is_thread_safe(self) -> bool:
-        """Whether several CPU threads may each process a part of a batch, or of an evaluation, at the same time.
+        """Return whether several CPU threads may each process a part of a batch, or of an evaluation, at once.
 
         True if ``forward`` stores nothing, draws only through `cordgt.nn.attention`, and runs no parallel
         compiled loop.
@@ -60,17 +58,16 @@ class LinkModel(nn.Module):
         return False
 
     def read(self, history: History, queries: Queries) -> Any:
-        """The reader's ``pairs``, on the network's device, which differs from the index's if that outgrows the GPU."""
+        """Return the input of `forward`, on the network's device. A large index may be on the host."""
         self.check_same_device(history.index.device)
-        return to_device(self.reader.pairs(history, queries), self.device)
+        return to_device(self.reader.read(history, queries), self.device)
 
     def read_nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Any:
-        """The reader's ``nodes``, on the network's device."""
-        self.check_same_device(history.index.device)
-        return to_device(self.reader.nodes(history, node, t, cut), self.device)
+        """Return the input of `embed` for nodes at times ``t``; all are (B,)."""
+        return self.read(history, Queries(node, node.new_empty(len(node), 0), t, cut, cut))
 
     def check_same_device(self, index_device: torch.device) -> None:
-        """SettingError if a stateful model and the index are on different devices."""
+        """Raise SettingError if the model is stateful and the index is on another device."""
         if self.is_stateful and self.device is not None and index_device.type != self.device.type:
             raise SettingError(
                 f"{type(self).__name__} needs its memory and the events on one device, but the events do not fit the "
@@ -79,7 +76,7 @@ class LinkModel(nn.Module):
 
     @property
     def device(self) -> torch.device | None:
-        """Where the network computes; None if it has no weights: it then computes where the index is."""
+        """Device of the weights; None without weights: the model then computes where the index is."""
         weight = next(self.parameters(), None)
         return None if weight is None else weight.device
 
@@ -87,74 +84,79 @@ class LinkModel(nn.Module):
         """Learn from the first ``cut`` training events before the first epoch. Nothing by default."""
 
     def forward(self, batch: Any) -> Tensor:
-        """Logits (B, M) for the output of ``reader.pairs``."""
+        """Return logits (B, M) for the output of `read`."""
         raise TypeError(f"{type(self).__name__} does not score pairs")
 
     def losses(self, batch: Any) -> Tensor:
-        """Losses (B,). The first candidate of a query is the true one. Binary cross-entropy by default."""
+        """Return losses (B,): binary cross-entropy, or softmax cross-entropy over the candidates if `learns_ranking`.
+
+        The first candidate of a query is the true one.
+        """
         logits = self(batch)  # (B, M)
+        if self.learns_ranking:
+            return ranking_loss(logits)
         truth = torch.zeros_like(logits)
         truth[:, 0] = 1.0
         return F.binary_cross_entropy_with_logits(logits, truth, reduction="none").mean(dim=1)
 
     def embed(self, batch: Any) -> Tensor:
-        """Embeddings (B, D) for the output of ``reader.nodes``."""
+        """Return embeddings (B, D) for the output of `read_nodes`."""
         raise TypeError(f"{type(self).__name__} does not embed nodes")
 
     def is_unknown(self, node: Tensor) -> Tensor:
-        """(...,) True where a transductive model cannot score a node, whatever its history. Never by default."""
+        """Return (...,) bool, True: a transductive model cannot score the node. All False by default."""
         return torch.zeros_like(node, dtype=torch.bool)
 
     def visible_events(self, cut: Tensor) -> Tensor:
-        """(...,) how many of the first ``cut`` events can influence an answer. All by default."""
+        """Return (...,) how many of the first ``cut`` events can influence an answer. All by default."""
         return cut
 
     @classmethod
     def training_hint(cls, settings: Any, n_events: int, batch_size: int) -> str:
-        """Advice for training on ``n_events`` events; empty if there is none."""
+        """Return advice for training on ``n_events`` events; empty if there is none."""
         return ""
 
     def get_training_state(self) -> dict[str, Tensor]:
-        """What training carries from batch to batch besides weights. It is part of every checkpoint.
+        """Return what training carries from batch to batch besides weights. It is part of every checkpoint.
 
         Not torch's ``get_extra_state``: `state_dict` would call that, and put the state into the weights.
         """
         return {}
 
     def set_training_state(self, tensors: dict[str, Tensor]) -> None:
-        """Continue training from a `get_training_state`. KeyError if it is another model's."""
+        """Restore the output of `get_training_state`. Raise KeyError if it is another model's."""
         if tensors:
             raise KeyError(f"{type(self).__name__} carries no training state")
 
 
-def to_device(read: Any, device: torch.device | None) -> Any:
-    """A reader's output with its tensors on a device; unchanged if the device is None."""
-    return read if device is None else map_tensors(read, lambda x: x.to(device))
+def to_device(batch: Any, device: torch.device | None) -> Any:
+    """Move the tensors of a reader's output to a device; None leaves them where they are."""
+    return batch if device is None else map_tensors(batch, lambda x: x.to(device))
 
 
-def map_tensors(read: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A reader's output, of any nesting, with every tensor changed. A dataclass without a change is returned itself."""
-    if isinstance(read, Tensor):
-        return change(read)
-    if isinstance(read, list | tuple):
-        parts = [map_tensors(part, change) for part in read]
-        return type(read)(*parts) if hasattr(read, "_fields") else type(read)(parts)
-    if isinstance(read, dict):
-        return {name: map_tensors(part, change) for name, part in read.items()}
-    if not is_dataclass(read) or isinstance(read, type):
-        return read
-    old = {field.name: getattr(read, field.name) for field in fields(read)}
-    new = {name: map_tensors(part, change) for name, part in old.items()}
-    return read if all(new[name] is part for name, part in old.items()) else replace(read, **new)
+def map_tensors(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """Apply a function to every tensor of a reader's output, of any nesting. An unchanged dataclass is not copied."""
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, list | tuple):
+        parts = [map_tensors(part, function) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if isinstance(batch, dict):
+        return {name: map_tensors(part, function) for name, part in batch.items()}
+    if not is_dataclass(batch) or isinstance(batch, type):
+        return batch
+    old = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    new = {name: map_tensors(part, function) for name, part in old.items()}
+    return batch if all(new[name] is part for name, part in old.items()) else replace(batch, **new)
 
 
-def list_tensors(read: Any) -> list[Tensor]:
-    """Every tensor in a reader's output, of any nesting, in a fixed order."""
-    found: list[Tensor] = []
+def list_tensors(batch: Any) -> list[Tensor]:
+    """Return every tensor of a reader's output, of any nesting, in a fixed order."""
+    tensors: list[Tensor] = []
 
     def collect(x: Tensor) -> Tensor:
-        found.append(x)
+        tensors.append(x)
         return x
 
-    map_tensors(read, collect)
-    return found
+    map_tensors(batch, collect)
+    return tensors

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import SettingError
-from cordgt.history.cooccurrence import appearances
+from cordgt.history.cooccurrence import count_occurrences
 from cordgt.history.queries import History, Queries
 from cordgt.history.walks import sample_walks
 from cordgt.models.base import LinkModel
@@ -27,9 +27,9 @@ from cordgt.nn.layers import (
     TimeEncoding,
     TransformerLayer,
     check_dropout,
-    check_from_zero,
-    check_sizes,
-    features,
+    check_non_negative,
+    check_positive,
+    features_or_empty,
 )
 
 
@@ -47,15 +47,15 @@ class CawnSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_sizes(self, "num_walks", "walk_length", "heads", "hidden", "time_dim")
-        check_from_zero(self, "time_scale")
+        check_positive(self, "num_walks", "walk_length", "heads", "hidden", "time_dim")
+        check_non_negative(self, "time_scale")
         check_dropout(self)
         if self.position_dim < 2:
-            raise SettingError(f"position_dim={self.position_dim}: it is at least 2.")
+            raise SettingError(f"position_dim={self.position_dim}: it must be at least 2.")
 
 
 @dataclass(frozen=True)
-class WalkSets:
+class CawnBatch:
     """The walks of every root, and how often each set of walks visits each position's node at each step."""
 
     node_x: Tensor  # (B, R, C, Dn)
@@ -63,54 +63,49 @@ class WalkSets:
     age: Tensor  # (B, R, C) float64, from that event to the query; 0 for the root
     valid: Tensor  # (B, R, W, L) True: the walk reached this step
     in_own: Tensor  # (B, R, C, L+1) int64, by the root's own walks
-    in_other: tuple[Tensor, ...]  # (B, M, C, L+1) int64: the source's nodes by the candidates' walks, and theirs by its
+    in_other: tuple[
+        Tensor, Tensor
+    ]  # (B, M, C, L+1) int64: the source's nodes by the candidates' walks, and theirs by its walks
 
 
 @dataclass(frozen=True)
-class WalkReader:
+class CawnReader:
     """Samples the walks and counts the hits."""
 
     num_walks: int
     length: int
     scale: float
 
-    def pairs(self, history: History, queries: Queries) -> WalkSets:
+    def read(self, history: History, queries: Queries) -> CawnBatch:
         """R = 1 + M: the source's walks are read once for all its candidates."""
-        return self._read(history, queries.ends, queries.t, queries.cut, paired=True)
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> WalkSets:
-        """R = 1, without walks of another end."""
-        return self._read(history, node[:, None], t, cut, paired=False)
-
-    def _read(self, history: History, root: Tensor, t: Tensor, cut: Tensor, *, paired: bool) -> WalkSets:
-        index = history.index
+        index, root = history.index, queries.endpoints
         walks = sample_walks(
             index,
             root,
-            cut[:, None],
-            walks=self.num_walks,
+            queries.cut[:, None],
+            n_walks=self.num_walks,
             length=self.length,
             scale=self.scale,
             seed=history.seed,
             epoch=history.epoch,
         )
-        place = torch.cat([root.unsqueeze(-1), walks.node.flatten(-2)], dim=-1)  # (B, R, C)
+        node = torch.cat([root.unsqueeze(-1), walks.node.flatten(-2)], dim=-1)  # (B, R, C)
         pos = F.pad(walks.pos.flatten(-2), (1, 0), value=-1)
-        then = index.elapsed[pos.clamp_min(0)] if len(index.elapsed) else torch.zeros_like(pos).double()
+        event_t = index.elapsed[pos.clamp_min(0)] if len(index.elapsed) else torch.zeros_like(pos).double()
         steps = [root.unsqueeze(-1), *walks.node.unbind(-1)]  # (B, R, 1), then (B, R, W) for each step
 
         def hits(of: slice, by: slice) -> Tensor:
-            counts = [appearances(place[:, of], step[:, by], compiled=index.runs_compiled) for step in steps]
+            counts = [count_occurrences(node[:, of], step[:, by], use_numba=index.uses_numba) for step in steps]
             return torch.stack(counts, dim=-1)
 
-        everyone, source, candidates = slice(None), slice(0, 1), slice(1, None)
-        return WalkSets(
-            node_x=features(history.node_features(place), place),
-            edge_x=features(history.edge_features(pos), pos),
-            age=torch.where(pos >= 0, t[:, None, None] - then, 0.0),
+        source, candidates = slice(0, 1), slice(1, None)
+        return CawnBatch(
+            node_x=features_or_empty(history.node_features(node), node),
+            edge_x=features_or_empty(history.edge_features(pos), pos),
+            age=torch.where(pos >= 0, queries.t[:, None, None] - event_t, 0.0),
             valid=walks.pos >= 0,
-            in_own=hits(everyone, everyone),
-            in_other=(hits(source, candidates), hits(candidates, source)) if paired else (),
+            in_own=hits(slice(None), slice(None)),
+            in_other=(hits(source, candidates), hits(candidates, source)),
         )
 
 
@@ -131,7 +126,7 @@ class WalkEncoder(nn.Module):
             nn.init.uniform_(parameter, -1 / math.sqrt(self.dim), 1 / math.sqrt(self.dim))
 
     def forward(self, x: Tensor, valid: Tensor) -> Tensor:
-        """States (S, W, 2H) of walks over positions x (S, C, in_dim); valid (S, W, L)."""
+        """Return states (S, W, 2H) of walks over positions x (S, C, in_dim); valid (S, W, L)."""
         n_walks, length = valid.shape[1:]
         gates = self.input(x)  # (S, C, 4H)
         state, cell = self._step(gates[:, :1], None)  # (S, 1, H), at the root
@@ -144,14 +139,14 @@ class WalkEncoder(nn.Module):
         return torch.cat([state, self._backward(self._last(x, valid))], dim=-1)
 
     def _step(self, gates: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
-        take, forget, new, give = gates.chunk(4, dim=-1)
-        cell_now = take.sigmoid() * new.tanh()
+        input_gate, forget_gate, new, output_gate = gates.chunk(4, dim=-1)
+        new_cell = input_gate.sigmoid() * new.tanh()
         if cell is not None:
-            cell_now = cell_now + forget.sigmoid() * cell
-        return give.sigmoid() * cell_now.tanh(), cell_now
+            new_cell = new_cell + forget_gate.sigmoid() * cell
+        return output_gate.sigmoid() * new_cell.tanh(), new_cell
 
     def _last(self, x: Tensor, valid: Tensor) -> Tensor:
-        """The input at the last position of each walk, (S, W, in_dim); the root's for an empty walk."""
+        """Return the input at the last position of each walk, (S, W, in_dim); the root's for an empty walk."""
         n_walks, length = valid.shape[1:]
         steps = valid.sum(-1)  # (S, W)
         walk = torch.arange(n_walks, device=x.device)
@@ -159,8 +154,8 @@ class WalkEncoder(nn.Module):
         return x.gather(1, at.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
     def _backward(self, last: Tensor) -> Tensor:
-        take, new, give = self.backward_input(last).chunk(3, dim=-1)
-        return give.sigmoid() * (take.sigmoid() * new.tanh()).tanh()
+        input_gate, new, output_gate = self.backward_input(last).chunk(3, dim=-1)
+        return output_gate.sigmoid() * (input_gate.sigmoid() * new.tanh()).tanh()
 
 
 class Cawn(LinkModel):
@@ -170,13 +165,13 @@ class Cawn(LinkModel):
     ratios that the released code samples from.
     """
 
-    reader: WalkReader
+    reader: CawnReader
 
     def __init__(self, settings: CawnSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         s = settings
         self.max_pairs_per_batch = max(1, 20_000 // (s.num_walks * s.walk_length))
-        self.reader = WalkReader(s.num_walks, s.walk_length, s.time_scale)
+        self.reader = CawnReader(s.num_walks, s.walk_length, s.time_scale)
         self.time = TimeEncoding(s.time_dim)
         self.count1 = nn.Linear(s.walk_length + 1, s.position_dim)
         self.count2 = nn.Linear(s.position_dim, s.position_dim)
@@ -190,8 +185,7 @@ class Cawn(LinkModel):
         self.out = nn.Linear(dim, s.hidden)
         self.head = MergeHead(s.hidden)
 
-    def forward(self, batch: WalkSets) -> Tensor:
-        """Logits (B, M)."""
+    def forward(self, batch: CawnBatch) -> Tensor:
         n = batch.valid.shape[1] - 1
         base = self._pair_independent(batch)  # (B, R, C, ...)
         src_by_dst, dst_by_src = batch.in_other
@@ -200,23 +194,23 @@ class Cawn(LinkModel):
         dst = self._embed(base[:, 1:], own[:, 1:], self._encode_hits(dst_by_src), batch.valid[:, 1:])
         return self.head(*(part.unflatten(0, (-1, n)) for part in (src, dst)))
 
-    def embed(self, batch: WalkSets) -> Tensor:
-        """Embeddings (B, hidden) of single nodes, with no hits by another end's walks."""
+    def embed(self, batch: CawnBatch) -> Tensor:
+        """Return embeddings (B, hidden) of single nodes, with no hits by another end's walks."""
         own, zero = self._encode_hits(batch.in_own), self._encode_hits(torch.zeros_like(batch.in_own))
         return self._embed(self._pair_independent(batch), own, zero, batch.valid)
 
-    def _pair_independent(self, batch: WalkSets) -> Tensor:
-        """The input that does not depend on the other end, (B, R, C, Dn + De + T)."""
+    def _pair_independent(self, batch: CawnBatch) -> Tensor:
+        """Return the input that does not depend on the other end, (B, R, C, Dn + De + T)."""
         return torch.cat([batch.node_x, batch.edge_x, self.time(batch.age)], dim=-1)
 
     def _encode_hits(self, hits: Tensor) -> Tensor:
-        """Hitting counts as shares of the walks, through the first layer of their encoding: (B, m, C, P)."""
+        """Encode hitting counts as shares of the walks, through the first layer of their encoding: (B, m, C, P)."""
         shares = hits.to(self.count1.weight.dtype)
         shares = torch.cat([shares[..., :1], shares[..., 1:] / self.reader.num_walks], dim=-1)
         return F.relu(self.count1(shares))
 
     def _embed(self, base: Tensor, own: Tensor, other: Tensor, valid: Tensor) -> Tensor:
-        """Mean over walks (B*M, hidden). The hits' second layer is linear, so it is applied to the sum."""
+        """Return the mean over walks (B*M, hidden). The hits' second layer is linear, so it is applied to the sum."""
         both = own + other  # (B, M, C, P)
         position = F.linear(both, self.count2.weight, 2 * self.count2.bias)
         n = position.shape[1]

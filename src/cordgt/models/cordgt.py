@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import SettingError, check_choice
-from cordgt.history.context import SAMPLINGS, Context, TreeShape, in_pairs, sample_trees
-from cordgt.history.distance import Scale, tree_distances
+from cordgt.history.context import SAMPLINGS, Context, TreeShape, expand_to_pairs, sample_trees
+from cordgt.history.distance import DistanceOptions, tree_distances
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
 from cordgt.nn import attention as on_cpu
-from cordgt.nn.layers import MergeHead, check_dropout, check_from_zero, check_sizes
+from cordgt.nn.layers import MergeHead, check_dropout, check_non_negative, check_positive
 from cordgt.nn.positional_encoding import DistanceEncoding, sinusoids
 from cordgt.runtime import kernel_loader as kernels
 
@@ -35,7 +35,7 @@ class CordgtSettings:
     sampling: str = "uniform"  # or "recent", or "mixed": half of each
     alpha: float = 1.0  # weight of (inverse) intensity in TD
     beta: float = 10.0  # weight of recency in TD
-    td_unseen: float = 10.0  # TD of a pair that never met, in units of max(alpha, beta), the largest TD otherwise
+    td_unseen: float = 10.0  # TD of a pair without events, in units of max(alpha, beta), the largest TD otherwise
     sd_unseen: int = 2  # SD of a node outside a tree: this many hops beyond the tree's depth
     hidden: int = 64  # D
     heads: int = 6  # each D wide
@@ -55,21 +55,21 @@ class CordgtSettings:
         check_choice("head", self.head, ("mlp", "linear"))
         if not self.fanout or min(self.fanout) < 1:
             raise SettingError(f"fanout={','.join(map(str, self.fanout))}: every hop samples at least one event.")
-        check_sizes(self, "hidden", "heads", "layers", "sd_unseen")
+        check_positive(self, "hidden", "heads", "layers", "sd_unseen")
         for name in ("td_dim", "sd_dim"):
             if getattr(self, name) < 2 or getattr(self, name) % 2:
                 raise SettingError(
-                    f"{name}={getattr(self, name)}: it is even and at least 2, half sines and half cosines."
+                    f"{name}={getattr(self, name)}: it must be even and at least 2, half sines and half cosines."
                 )
-        check_from_zero(self, "alpha", "beta", "td_unseen")
+        check_non_negative(self, "alpha", "beta", "td_unseen")
         check_dropout(self)
 
 
-IN_CACHE = 416_000  # token values that a CPU thread processes at once: 25 queries in the paper's setting on UCI
+CACHE_VALUES = 416_000  # token values that a CPU thread processes at once: 25 queries in the paper's setting on UCI
 
 
 @dataclass(frozen=True)
-class Trees:
+class CordgtBatch:
     """The trees of a query: the source's, then its candidates'.
 
     T = 1 + M trees a query (1 for a single node), R relations in the order of `distance.relations`.
@@ -82,53 +82,43 @@ class Trees:
     node_x: Tensor | None  # (B, T, C, Dn)
     edge_x: Tensor | None  # (B, T, C, De), of the event that led to the slot
 
+    @property
+    def n_candidates(self) -> int:
+        """M; 0 for single nodes."""
+        return self.valid.shape[1] - 1
+
 
 @dataclass(frozen=True)
-class TreeReader:
+class CordgtReader:
     """Samples the trees and measures the distances. A source's tree is read once for all its candidates."""
 
     settings: CordgtSettings
     shape: TreeShape
 
     @property
-    def scale(self) -> Scale:
+    def distance_options(self) -> DistanceOptions:
         s = self.settings
-        never_met, absent = s.td_unseen * max(s.alpha, s.beta), self.shape.hops + s.sd_unseen
-        return Scale(alpha=s.alpha, beta=s.beta, never_met=never_met, absent=absent)
+        td_unseen, sd_unseen = s.td_unseen * max(s.alpha, s.beta), self.shape.n_hops + s.sd_unseen
+        return DistanceOptions(alpha=s.alpha, beta=s.beta, td_unseen=td_unseen, sd_unseen=sd_unseen)
 
-    def pairs(self, history: History, queries: Queries) -> Trees:
-        """The trees of the sources and of their candidates."""
-        correlated = self.settings.stpe == "c"
-        return self._read(history, queries.ends, queries.t, queries.cut, queries.pair_cut, correlated)
+    def read(self, history: History, queries: Queries) -> CordgtBatch:
+        """Sample the trees of the sources and of their candidates, and measure the distances.
 
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Trees:
-        """One tree a node, with distances to its own root (STPE-U), since there is no other end."""
-        return self._read(history, node[:, None], t, cut, cut, correlated=False)
+        Without candidates the distances are those to a tree's own root (STPE-U), since there is no other end.
+        """
+        return self._measure(history, queries, self.sample(history, queries.endpoints, queries.cut))
 
     def sample(self, history: History, roots: Tensor, cut: Tensor) -> Context:
-        """The trees of roots (B, T) over the first ``cut`` (B,) events."""
-        return sample_trees(
-            history.index,
-            self.shape,
-            roots,
-            cut[:, None],
-            seed=history.seed,
-            epoch=history.epoch,
-            sampling=self.settings.sampling,
-        )
+        """Sample the trees of roots (B, T) over the first ``cut`` (B,) events."""
+        seed, epoch, sampling = history.seed, history.epoch, self.settings.sampling
+        return sample_trees(history.index, self.shape, roots, cut[:, None], seed=seed, epoch=epoch, sampling=sampling)
 
-    def _read(
-        self, history: History, roots: Tensor, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
-    ) -> Trees:
-        return self._measure(history, self.sample(history, roots, cut), t, cut, pair_cut, correlated)
-
-    def _measure(
-        self, history: History, trees: Context, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
-    ) -> Trees:
-        """The network's input for trees (B, T, C); t, cut and pair_cut are (B,)."""
-        index = history.index
-        td, sd = tree_distances(index, self.shape, trees, t, pair_cut, self.scale, correlated=correlated)
-        return Trees(
+    def _measure(self, history: History, queries: Queries, trees: Context) -> CordgtBatch:
+        """Return the network's input for the queries' trees (B, T, C)."""
+        index, t, pair_cut = history.index, queries.t, queries.pair_cut
+        correlated = self.settings.stpe == "c" and queries.dst.shape[1] > 0
+        td, sd = tree_distances(index, self.shape, trees, t, pair_cut, self.distance_options, correlated=correlated)
+        return CordgtBatch(
             valid=trees.valid,
             moment=self._moments(index, trees) if self.settings.mask else None,
             td=td,
@@ -145,7 +135,7 @@ class TreeReader:
         return torch.where(trees.pos >= 0, index.tie_start[trees.pos.clamp_min(0)], latest)
 
 
-class Attention(nn.Module):
+class TreeAttention(nn.Module):
     """Self-attention of a tree's slots, with an event's features where a parent attends to its child.
 
     In a sampled tree only (parent, child) pairs have an event, so C rows of features are projected and added to C
@@ -165,10 +155,10 @@ class Attention(nn.Module):
         nn.init.xavier_normal_(self.out.weight)
 
     def forward(self, x: Tensor, attn_mask: Tensor, edge_x: Tensor | None) -> Tensor:
-        """(S, C, D) from x (S, C, D), attn_mask (S, C or 1, C), True: row i may attend to j, and edge_x (S, C, De)."""
+        """Map x (S, C, D) to (S, C, D). attn_mask: (S, C or 1, C), True: row i may attend to j. edge_x: (S, C, De)."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, self.dim))  # (S, C, 3, H, D)
         drop = self.dropout if self.training else 0.0
-        if edge_x is None and on_cpu.serves(qkv):
+        if edge_x is None and on_cpu.is_supported(qkv):
             return self.out(on_cpu.attention(qkv, attn_mask, drop).flatten(-2))
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (S, H, C, D) each
         if self.edge_kv is None or edge_x is None:
@@ -183,7 +173,9 @@ class Attention(nn.Module):
     def _with_events(
         self, q: Tensor, k: Tensor, v: Tensor, edge_k: Tensor, edge_v: Tensor, attn_mask: Tensor
     ) -> Tensor:
-        parent = self._parents(torch.arange(self.shape.size, device=q.device).expand(*q.shape[:2], -1))  # (S, H, C-1)
+        parent = self._parents(
+            torch.arange(self.shape.n_slots, device=q.device).expand(*q.shape[:2], -1)
+        )  # (S, H, C-1)
         event = (self._parents(q) * edge_k[:, :, 1:]).sum(-1)  # (S, H, C-1)
         place = F.pad(parent, (1, 0)).unsqueeze(2)  # (S, H, 1, C): the row of each column's event
         logits = q @ k.transpose(-1, -2)  # (S, H, C, C)
@@ -194,18 +186,18 @@ class Attention(nn.Module):
         return weight @ v + self._to_parents(edge_part)
 
     def _parents(self, x: Tensor) -> Tensor:
-        """Each child's parent's row, for all slots but the root: (S, H, C, ...) to (S, H, C-1, ...).
+        """Return each child's parent's row, for all slots but the root: (S, H, C, ...) to (S, H, C-1, ...).
 
         Blocks of rows, not indices: a hop's children are in the order of their parents. This fixes the order of sums in
         the backward pass too.
         """
-        blocks = zip(self.shape.starts, self.shape.starts[1:], self.shape.fanout, strict=False)
+        blocks = zip(self.shape.hop_starts, self.shape.hop_starts[1:], self.shape.fanout, strict=False)
         return torch.cat([x[:, :, a:b].repeat_interleave(n, dim=2) for a, b, n in blocks], dim=2)
 
     def _to_parents(self, x: Tensor) -> Tensor:
-        """The sum of each slot's children's rows: (S, H, C-1, D) to (S, H, C, D); 0 for slots without children."""
+        """Sum each slot's children's rows: (S, H, C-1, D) to (S, H, C, D); 0 for slots without children."""
         sums, at = [], 0
-        for n, width in zip(self.shape.fanout, torch.tensor(self.shape.starts).diff().tolist()[1:], strict=True):
+        for n, width in zip(self.shape.fanout, torch.tensor(self.shape.hop_starts).diff().tolist()[1:], strict=True):
             sums.append(x[:, :, at : at + width].unflatten(2, (-1, n)).sum(dim=3))
             at += width
         leaves = x.new_zeros(*x.shape[:2], width, x.shape[-1])
@@ -214,16 +206,16 @@ class Attention(nn.Module):
 
 def dropout(x: Tensor, drop: float) -> Tensor:
     """Dropout with probability ``drop``."""
-    return on_cpu.dropout(x, drop) if on_cpu.serves(x) else F.dropout(x, drop)
+    return on_cpu.dropout(x, drop) if on_cpu.is_supported(x) else F.dropout(x, drop)
 
 
-class Layer(nn.Module):
+class CordgtLayer(nn.Module):
     """Pre-norm attention and feed-forward, each with its residual."""
 
     def __init__(self, *, dim: int, heads: int, edge_dim: int, dropout: float, shape: TreeShape) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim)
-        self.attention = Attention(dim=dim, heads=heads, edge_dim=edge_dim, dropout=dropout, shape=shape)
+        self.attention = TreeAttention(dim=dim, heads=heads, edge_dim=edge_dim, dropout=dropout, shape=shape)
         self.dropout = dropout
         self.norm2 = nn.LayerNorm(dim)
         self.fc1 = nn.Linear(dim, 4 * dim)
@@ -242,21 +234,21 @@ class Cordgt(LinkModel):
     first the source's tree for each candidate, then each candidate's.
     """
 
-    reader: TreeReader
+    reader: CordgtReader
     supports_bf16 = True
 
     def __init__(self, settings: CordgtSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         self.settings = settings
         self.shape = TreeShape(settings.fanout)
-        self.reader = TreeReader(settings, self.shape)
+        self.reader = CordgtReader(settings, self.shape)
         dim = settings.hidden
         self.td = DistanceEncoding(dim=settings.td_dim, hidden=dim) if settings.td else None
         self.sd = DistanceEncoding(dim=settings.sd_dim, hidden=dim) if settings.sd else None
         self.widths = (node_dim, settings.td_dim * settings.td, settings.sd_dim * settings.sd)
         self.project = nn.Linear(max(sum(self.widths), 1), dim)
         self.layers = nn.ModuleList(
-            Layer(dim=dim, heads=settings.heads, edge_dim=edge_dim, dropout=settings.dropout, shape=self.shape)
+            CordgtLayer(dim=dim, heads=settings.heads, edge_dim=edge_dim, dropout=settings.dropout, shape=self.shape)
             for _ in range(settings.layers)
         )
         self.head_mlp = MergeHead(dim) if settings.head == "mlp" else None
@@ -264,44 +256,43 @@ class Cordgt(LinkModel):
 
     @property
     def micro_batch_size(self) -> int | None:
-        """As many queries, of four sequences each, as fit `IN_CACHE`."""
-        return -(-IN_CACHE // (4 * self.shape.size * self.settings.hidden))
+        """As many queries, of four sequences each, as fit in `CACHE_VALUES`."""
+        return -(-CACHE_VALUES // (4 * self.shape.n_slots * self.settings.hidden))
 
     def is_thread_safe(self) -> bool:
         """False with plain dropout, which draws from torch's shared generator."""
-        return not kernels.plain_asked()
+        return not kernels.is_plain_forced()
 
-    def forward(self, batch: Trees) -> Tensor:
-        """Logits (B, M)."""
+    def forward(self, batch: CordgtBatch) -> Tensor:
+        """Return logits (B, M)."""
         return self._scores(batch, self._pooled(batch))
 
-    def _scores(self, batch: Trees, pooled: Tensor) -> Tensor:
-        """Logits (B, M) from the sequences' embeddings (B, 2M, D)."""
+    def _scores(self, batch: CordgtBatch, pooled: Tensor) -> Tensor:
+        """Return logits (B, M) from the sequences' embeddings (B, 2M, D)."""
         n = pooled.shape[1] // 2
         src, dst = pooled[:, :n], pooled[:, n:]
-        with in_full(pooled):
+        with full_precision(pooled):
             if self.head_linear is not None:
                 return self.head_linear(src + dst).squeeze(-1)
             assert self.head_mlp is not None
             return self.head_mlp(src, dst)
 
-    def embed(self, batch: Trees) -> Tensor:
-        """Embeddings (B, D) from STPE-U."""
+    def embed(self, batch: CordgtBatch) -> Tensor:
+        """Return embeddings (B, D) from STPE-U."""
         return self._pooled(batch).squeeze(1)
 
-    def shares(self, batch: Trees) -> tuple[Tensor, Tensor]:
-        """Each context node's share of the logit, (B, M, C) for either end.
+    def shares(self, batch: CordgtBatch) -> tuple[Tensor, Tensor]:
+        """Return each context node's share of the logit, (B, M, C) for either end.
 
         The shares, the head's bias and CorDGT+'s term of the pair sum to the logit.
         """
         if self.head_linear is None:
             raise SettingError("Shares of the score need a model trained with the linear head (--set head=linear).")
-        n = batch.valid.shape[1] - 1
         share = (self._encode(batch) @ self.head_linear.weight[0]) * self._pooling(batch)  # (B, 2M, C)
-        return share[:, :n], share[:, n:]
+        return share[:, : batch.n_candidates], share[:, batch.n_candidates :]
 
-    def influences(self, batch: Trees) -> tuple[Tensor, Tensor]:
-        """First-order influence of each context node on the logit, (B, M, C) for either end; 0 for padding.
+    def influences(self, batch: CordgtBatch) -> tuple[Tensor, Tensor]:
+        """Return the first-order influence of each context node on the logit, (B, M, C) for either end; 0 for padding.
 
         The head's gradient at the embeddings times a slot's part of them. With the linear head: the `shares`.
         """
@@ -313,63 +304,63 @@ class Cordgt(LinkModel):
             pooled.requires_grad_()
             (slope,) = torch.autograd.grad(self._scores(batch, pooled).sum(), pooled)  # (B, 2M, D)
         influence = (states @ slope.unsqueeze(-1)).squeeze(-1) * weight
-        n = batch.valid.shape[1] - 1
-        return influence[:, :n], influence[:, n:]
+        return influence[:, : batch.n_candidates], influence[:, batch.n_candidates :]
 
-    def _pooled(self, batch: Trees) -> Tensor:
-        """The embedding of each sequence, the mean of its tree's tokens: (B, 2M, D); (B, 1, D) for single nodes."""
+    def _pooled(self, batch: CordgtBatch) -> Tensor:
+        """Return the mean of each sequence's states: (B, 2M, D); (B, 1, D) for single nodes."""
         weight = self._pooling(batch)
-        fused = kernels.fused("nn.kernels.encoder", weight.device)
-        if fused is None or not fused.fits(self.shape.size, self.settings.hidden, batch.edge_x is not None):
+        fused = kernels.load_kernels("nn.kernels.encoder", weight.device)
+        has_events = batch.edge_x is not None
+        if fused is None or not fused.supports_shape(self.shape.n_slots, self.settings.hidden, has_events):
             states = self._encode(batch)
             return (weight.unsqueeze(-2).to(states.dtype) @ states).squeeze(-2).float()
         drop = self.settings.dropout if self.training else 0.0
         pooled = fused.encode(self.layers, *self.sequences(batch), weight.flatten(0, 1), drop)
         return pooled.unflatten(0, weight.shape[:2])
 
-    def _encode(self, batch: Trees) -> Tensor:
-        """Every slot's state after the last layer, (B, 2M, C, D); (B, 1, C, D) for single nodes."""
+    def _encode(self, batch: CordgtBatch) -> Tensor:
+        """Return every slot's state after the last layer, (B, 2M, C, D); (B, 1, C, D) for single nodes."""
         states, attn_mask, edge_x = self.sequences(batch)
         for layer in self.layers:
             states = layer(states, attn_mask, edge_x)
-        return states.unflatten(0, (len(batch.valid), max(1, 2 * (batch.valid.shape[1] - 1))))
+        return states.unflatten(0, (len(batch.valid), max(1, 2 * batch.n_candidates)))
 
-    def sequences(self, batch: Trees) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Input of the layers: tokens (S, C, D), attention mask (S, C or 1, C), event features (S, C, De) or None."""
-        edge_x = None if batch.edge_x is None else in_pairs(batch.edge_x).flatten(0, 1)
-        with in_full(batch.valid):
+    def sequences(self, batch: CordgtBatch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return tokens (S, C, D), attention mask (S, C or 1, C), and event features (S, C, De) or None."""
+        edge_x = None if batch.edge_x is None else expand_to_pairs(batch.edge_x).flatten(0, 1)
+        with full_precision(batch.valid):
             return self._tokens(batch).flatten(0, 1), self._attn_mask(batch).flatten(0, 1), edge_x
 
-    def _tokens(self, batch: Trees) -> Tensor:
-        """``[node features | STPE]`` of each slot, projected to the model's width: (B, 2M, C, D).
+    def _tokens(self, batch: CordgtBatch) -> Tensor:
+        """Return ``[node features | STPE]`` of each slot, projected to the model's width: (B, 2M, C, D).
 
         An encoding's last layer and the projection are both linear, so they are applied as one.
         """
         for_x, for_td, for_sd = self.project.weight[:, : sum(self.widths)].split(self.widths, dim=1)
-        n_others = batch.valid.shape[1] - 1
-        n_summed = 2 if batch.td.shape[1] > n_others + 1 else 1
+        n_summed = 2 if batch.td.shape[1] > batch.valid.shape[1] else 1
         bias: Tensor = self.project.bias
         to_td = table = None
         if self.td is not None:
-            to_td, extra = self.td.after(for_td, n_summed)
+            to_td, extra = self.td.fold_projection(for_td, n_summed)
             bias = bias + extra
         if self.sd is not None:
-            to_sd, extra = self.sd.after(for_sd, n_summed)
-            table = F.linear(self.sd.table(self.reader.scale.absent), to_sd)  # each value is encoded once
+            to_sd, extra = self.sd.fold_projection(for_sd, n_summed)
+            table = F.linear(
+                self.sd.integer_table(self.reader.distance_options.sd_unseen), to_sd
+            )  # each value is encoded once
             bias = bias + extra
         tokens = self._from_distances(batch, to_td, table, bias)
-        return tokens if batch.node_x is None else tokens + F.linear(in_pairs(batch.node_x), for_x)
+        return tokens if batch.node_x is None else tokens + F.linear(expand_to_pairs(batch.node_x), for_x)
 
-    def _from_distances(self, batch: Trees, to_td: Tensor | None, table: Tensor | None, bias: Tensor) -> Tensor:
-        """The distances' part of a token: TD's hidden units through ``to_td`` (D, D), SD's rows of ``table``."""
-        n_others = batch.valid.shape[1] - 1
-        fused = kernels.fused("nn.kernels.tokens", bias.device)
+    def _from_distances(self, batch: CordgtBatch, to_td: Tensor | None, table: Tensor | None, bias: Tensor) -> Tensor:
+        """Return the distances' part of a token: TD's hidden units through ``to_td`` (D, D), SD's rows of ``table``."""
+        fused = kernels.load_kernels("nn.kernels.tokens", bias.device)
         if fused is not None and self.td is not None and to_td is not None and table is not None:
             fc1, frequency = self.td.fc1, self.td.frequency
-            if fused.fits(len(bias), 2 * len(frequency), len(table)):
+            if fused.supports_shape(len(bias), 2 * len(frequency), len(table)):
                 waves = sinusoids(batch.td, frequency)
-                return fused.tokens(waves, batch.sd, fc1.weight, fc1.bias, to_td, table, bias, n_others)
-        total = bias.expand(*in_pairs(batch.valid).shape, -1)
+                return fused.tokens(waves, batch.sd, fc1.weight, fc1.bias, to_td, table, bias, batch.n_candidates)
+        total = bias.expand(*expand_to_pairs(batch.valid).shape, -1)
         if self.td is not None and to_td is not None:
             total = total + F.linear(self._summed(batch, self.td.hidden(batch.td)), to_td)
         if table is not None:  # lookup as a product with counts: exact, and fast in the backward pass
@@ -377,41 +368,40 @@ class Cordgt(LinkModel):
             total = total + self._summed(batch, (batch.sd.unsqueeze(-1) == values).to(table.dtype)) @ table
         return total
 
-    def _summed(self, batch: Trees, x: Tensor) -> Tensor:
-        """Values of a slot's distance to its own root, plus those of its distance to the other end if read.
+    def _summed(self, batch: CordgtBatch, x: Tensor) -> Tensor:
+        """Sum the values of a slot's distance to its own root and, if read, of its distance to the other end.
 
         Shapes: (B, R, C, ...) to (B, 2M, C, ...).
         """
-        n = batch.valid.shape[1] - 1
+        n = batch.n_candidates
         if x.shape[1] == n + 1:  # own distances only
-            return in_pairs(x)
+            return expand_to_pairs(x)
         own = torch.cat([x[:, :1].expand(-1, n, -1, -1), x[:, n + 1 : 2 * n + 1]], dim=1)
         other = torch.cat([x[:, 1 : n + 1], x[:, 2 * n + 1 :]], dim=1)
         return own + other
 
-    def _attn_mask(self, batch: Trees) -> Tensor:
-        """(B, 2M, C or 1, C) bool, True: row i may attend to j. Never to padding.
+    def _attn_mask(self, batch: CordgtBatch) -> Tensor:
+        """Return (B, 2M, C or 1, C) bool, True: row i may attend to j. Never to padding.
 
         With ``mask``, only to slots that are no later and no nearer, and to itself, so that a row of padding, which
         nothing reads, has something to average.
         """
-        valid = in_pairs(batch.valid)
+        valid = expand_to_pairs(batch.valid)
         if not self.settings.mask:
             return valid.unsqueeze(-2)  # slot 0 is always valid
         assert batch.moment is not None
-        moment = in_pairs(batch.moment)
-        hop = self.shape.hop_on(valid.device)
+        moment = expand_to_pairs(batch.moment)
+        hop = self.shape.slot_hop_on(valid.device)
         earlier = moment.unsqueeze(-2) <= moment.unsqueeze(-1)
         farther = hop.unsqueeze(-2) >= hop.unsqueeze(-1)
         itself = torch.eye(len(hop), dtype=torch.bool, device=hop.device)
         return (valid.unsqueeze(-2) & earlier & farther) | itself
 
-    def _pooling(self, batch: Trees) -> Tensor:
-        """Each slot's weight in the mean, (B, 2M, C); padding is left out."""
-        weight = batch.valid / batch.valid.sum(-1, keepdim=True)
-        return in_pairs(weight)
+    def _pooling(self, batch: CordgtBatch) -> Tensor:
+        """Return each slot's weight in the mean, (B, 2M, C); padding is left out."""
+        return expand_to_pairs(batch.valid / batch.valid.sum(-1, keepdim=True))
 
 
-def in_full(x: Tensor) -> torch.autocast:
+def full_precision(x: Tensor) -> torch.autocast:
     """Disable autocast where bfloat16 is too coarse or saves nothing: distance encodings and the head."""
     return torch.autocast(x.device.type, enabled=False)

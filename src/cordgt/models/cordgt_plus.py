@@ -1,12 +1,13 @@
 """CorDGT+: CorDGT with more features of the past than its two distances. Each part is a setting.
 
-``sampling=mixed`` adds a node's latest events to the sampled ones. ``slot_features`` adds features of every context node,
-``pair_features`` of every pair (`cordgt.history.pair_features`). All are counted from the first ``cut`` events, without parameters.
+``sampling=mixed`` adds a node's latest events to the sampled ones. ``slot_features`` adds features of every context
+node, ``pair_features`` of every pair (`cordgt.history.pair_features`). All are counted from the first ``cut`` events,
+without parameters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,8 @@ from cordgt.errors import check_choice
 from cordgt.history import pair_features
 from cordgt.history.context import Context
 from cordgt.history.queries import History, Queries
-from cordgt.models.cordgt import Cordgt, CordgtSettings, TreeReader, Trees, in_full
-from cordgt.nn.layers import make_mlp, ranking_loss
+from cordgt.models.cordgt import Cordgt, CordgtBatch, CordgtReader, CordgtSettings, full_precision
+from cordgt.nn.layers import make_mlp
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,7 @@ class CordgtPlusSettings(CordgtSettings):
     alpha: float = 1.0
     beta: float = 1.0
     slot_features: bool = True  # features of every context node: age, counts, relation to either end
-    pair_features: bool = (
-        True  # features of every pair: how often and how recently it met, and how active both ends are
-    )
+    pair_features: bool = True  # features of every pair: number and age of its events, activity of both ends
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
 
     def __post_init__(self) -> None:
@@ -39,33 +38,27 @@ class CordgtPlusSettings(CordgtSettings):
 
 
 @dataclass(frozen=True)
-class InformedTrees(Trees):
+class CordgtPlusBatch(CordgtBatch):
     """Trees, with features of their slots and of the pairs."""
 
     slot_x: Tensor | None  # (B, S, C, F)
-    pair_x: Tensor | None  # (B, M, P)
+    pair_x: Tensor | None  # (B, M, P); None without candidates
 
 
 @dataclass(frozen=True)
-class ProximityReader(TreeReader):
+class CordgtPlusReader(CordgtReader):
     """Reads what CorDGT reads, and the features of slots and pairs."""
 
     settings: CordgtPlusSettings
 
-    def pairs(self, history: History, queries: Queries) -> InformedTrees:
-        """The trees of the sources and of their candidates, and the features of their pairs."""
-        read = super().pairs(history, queries)
-        assert isinstance(read, InformedTrees)
-        return (
-            replace(read, pair_x=pair_features.pairs(history.index, queries)) if self.settings.pair_features else read
-        )
-
-    def _measure(
-        self, history: History, trees: Context, t: Tensor, cut: Tensor, pair_cut: Tensor, correlated: bool
-    ) -> InformedTrees:
-        read = super()._measure(history, trees, t, cut, pair_cut, correlated)
-        slot_x = pair_features.slots(history.index, trees, t, cut, pair_cut) if self.settings.slot_features else None
-        return InformedTrees(**vars(read), slot_x=slot_x, pair_x=None)
+    def _measure(self, history: History, queries: Queries, trees: Context) -> CordgtPlusBatch:
+        index, q = history.index, queries
+        slot_x = pair_x = None
+        if self.settings.slot_features:
+            slot_x = pair_features.slot_features(index, trees, q.t, q.cut, q.pair_cut)
+        if self.settings.pair_features and q.dst.shape[1]:
+            pair_x = pair_features.pair_features(index, q)
+        return CordgtPlusBatch(**vars(super()._measure(history, q, trees)), slot_x=slot_x, pair_x=pair_x)
 
 
 class CordgtPlus(Cordgt):
@@ -75,23 +68,22 @@ class CordgtPlus(Cordgt):
 
     def __init__(self, settings: CordgtPlusSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim)
-        self.reader = ProximityReader(settings, self.shape)
+        self.reader = CordgtPlusReader(settings, self.shape)
         dim = settings.hidden
-        self.of_slot = make_mlp(pair_features.PER_SLOT, dim, dim) if settings.slot_features else None
-        self.of_pair = make_mlp(pair_features.PER_PAIR, dim, dim) if settings.pair_features else None
+        self.of_slot = make_mlp(pair_features.SLOT_DIM, dim, dim) if settings.slot_features else None
+        self.of_pair = make_mlp(pair_features.PAIR_DIM, dim, dim) if settings.pair_features else None
         self.of_all = make_mlp((2 + settings.pair_features) * dim, dim, 1) if settings.head == "mlp" else None
-        self.of_pair_alone = (
-            nn.Linear(dim, 1, bias=False) if settings.head == "linear" and settings.pair_features else None
-        )
+        linear_pair = settings.head == "linear" and settings.pair_features
+        self.of_pair_alone = nn.Linear(dim, 1, bias=False) if linear_pair else None
         self.head_mlp = None  # replaced by `of_all`
         self.learns_ranking = settings.loss == "ranking"
 
-    def _scores(self, batch: Trees, pooled: Tensor) -> Tensor:
-        """Logits (B, M). With the linear head the pair adds its own share to those of the context nodes."""
-        assert isinstance(batch, InformedTrees)
+    def _scores(self, batch: CordgtBatch, pooled: Tensor) -> Tensor:
+        """Return logits (B, M). With the linear head the pair adds its own share to those of the context nodes."""
+        assert isinstance(batch, CordgtPlusBatch)
         n = pooled.shape[1] // 2
         src, dst = pooled[:, :n], pooled[:, n:]
-        with in_full(pooled):
+        with full_precision(pooled):
             pair = [] if self.of_pair is None else [self.of_pair(batch.pair_x)]  # (B, M, D)
             if self.of_all is not None:
                 return self.of_all(torch.cat([src, dst, *pair], dim=-1)).squeeze(-1)
@@ -99,15 +91,7 @@ class CordgtPlus(Cordgt):
             logits = self.head_linear(src + dst)
             return (logits if self.of_pair_alone is None else logits + self.of_pair_alone(pair[0])).squeeze(-1)
 
-    def losses(self, batch: Trees) -> Tensor:
-        """Losses (B,): binary cross-entropy, or softmax cross-entropy over the candidates if ``loss`` is "ranking".
-
-        The latter ranks the candidates of one source. It leaves open how scores of different sources compare, so a
-        score of one half, and AP over several sources, mean nothing then.
-        """
-        return ranking_loss(self(batch)) if self.learns_ranking else super().losses(batch)
-
-    def _tokens(self, batch: Trees) -> Tensor:
-        assert isinstance(batch, InformedTrees)
+    def _tokens(self, batch: CordgtBatch) -> Tensor:
+        assert isinstance(batch, CordgtPlusBatch)
         tokens = super()._tokens(batch)
         return tokens if self.of_slot is None else tokens + self.of_slot(batch.slot_x)

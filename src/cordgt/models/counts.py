@@ -1,6 +1,7 @@
 """Counts: a small MLP on the counts of a pair. No sampling, no attention: a baseline that learns.
 
-It reads the features that CorDGT+ calls ``pair_features`` (`cordgt.history.pair_features`), and so shows their value alone.
+It reads the features that CorDGT+ calls ``pair_features`` (`cordgt.history.pair_features`), and shows what they are
+worth alone.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cordgt.errors import DataError, check_choice
+from cordgt.errors import check_choice
 from cordgt.history import pair_features
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
-from cordgt.nn.layers import check_sizes, make_mlp, ranking_loss
+from cordgt.nn.layers import check_positive, make_mlp
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,16 @@ class CountsSettings:
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
 
     def __post_init__(self) -> None:
-        check_sizes(self, "hidden")
+        check_positive(self, "hidden")
         check_choice("loss", self.loss, ("binary", "ranking"))
 
 
-class PairReader:
+class CountsReader:
     """Reads the features of every pair."""
 
-    def pairs(self, history: History, queries: Queries) -> Tensor:
-        """(B, M, P) float32."""
-        return pair_features.pairs(history.index, queries)
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
-        raise DataError("Counts scores pairs and has no node embeddings.")
+    def read(self, history: History, queries: Queries) -> Tensor:
+        """Return (B, M, P) float32."""
+        return pair_features.pair_features(history.index, queries)
 
 
 class Counts(LinkModel):
@@ -48,14 +46,9 @@ class Counts(LinkModel):
 
     def __init__(self, settings: CountsSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        self.reader = PairReader()
-        self.score = make_mlp(pair_features.PER_PAIR, settings.hidden, 1)
+        self.reader = CountsReader()
+        self.score = make_mlp(pair_features.PAIR_DIM, settings.hidden, 1)
         self.learns_ranking = settings.loss == "ranking"
 
     def forward(self, batch: Tensor) -> Tensor:
-        """Logits (B, M)."""
         return self.score(batch).squeeze(-1)
-
-    def losses(self, batch: Tensor) -> Tensor:
-        """Losses (B,): binary cross-entropy, or softmax cross-entropy if ``loss`` is "ranking"."""
-        return ranking_loss(self(batch)) if self.learns_ranking else super().losses(batch)

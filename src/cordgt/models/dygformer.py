@@ -1,4 +1,4 @@
-"""DyGFormer: a transformer over patches of both ends' latest events, with counts of neighbours that co-occur.
+"""DyGFormer: a transformer over patches of both ends' latest events, with counts of neighbors that co-occur.
 
 Yu, Sun, Du, Lv: Towards Better Dynamic Graph Learning: New Architecture and Unified Library, NeurIPS 2023.
 
@@ -9,13 +9,14 @@ P patches, D width of a token, De event features, Dn node features.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import SettingError
-from cordgt.history.cooccurrence import appearances
+from cordgt.history.cooccurrence import count_occurrences
 from cordgt.history.queries import History, Queries
 from cordgt.history.recent import recent_events
 from cordgt.models.base import LinkModel
@@ -25,8 +26,8 @@ from cordgt.nn.layers import (
     TransformerLayer,
     check_dropout,
     check_heads,
-    check_sizes,
-    features,
+    check_positive,
+    features_or_empty,
 )
 
 CHANNELS = 4  # node, event, time, co-occurrence
@@ -46,17 +47,17 @@ class DygformerSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_sizes(self, "patch_size", "channel_dim", "layers", "heads", "hidden", "time_dim")
+        check_positive(self, "patch_size", "channel_dim", "layers", "heads", "hidden", "time_dim")
         check_dropout(self)
         check_heads(CHANNELS * self.channel_dim, self.heads, f"{CHANNELS} * channel_dim")
         if self.max_seq_len < 2 or self.max_seq_len % self.patch_size:
             raise SettingError(
-                f"max_seq_len={self.max_seq_len}: it is at least 2, and a multiple of patch_size ({self.patch_size})."
+                f"max_seq_len={self.max_seq_len}: it must be at least 2 and divisible by patch_size={self.patch_size}."
             )
 
 
 @dataclass(frozen=True)
-class Sequences:
+class DygformerBatch:
     """Both ends' sequences: the node itself, its latest events from the oldest on, padding."""
 
     node_x: Tensor  # (B, R, L, Dn)
@@ -65,40 +66,32 @@ class Sequences:
     valid: Tensor  # (B, R, L) True: a node; False: padding
     in_own: Tensor  # (B, R, L) int64, occurrences of the position's node in its own sequence
     in_other: tuple[
-        Tensor, ...
-    ]  # (B, M, L) int64: of the source's nodes in the candidates', and theirs in the source's
+        Tensor, Tensor
+    ]  # (B, M, L) int64: the source's nodes in the candidates', and theirs in the source's
 
 
 @dataclass(frozen=True)
-class SequenceReader:
+class DygformerReader:
     """Reads the sequences and counts the nodes that occur in both."""
 
     length: int
 
-    def pairs(self, history: History, queries: Queries) -> Sequences:
+    def read(self, history: History, queries: Queries) -> DygformerBatch:
         """R = 1 + M: the source's sequence is read once for all its candidates."""
-        return self._read(history, queries.ends, queries.t, queries.cut, paired=True)
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Sequences:
-        """R = 1, without counts of another end."""
-        return self._read(history, node[:, None], t, cut, paired=False)
-
-    def _read(self, history: History, node: Tensor, t: Tensor, cut: Tensor, *, paired: bool) -> Sequences:
-        compiled = history.index.runs_compiled
-        events = recent_events(history.index, node, t[:, None], cut[:, None], self.length - 1, oldest_first=True)
-        who = torch.cat([node.unsqueeze(-1), events.node], dim=-1)  # (B, R, L)
+        index, ends = history.index, queries.endpoints
+        t, cut = queries.t[:, None], queries.cut[:, None]
+        events = recent_events(index, ends, t, cut, self.length - 1, oldest_first=True)
+        node = torch.cat([ends.unsqueeze(-1), events.node], dim=-1)  # (B, R, L)
         pos = F.pad(events.pos, (1, 0), value=-1)
-        in_other: tuple[Tensor, ...] = ()
-        if paired:
-            src, dst = who[:, :1], who[:, 1:]
-            in_other = (appearances(src, dst, compiled=compiled), appearances(dst, src, compiled=compiled))
-        return Sequences(
-            node_x=features(history.node_features(who), who),
-            edge_x=features(history.edge_features(pos), pos),
+        count = partial(count_occurrences, use_numba=index.uses_numba)
+        src, dst = node[:, :1], node[:, 1:]
+        return DygformerBatch(
+            node_x=features_or_empty(history.node_features(node), node),
+            edge_x=features_or_empty(history.edge_features(pos), pos),
             age=F.pad(events.elapsed, (1, 0)),
-            valid=who >= 0,
-            in_own=appearances(who, who, compiled=compiled),
-            in_other=in_other,
+            valid=node >= 0,
+            in_own=count(node, node),
+            in_other=(count(src, dst), count(dst, src)),
         )
 
 
@@ -126,13 +119,13 @@ class Dygformer(LinkModel):
     ``max_seq_len``. The released code pads to the longest of its batch, so that scores depend on the batch.
     """
 
-    reader: SequenceReader
+    reader: DygformerReader
     max_pairs_per_batch = 400
 
     def __init__(self, settings: DygformerSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         dim, patch = settings.channel_dim, settings.patch_size
-        self.reader = SequenceReader(settings.max_seq_len)
+        self.reader = DygformerReader(settings.max_seq_len)
         self.time = TimeEncoding(settings.time_dim)
         self.count1, self.count2 = nn.Linear(1, dim), nn.Linear(dim, dim)
         self.node_channel = Channel(node_dim, dim, patch)
@@ -146,8 +139,7 @@ class Dygformer(LinkModel):
         self.out = nn.Linear(CHANNELS * dim, settings.hidden)
         self.head = MergeHead(settings.hidden)
 
-    def forward(self, batch: Sequences) -> Tensor:
-        """Logits (B, M)."""
+    def forward(self, batch: DygformerBatch) -> Tensor:
         base = self._pair_independent(batch)  # (B, R, P, 3 dim)
         n = batch.valid.shape[1] - 1
         src_in_dst, dst_in_src = batch.in_other
@@ -157,19 +149,19 @@ class Dygformer(LinkModel):
         src, dst = (self.out(part.mean(dim=2)) for part in states.chunk(2, dim=2))
         return self.head(src, dst)
 
-    def embed(self, batch: Sequences) -> Tensor:
-        """Embeddings (B, hidden) of single nodes, with no co-occurrence."""
+    def embed(self, batch: DygformerBatch) -> Tensor:
+        """Return embeddings (B, hidden) of single nodes, with no co-occurrence."""
         tokens = self._tokens(self._pair_independent(batch), batch.in_own, torch.zeros_like(batch.in_own))
         return self.out(self._encode(tokens).mean(dim=2)).squeeze(1)
 
-    def _pair_independent(self, batch: Sequences) -> Tensor:
-        """The three channels that do not depend on the other end, (B, R, P, 3 dim)."""
+    def _pair_independent(self, batch: DygformerBatch) -> Tensor:
+        """Return the three channels that do not depend on the other end, (B, R, P, 3 dim)."""
         age = self.time(batch.age) * batch.valid.unsqueeze(-1)
         parts = (self.node_channel(batch.node_x), self.edge_channel(batch.edge_x), self.time_channel(age))
         return torch.cat(parts, dim=-1)
 
     def _tokens(self, base: Tensor, in_own: Tensor, in_other: Tensor) -> Tensor:
-        """Channels of each patch (B, M, P, D). The counts' last layer is linear, so it is applied to the sum."""
+        """Return tokens (B, M, P, D). The counts' last layer is linear, so it is applied to the sum."""
         own, other = (F.relu(self.count1(x.unsqueeze(-1).to(base.dtype))) for x in (in_own, in_other))
         both = F.linear(own + other, self.count2.weight, 2 * self.count2.bias)  # (B, M, L, dim)
         return torch.cat([base, self.count_channel(both)], dim=-1)

@@ -7,28 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from cordgt.history.context import TreeShape
-from cordgt.models.memory import AttentionModel, AttentionSettings, MemoryCache, recent_trees
+from cordgt.models.memory import AttentionMemoryModel, AttentionMemorySettings, MemoryCache, recent_trees
 
 
 @dataclass(frozen=True)
-class DyrepSettings(AttentionSettings):
+class DyrepSettings(AttentionMemorySettings):
     """Settings of DyRep."""
 
 
-class Dyrep(AttentionModel):
+class Dyrep(AttentionMemoryModel):
     """Messages from graph attention, an RNN as updater, embeddings that are memory itself.
 
-    The attention keeps its initial weights, as in the released code of TGN, where no gradient reaches it. If it learnt,
-    an epoch's memory would come from changing attention, and a replay would give a memory that the head never saw.
+    The attention keeps its initial weights, as in the released code of TGN, where no gradient reaches it. If it were
+    trained, an epoch's memory would come from changing attention, and a replay would give a memory that the head never
+    saw.
     """
 
     def __init__(self, settings: DyrepSettings, *, edge_dim: int, node_dim: int) -> None:
-        super().__init__(
-            settings, edge_dim=edge_dim, node_dim=node_dim, updater=nn.RNNCell, neighbourhood=TreeShape(())
-        )
+        super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim)
         self.layers.requires_grad_(False)
 
     def message(self, cache: MemoryCache, node: Tensor, pos: Tensor) -> Tensor:

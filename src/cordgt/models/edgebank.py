@@ -1,4 +1,4 @@
-"""EdgeBank: predicts the pairs that met before. No parameters; a baseline that every model should beat."""
+"""EdgeBank: predicts the pairs that interacted before. No parameters; a baseline that every model should beat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cordgt.errors import DataError, SettingError
+from cordgt.errors import SettingError
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
 
@@ -16,27 +16,24 @@ from cordgt.models.base import LinkModel
 class EdgebankSettings:
     """Settings of EdgeBank."""
 
-    window: float = 1.0  # how long a meeting counts, as a share of the time since the stream began; 1: for ever
+    window: float = 1.0  # how long an event counts, as a share of the time since the first event; 1: for ever
 
     def __post_init__(self) -> None:
         if not 0 < self.window <= 1:
-            raise SettingError(f"window={self.window}: it is a share of the time gone by, above 0 and at most 1.")
+            raise SettingError(f"window={self.window}: it must be above 0 and at most 1.")
 
 
 @dataclass(frozen=True)
-class MeetingReader:
-    """Reads whether each pair met within the window, in either direction."""
+class EdgebankReader:
+    """Reads whether each pair interacted within the window, in either direction."""
 
     window: float
 
-    def pairs(self, history: History, queries: Queries) -> Tensor:
-        """(B, M) bool."""
+    def read(self, history: History, queries: Queries) -> Tensor:
+        """Return (B, M) bool."""
         count, last = history.index.pair_history(queries.src[:, None], queries.dst, queries.pair_cut[:, None])
         t = queries.t[:, None]
         return (count > 0) & (t - last <= self.window * t)
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
-        raise DataError("EdgeBank scores pairs and has no node embeddings.")
 
 
 class Edgebank(LinkModel):
@@ -49,7 +46,7 @@ class Edgebank(LinkModel):
 
     def __init__(self, settings: EdgebankSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        self.reader = MeetingReader(settings.window)
+        self.reader = EdgebankReader(settings.window)
 
     def forward(self, batch: Tensor) -> Tensor:
         return torch.where(batch, 1.0, -1.0)

@@ -1,4 +1,4 @@
-"""GraphMixer: an MLP-Mixer over a node's latest events, and the mean features of its neighbours. No attention.
+"""GraphMixer: an MLP-Mixer over a node's latest events, and the mean features of its neighbors. No attention.
 
 Cong, Zhang, Kang, Yuan, Wu, Zhou, Tong, Mahdavi: Do We Really Need Complicated Model Architectures For Temporal
 Networks?, ICLR 2023.
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cordgt.history.queries import History
-from cordgt.history.recent import recent_events, recent_mean
-from cordgt.models.two_tower import PerNodeReader, TwoTowerModel
-from cordgt.nn.layers import MergeHead, TimeEncoding, check_dropout, check_sizes, features
+from cordgt.history.queries import History, Queries
+from cordgt.history.recent import recent_events, recent_neighbor_mean
+from cordgt.models.two_tower import TwoTowerModel
+from cordgt.nn.layers import MergeHead, TimeEncoding, check_dropout, check_positive, features_or_empty
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class GraphmixerSettings:
     dropout: float = 0.1
 
     def __post_init__(self) -> None:
-        check_sizes(self, "num_neighbors", "time_gap", "layers", "hidden", "time_dim")
+        check_positive(self, "num_neighbors", "time_gap", "layers", "hidden", "time_dim")
         check_dropout(self)
 
 
 @dataclass(frozen=True)
-class Links:
-    """A node's latest events, latest first, and its own features plus the mean of its neighbours'."""
+class GraphmixerBatch:
+    """A node's latest events, latest first, and its own features plus the mean of its neighbors'."""
 
     edge_x: Tensor  # (B, R, n, De)
     age: Tensor  # (B, R, n) float64
@@ -48,22 +48,23 @@ class Links:
 
 
 @dataclass(frozen=True)
-class LinkReader(PerNodeReader[Links]):
+class GraphmixerReader:
     """Reads the ``n`` latest events, and the mean of the node features over ``time_gap`` of them."""
 
     n: int
     time_gap: int
 
-    def read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Links:
-        events = recent_events(history.index, node, t[:, None], cut[:, None], self.n)
-        node_x = features(history.node_features(node), node)
+    def read(self, history: History, queries: Queries) -> GraphmixerBatch:
+        node, cut = queries.endpoints, queries.cut[:, None]
+        events = recent_events(history.index, node, queries.t[:, None], cut, self.n)
+        node_x = features_or_empty(history.node_features(node), node)
         if history.node_x is not None:
-            node_x = node_x + recent_mean(history.index, history.node_x, node, cut[:, None], self.time_gap)
-        edge_x = features(history.edge_features(events.pos), events.pos)
-        return Links(edge_x, events.elapsed, events.valid, node_x)
+            node_x = node_x + recent_neighbor_mean(history.index, history.node_x, node, cut, self.time_gap)
+        edge_x = features_or_empty(history.edge_features(events.pos), events.pos)
+        return GraphmixerBatch(edge_x, events.elapsed, events.valid, node_x)
 
 
-class Mixer(nn.Module):
+class MixerLayer(nn.Module):
     """A mixer layer: an MLP across the events of each channel, then one across the channels of each event."""
 
     def __init__(self, *, n: int, dim: int, dropout: float) -> None:
@@ -90,21 +91,21 @@ class Graphmixer(TwoTowerModel):
     also depends on the number of events. No one-hot ids, as in the CorDGT paper.
     """
 
-    reader: LinkReader
+    reader: GraphmixerReader
 
     def __init__(self, settings: GraphmixerSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         dim = max(settings.hidden, node_dim)
-        self.reader = LinkReader(settings.num_neighbors, settings.time_gap)
-        self.time = TimeEncoding(settings.time_dim, learnt=False)
+        self.reader = GraphmixerReader(settings.num_neighbors, settings.time_gap)
+        self.time = TimeEncoding(settings.time_dim, learnable=False)
         self.project = nn.Linear(edge_dim + settings.time_dim, dim)
         self.layers = nn.ModuleList(
-            Mixer(n=settings.num_neighbors, dim=dim, dropout=settings.dropout) for _ in range(settings.layers)
+            MixerLayer(n=settings.num_neighbors, dim=dim, dropout=settings.dropout) for _ in range(settings.layers)
         )
         self.out = nn.Linear(dim + node_dim, dim)
         self.head = MergeHead(dim)
 
-    def encode(self, batch: Links) -> Tensor:
+    def encode(self, batch: GraphmixerBatch) -> Tensor:
         age = self.time(batch.age) * batch.valid.unsqueeze(-1)  # (B, R, n, T), 0 for padding
         x = self.project(torch.cat([batch.edge_x, age], dim=-1)).flatten(0, 1)  # (B*R, n, D)
         for layer in self.layers:

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cordgt.history.context import TreeShape
 from cordgt.history.queries import History
 from cordgt.models.memory import MemoryBatch, MemoryModel, MemorySettings
 
@@ -26,7 +25,7 @@ class JodieSettings(MemorySettings):
 class Jodie(MemoryModel):
     """Messages from memory, an RNN as updater, embeddings by projection: ``memory * (1 + w dt + b)``.
 
-    ``dt``, the time since the node's last event, is standardised by its mean and deviation in training. Differs: one
+    ``dt``, the time since the node's last event, is standardized by its mean and deviation in training. Differs: one
     mean for both ends, since a node may be either; the original has one for sources and one for destinations.
     """
 
@@ -34,9 +33,7 @@ class Jodie(MemoryModel):
     gap_deviation: Tensor
 
     def __init__(self, settings: JodieSettings, *, edge_dim: int, node_dim: int) -> None:
-        super().__init__(
-            settings, edge_dim=edge_dim, node_dim=node_dim, updater=nn.RNNCell, neighbourhood=TreeShape(())
-        )
+        super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim)
         self.project = nn.Linear(1, self.dim)
         nn.init.normal_(self.project.weight)
         nn.init.normal_(self.project.bias)
@@ -45,7 +42,7 @@ class Jodie(MemoryModel):
 
     def prepare(self, history: History, cut: int) -> None:
         """Measure the mean and deviation of ``dt`` over the first ``cut`` events."""
-        mean, deviation = gaps(history, cut)
+        mean, deviation = gap_statistics(history, cut)
         self.gap_mean.fill_(mean)
         self.gap_deviation.fill_(deviation)
 
@@ -54,8 +51,8 @@ class Jodie(MemoryModel):
         return memory[..., 0, :] * (1 + self.project(gap.float().unsqueeze(-1)))
 
 
-def gaps(history: History, cut: int) -> tuple[float, float]:
-    """Mean and deviation of the time from a node's event to its next among the first ``cut``.
+def gap_statistics(history: History, cut: int) -> tuple[float, float]:
+    """Return mean and deviation of the time from a node's event to its next among the first ``cut``.
 
     A node's first event is counted from the stream's beginning, as in its memory. 0 and 1 without events; the
     deviation is 1 if all gaps are equal.

@@ -2,7 +2,7 @@
 
 Events are processed in blocks. An event sends a message to either end. The aggregator keeps the last message of a node
 within a block. It stays pending, and the updater applies it to the memory when a query reads it or when the next
-message comes. A query reads memory as it was after the last whole block before its ``pair_cut``, and neighbours up to
+message comes. A query reads memory as it was after the last whole block before its ``pair_cut``, and neighbors up to
 its own ``cut``. Blocks lie on a fixed grid of stream positions, so a query's input is a pure function of its cuts: the
 same in any batch, in any order, in `evaluate` and in `predict`. The last replayed state is cached, because queries
 mostly come in order; the cache never changes a result.
@@ -34,8 +34,8 @@ from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.two_tower import TwoTowerModel
 from cordgt.nn.graph_attention import GraphAttention
-from cordgt.nn.layers import MergeHead, TimeEncoding, check_dropout, check_heads, check_sizes
-from cordgt.nn.time_encoding import cosines
+from cordgt.nn.layers import MergeHead, TimeEncoding, check_dropout, check_heads, check_positive
+from cordgt.nn.time_encoding import encode_time
 
 SNAPSHOT_BYTES = 2**28  # of snapshots along a replay, so that rewinding need not start from the beginning
 
@@ -49,12 +49,17 @@ class MemorySettings:
     block: int = 100  # events processed at once outside training; in training it is batch_size
 
     def __post_init__(self) -> None:
-        check_sizes(self, "memory_dim", "time_dim", "block")
+        check_positive(self, "memory_dim", "time_dim", "block")
+
+    @property
+    def shape(self) -> TreeShape:
+        """Shape of the trees of recent neighbors that attention reads; without attention only a root."""
+        return TreeShape(())
 
 
 @dataclass(frozen=True)
-class AttentionSettings(MemorySettings):
-    """Settings of memory models with attention to neighbours."""
+class AttentionMemorySettings(MemorySettings):
+    """Settings of memory models with attention to neighbors."""
 
     num_neighbors: int = 10  # most recent events that a node attends to
     layers: int = 1
@@ -63,7 +68,7 @@ class AttentionSettings(MemorySettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_sizes(self, "num_neighbors", "layers", "heads")
+        check_positive(self, "num_neighbors", "layers", "heads")
         check_heads(self.memory_dim + self.time_dim, self.heads, "memory_dim + time_dim")
         check_dropout(self)
 
@@ -84,7 +89,7 @@ class HistoryRef:
 
 @dataclass(frozen=True)
 class MemoryBatch:
-    """The source, then its candidates, with their neighbours, and how many events their memory may include."""
+    """The source, then its candidates, with their neighbors, and how many events their memory may include."""
 
     past: HistoryRef
     tree: Context  # (B, 1+M, C)
@@ -94,24 +99,17 @@ class MemoryBatch:
 
 @dataclass(frozen=True)
 class MemoryReader:
-    """Reads the most recent neighbours of each node, one hop for each layer of attention."""
+    """Reads the most recent neighbors of each node, one hop for each layer of attention."""
 
     shape: TreeShape
 
-    def pairs(self, history: History, queries: Queries) -> MemoryBatch:
-        return self._read(history, queries.ends, queries.t, queries.cut, queries.pair_cut)
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> MemoryBatch:
-        return self._read(history, node[:, None], t, cut, cut)
-
-    def _read(self, history: History, node: Tensor, t: Tensor, cut: Tensor, memory_cut: Tensor) -> MemoryBatch:
-        return MemoryBatch(
-            HistoryRef(history), recent_trees(history.index, self.shape, node, cut[:, None]), t, memory_cut
-        )
+    def read(self, history: History, queries: Queries) -> MemoryBatch:
+        tree = recent_trees(history.index, self.shape, queries.endpoints, queries.cut[:, None])
+        return MemoryBatch(HistoryRef(history), tree, queries.t, queries.pair_cut)
 
 
 def recent_trees(index: TemporalIndex, shape: TreeShape, node: Tensor, cut: Tensor) -> Context:
-    """Trees of the most recent events of each node before ``cut``."""
+    """Return the trees of the most recent events of each node before ``cut``."""
     return sample_trees(index, shape, node, cut, seed=0, sampling="recent")
 
 
@@ -142,12 +140,12 @@ class Messages:
         self.host_pos = self.pos.cpu().numpy()
 
     def next_event(self, position: int) -> int:
-        """Position of the first event at or after ``position``; 2**62 if there is none."""
+        """Return the position of the first event at or after ``position``; 2**62 if there is none."""
         at = np.searchsorted(self.host_pos, position)
         return int(self.host_pos[at]) if at < len(self.host_pos) else 2**62
 
     def aggregate(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Receiver, other end and position of the last message to each node in a block, (U,) each, by position."""
+        """Return receiver, other end and position, (U,) each, of the last message to each node in a block."""
         block = slice(*np.searchsorted(self.host_pos, (start, stop)).tolist())
         last = self.next_pos[block] >= stop
         return self.node[block][last], self.nbr[block][last], self.pos[block][last]
@@ -180,14 +178,14 @@ class MemoryState:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return sum(x.element_size() * x.numel() for x in vars(self).values())
 
     def copy(self) -> MemoryState:
         return MemoryState(**{name: x.clone() for name, x in vars(self).items()})
 
     def row(self, node: Tensor) -> Tensor:
-        """The row of each node; the last one for padding and new nodes."""
+        """Return the row of each node; the last one for padding and new nodes."""
         return torch.where((node >= 0) & (node < self.n_nodes), node, self.n_nodes)
 
 
@@ -202,10 +200,9 @@ class MemoryCache:
     snapshots: dict[int, MemoryState] = field(default_factory=dict)  # earlier states, by position
 
     def matches(self, history: History, weight_versions: tuple[int, ...]) -> bool:
-        """Whether the state was computed from this history and these weights."""
-        same = all(
-            getattr(self.history, name) is getattr(history, name) for name in ("index", "edge_x", "node_x")
-        )  # identity: a comparison of values would cost as much as a replay
+        """Return whether the state was computed from this history and these weights."""
+        # identity: a comparison of values would cost as much as a replay
+        same = all(getattr(self.history, name) is getattr(history, name) for name in ("index", "edge_x", "node_x"))
         return same and self.weight_versions == weight_versions
 
     def save_snapshot(self) -> None:
@@ -231,24 +228,17 @@ class MemoryModel(TwoTowerModel):
 
     is_stateful = True
     reader: MemoryReader
+    updater_class: type[nn.GRUCell] | type[nn.RNNCell] = nn.RNNCell
+    embeds_neighbors = False  # True: embeddings depend on the neighbors' memory too
 
-    def __init__(
-        self,
-        settings: MemorySettings,
-        *,
-        edge_dim: int,
-        node_dim: int,
-        updater: type[nn.GRUCell] | type[nn.RNNCell],
-        neighbourhood: TreeShape,
-        learn_time: bool = False,
-    ) -> None:
+    def __init__(self, settings: MemorySettings, *, edge_dim: int, node_dim: int, learn_time: bool = False) -> None:
         super().__init__()
         dim = settings.memory_dim
         self.settings: Any = settings
         self.dim, self.block = dim, settings.block
-        self.reader = MemoryReader(neighbourhood)
-        self.time = TimeEncoding(settings.time_dim, learnt=learn_time)
-        self.updater = updater(2 * dim + edge_dim + settings.time_dim, dim)
+        self.reader = MemoryReader(settings.shape if self.embeds_neighbors else TreeShape(()))
+        self.time = TimeEncoding(settings.time_dim, learnable=learn_time)
+        self.updater = self.updater_class(2 * dim + edge_dim + settings.time_dim, dim)
         self.node_x = nn.Linear(node_dim, dim, bias=False) if node_dim else None
         self.head = MergeHead(dim)
         self._training_cache: MemoryCache | None = None  # advances batch by batch
@@ -256,14 +246,14 @@ class MemoryModel(TwoTowerModel):
         self._restored: dict[str, Tensor] = {}  # from a checkpoint, until training continues
 
     def embedding(self, batch: MemoryBatch, memory: Tensor, last: Tensor) -> Tensor:
-        """Embeddings (B, 1+M, D) from the memory of nodes and neighbours; by default the node's own memory.
+        """Return embeddings (B, 1+M, D) from the memory of nodes and neighbors; by default the node's own memory.
 
         memory: (B, 1+M, C, D). last: (B, 1+M) float64, time of the last event in the node's memory.
         """
         return memory[..., 0, :]
 
     def message(self, cache: MemoryCache, node: Tensor, pos: Tensor) -> Tensor | None:
-        """(U, D) the part about ``node`` of the messages of events at ``pos``; None: its memory before the block."""
+        """Return (U, D), the part about ``node`` of messages at ``pos``; None: its memory before the block."""
         return None
 
     def encode(self, batch: MemoryBatch) -> Tensor:
@@ -276,8 +266,8 @@ class MemoryModel(TwoTowerModel):
         return self.embedding(batch, memory, last[..., 0])
 
     def visible_events(self, cut: Tensor) -> Tensor:
-        """The events of whole blocks; all of them if neighbours are read too, which are visible up to the cut."""
-        return cut if self.reader.shape.hops else cut // self.block * self.block
+        """Return the events of whole blocks; all of them if neighbors are read too, which are visible up to the cut."""
+        return cut if self.reader.shape.n_hops else cut // self.block * self.block
 
     @classmethod
     def training_hint(cls, settings: MemorySettings, n_events: int, batch_size: int) -> str:
@@ -291,7 +281,7 @@ class MemoryModel(TwoTowerModel):
         )
 
     def in_blocks(self, block: int) -> MemoryModel:
-        """The same model, with the same weights, and another block size."""
+        """Return a model with the same weights and another block size."""
         other = copy.copy(self)
         other.block, other._training_cache, other._replay_cache, other._restored = block, None, None, {}
         return other
@@ -299,12 +289,11 @@ class MemoryModel(TwoTowerModel):
     # --- choose the state
 
     def _before_batch(self, history: History, stop: int) -> MemoryCache:
-        """The training state, advanced to ``stop``: the events of the batches since then are one block."""
+        """Return the training state, advanced to ``stop``: the events of the batches since then are one block."""
         cache = self._training_cache
         if self._restored:
-            cache = self._new_cache(
-                history, MemoryState(**{k: v.to(history.index.device) for k, v in self._restored.items()})
-            )
+            tensors = {name: x.to(history.index.device) for name, x in self._restored.items()}
+            cache = self._new_cache(history, MemoryState(**tensors))
             cache.state.position = cache.state.position.cpu()
             self._restored = {}
         if cache is None or not cache.matches(history, ()):
@@ -318,23 +307,23 @@ class MemoryModel(TwoTowerModel):
         return cache
 
     def _read_memory_after(self, history: History, node: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
-        """`read_memory`, for query i after ``block[i]`` blocks. Each state is visited once, in order."""
-        found = None
+        """Return `read_memory` of query i after ``block[i]`` blocks. Each state is visited once, in order."""
+        result = None
         for number in torch.unique(block).tolist():
             cache = self._after_blocks(history, number)
             rows = torch.nonzero(block == number).squeeze(1)
-            here = self.read_memory(cache, node[rows])
+            memory, last = self.read_memory(cache, node[rows])
             if len(rows) == len(block):
-                return here
-            found = found or tuple(x.new_empty(len(block), *x.shape[1:]) for x in here)
-            for whole, part in zip(found, here, strict=True):
-                whole[rows] = part
-        if found is None:
+                return memory, last
+            if result is None:
+                result = tuple(x.new_empty(len(block), *x.shape[1:]) for x in (memory, last))
+            result[0][rows], result[1][rows] = memory, last
+        if result is None:
             return self.read_memory(self._after_blocks(history, 0), node)
-        return found[0], found[1]
+        return result[0], result[1]
 
     def _after_blocks(self, history: History, number: int) -> MemoryCache:
-        """The state after ``number`` whole blocks, replayed from the cached state, a snapshot or the beginning."""
+        """Return the state after ``number`` whole blocks, from the cached state, a snapshot or the beginning."""
         versions = tuple(parameter._version for parameter in self.parameters())
         cache, stop = self._replay_cache, number * self.block
         with torch.inference_mode(False), torch.no_grad():
@@ -360,7 +349,7 @@ class MemoryModel(TwoTowerModel):
         messages: Messages | None = None,
         weight_versions: tuple[int, ...] = (),
     ) -> MemoryCache:
-        """A cache over a history, with empty memory by default."""
+        """Make a cache over a history, with empty memory by default."""
         with torch.inference_mode(False):
             messages = messages or Messages(history.index)
             return MemoryCache(state or self._empty(history), history, messages, weight_versions)
@@ -371,7 +360,7 @@ class MemoryModel(TwoTowerModel):
     # --- read and update memory
 
     def read_memory(self, cache: MemoryCache, node: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory of nodes, including pending messages and node features, and the time of the last event in it.
+        """Return nodes' memory, including pending messages and node features, and the time of the last event in it.
 
         Shapes: node (...,); returns (..., D) and (...,) float64.
         """
@@ -384,7 +373,7 @@ class MemoryModel(TwoTowerModel):
         return F.embedding(place, memory), last[place]
 
     def _apply_messages(self, cache: MemoryCache, node: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory (U, D) and time of the last event (U,) after the updater has applied the pending messages."""
+        """Return memory (U, D) and time of the last event (U,) after the updater has applied the pending messages."""
         state, history = cache.state, cache.history
         at = state.row(node)
         memory, last, pending = state.memory[at], state.last[at], state.pending[at]
@@ -395,7 +384,7 @@ class MemoryModel(TwoTowerModel):
         edge_x = history.edge_features(pending)
         # Times are in seconds: a frequency that moves by 0.0001 turns a week by sixty radians. So messages do not train
         # the time encoding, as in the released code; otherwise each step would scramble the updater's input.
-        since = cosines(t - last, self.time.frequency.detach(), self.time.phase.detach())
+        since = encode_time(t - last, self.time.frequency.detach(), self.time.phase.detach())
         message = [memory, state.other[at], *([] if edge_x is None else [edge_x]), since]
         updated = self.updater(torch.cat(message, dim=-1), memory)
         return torch.where(has_message.unsqueeze(-1), updated, memory), torch.where(has_message, t, last)
@@ -428,27 +417,13 @@ class MemoryModel(TwoTowerModel):
         self._training_cache, self._restored = None, dict(tensors)
 
 
-class AttentionModel(MemoryModel):
+class AttentionMemoryModel(MemoryModel):
     """A memory model with layers of attention, for its embeddings or for its messages."""
 
     def __init__(
-        self,
-        settings: AttentionSettings,
-        *,
-        edge_dim: int,
-        node_dim: int,
-        updater: type[nn.GRUCell] | type[nn.RNNCell],
-        neighbourhood: TreeShape,
-        learn_time: bool = False,
+        self, settings: AttentionMemorySettings, *, edge_dim: int, node_dim: int, learn_time: bool = False
     ) -> None:
-        super().__init__(
-            settings,
-            edge_dim=edge_dim,
-            node_dim=node_dim,
-            updater=updater,
-            neighbourhood=neighbourhood,
-            learn_time=learn_time,
-        )
+        super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim, learn_time=learn_time)
         self.layers = nn.ModuleList(
             GraphAttention(
                 dim=self.dim,
@@ -461,7 +436,7 @@ class AttentionModel(MemoryModel):
         )
 
     def attend(self, history: History, shape: TreeShape, tree: Context, t: Tensor, memory: Tensor) -> Tensor:
-        """Embeddings (S, D) of the roots of S trees at times ``t`` (S,), from the memory of all their slots.
+        """Return embeddings (S, D) of the roots of S trees at times ``t`` (S,), from the memory of all their slots.
 
         Differs: slots beyond the first hop are sampled, and their ages counted, at the time of the event that led to
         them. The released TGN takes the time of the query for all hops. With one layer it is the same.
@@ -478,13 +453,10 @@ class AttentionModel(MemoryModel):
         age = self.time(moment[:, _parents(shape, t.device)] - moment[:, 1:])  # (S, C-1, Dt)
         states = memory
         for layer, module in enumerate(self.layers):
-            hops = shape.hops - layer
-            parents, children = shape.starts[hops], slice(1, shape.starts[hops + 1])
-            context = [
-                states[:, children],
-                *([] if edge_x is None else [edge_x[:, children]]),
-                age[:, : children.stop - 1],
-            ]
+            hops = shape.n_hops - layer
+            parents, children = shape.hop_starts[hops], slice(1, shape.hop_starts[hops + 1])
+            events = [] if edge_x is None else [edge_x[:, children]]
+            context = [states[:, children], *events, age[:, : children.stop - 1]]
             nbr = torch.cat(context, dim=-1).unflatten(1, (parents, -1))  # (S, P, n, D+De+Dt)
             valid = tree.valid[:, children].unflatten(1, (parents, -1))
             own = states[:, :parents]
@@ -495,5 +467,5 @@ class AttentionModel(MemoryModel):
 
 @lru_cache(maxsize=64)
 def _parents(shape: TreeShape, device: torch.device) -> Tensor:
-    """(C-1,) parent of each slot but the root; copied to the device once."""
+    """Return (C-1,) the parent of each slot but the root; copied to the device once."""
     return shape.parent[1:].to(device)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cordgt.errors import DataError
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
 
@@ -17,15 +16,12 @@ class PopularitySettings:
     """Popularity has no settings."""
 
 
-class DegreeReader:
+class PopularityReader:
     """Reads the number of events of each candidate."""
 
-    def pairs(self, history: History, queries: Queries) -> Tensor:
-        """(B, M) int64."""
+    def read(self, history: History, queries: Queries) -> Tensor:
+        """Return (B, M) int64."""
         return history.index.degree(queries.dst, queries.cut[:, None])
-
-    def nodes(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Tensor:
-        raise DataError("Popularity scores destinations and has no node embeddings.")
 
 
 class Popularity(LinkModel):
@@ -38,7 +34,7 @@ class Popularity(LinkModel):
 
     def __init__(self, settings: PopularitySettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        self.reader = DegreeReader()
+        self.reader = PopularityReader()
 
     def forward(self, batch: Tensor) -> Tensor:
         return torch.log1p(batch.double())

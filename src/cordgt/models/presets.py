@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cordgt.io.datasets.registry import KNOWN
-from cordgt.io.datasets.twins import twin_of
+from cordgt.io.datasets.registry import KNOWN_DATASETS
+from cordgt.io.datasets.twins import original_dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Preset:
 
     @property
     def publisher(self) -> str:
-        """Whose settings these are, for messages."""
+        """The source of the settings, for messages."""
         return "the paper's" if self.in_paper else "its authors'"
 
 
@@ -36,7 +36,7 @@ PRESETS: dict[str, Preset] = {
     "tgn": _MEMORY,
     "dyrep": _MEMORY,
     "jodie": _MEMORY,
-    "tgsrec": Preset(by_dataset={name: {"num_embeddings": known.nodes} for name, known in KNOWN.items()}),
+    "tgsrec": Preset(by_dataset={name: {"num_embeddings": known.nodes} for name, known in KNOWN_DATASETS.items()}),
     "dygformer": Preset(
         common={"max_seq_len": 32, "patch_size": 1},
         by_dataset={
@@ -51,9 +51,9 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def paper_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
-    """Published settings of a model for a dataset or its twin; empty if there are none."""
-    dataset, preset = twin_of(name), PRESETS.get(model)
-    if preset is None or dataset not in KNOWN or (preset.in_paper and not KNOWN[dataset].in_paper):
+def published_settings(name: str, model: str = "cordgt") -> dict[str, Any]:
+    """Return the published settings of a model for a dataset or its twin; empty if there are none."""
+    dataset, preset = original_dataset(name), PRESETS.get(model)
+    if preset is None or dataset not in KNOWN_DATASETS or (preset.in_paper and not KNOWN_DATASETS[dataset].in_paper):
         return {}
     return preset.common | preset.by_dataset.get(dataset, {})

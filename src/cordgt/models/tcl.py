@@ -16,19 +16,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import check_choice
-from cordgt.history.queries import History
+from cordgt.history.queries import History, Queries
 from cordgt.history.recent import recent_events
 from cordgt.models.base import LinkModel
-from cordgt.models.two_tower import PerNodeReader
 from cordgt.nn.layers import (
     MergeHead,
     TimeEncoding,
     TransformerLayer,
     check_dropout,
     check_heads,
-    check_sizes,
-    features,
-    ranking_loss,
+    check_positive,
+    features_or_empty,
 )
 
 
@@ -46,13 +44,13 @@ class TclSettings:
 
     def __post_init__(self) -> None:
         check_choice("loss", self.loss, ("contrastive", "binary"))
-        check_sizes(self, "num_neighbors", "layers", "heads", "hidden", "time_dim")
+        check_positive(self, "num_neighbors", "layers", "heads", "hidden", "time_dim")
         check_dropout(self)
         check_heads(self.hidden, self.heads, "hidden")
 
 
 @dataclass(frozen=True)
-class Streams:
+class TclBatch:
     """The tokens of a node's stream: the node itself, then its events, latest first."""
 
     node_x: Tensor  # (B, R, L, Dn)
@@ -62,20 +60,21 @@ class Streams:
 
 
 @dataclass(frozen=True)
-class StreamReader(PerNodeReader[Streams]):
+class TclReader:
     """Reads the latest events of a node."""
 
     n: int
 
-    def read(self, history: History, node: Tensor, t: Tensor, cut: Tensor) -> Streams:
-        events = recent_events(history.index, node, t[:, None], cut[:, None], self.n)
-        who = torch.cat([node.unsqueeze(-1), events.node], dim=-1)  # (B, R, L)
+    def read(self, history: History, queries: Queries) -> TclBatch:
+        ends = queries.endpoints
+        events = recent_events(history.index, ends, queries.t[:, None], queries.cut[:, None], self.n)
+        node = torch.cat([ends.unsqueeze(-1), events.node], dim=-1)  # (B, R, L)
         pos = F.pad(events.pos, (1, 0), value=-1)
-        return Streams(
-            node_x=features(history.node_features(who), who),
-            edge_x=features(history.edge_features(pos), pos),
+        return TclBatch(
+            node_x=features_or_empty(history.node_features(node), node),
+            edge_x=features_or_empty(history.edge_features(pos), pos),
             age=F.pad(events.elapsed, (1, 0)),
-            valid=who >= 0,
+            valid=node >= 0,
         )
 
 
@@ -84,16 +83,19 @@ class Tcl(LinkModel):
 
     Both steps of a layer share their weights. The first token of a stream becomes its node's embedding, so the last
     cross-attention computes that token alone.
+
+    Differs: the contrastive loss (InfoNCE) contrasts the query's own candidates only, because cross-attention makes a
+    node's state depend on the other end. So AP over several sources is lower.
     """
 
-    reader: StreamReader
+    reader: TclReader
     max_pairs_per_batch = 1000
 
     def __init__(self, settings: TclSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
         dim = settings.hidden
         self.learns_ranking = settings.loss == "contrastive"
-        self.reader = StreamReader(settings.num_neighbors)
+        self.reader = TclReader(settings.num_neighbors)
         self.time = TimeEncoding(settings.time_dim)
         self.project = nn.Linear(node_dim + edge_dim + settings.time_dim, dim)  # the sum of one map for each
         self.depth = nn.Parameter(torch.randn(settings.num_neighbors + 1, dim))
@@ -104,8 +106,7 @@ class Tcl(LinkModel):
         self.out = nn.Linear(dim, dim)
         self.head = MergeHead(dim)
 
-    def forward(self, batch: Streams) -> Tensor:
-        """Logits (B, M)."""
+    def forward(self, batch: TclBatch) -> Tensor:
         n = batch.valid.shape[1] - 1
         tokens = self._tokens(batch)  # (B, R, L, D)
         src, dst = (part.flatten(0, 1) for part in (tokens[:, :1], tokens[:, 1:]))  # (B, L, D), (B*M, L, D)
@@ -119,22 +120,13 @@ class Tcl(LinkModel):
         src, dst = (self.out(part[:, 0]).unflatten(0, (-1, n)) for part in (src, dst))  # (B, M, D)
         return self.head(src, dst)
 
-    def losses(self, batch: Streams) -> Tensor:
-        """Losses (B,): InfoNCE if ``contrastive``, binary cross-entropy otherwise.
-
-        InfoNCE is a lower bound of the mutual information of both ends. Differs: it contrasts the query's own
-        candidates only, because cross-attention makes a node's state depend on the other end. It leaves open how
-        scores of different sources compare, so that AP over all of them is lower.
-        """
-        return ranking_loss(self(batch)) if self.learns_ranking else super().losses(batch)
-
-    def embed(self, batch: Streams) -> Tensor:
-        """Embeddings (B, D) of single nodes: self-attention only."""
+    def embed(self, batch: TclBatch) -> Tensor:
+        """Return embeddings (B, D) of single nodes: self-attention only."""
         state, valid = self._tokens(batch).flatten(0, 1), batch.valid.flatten(0, 1)
         for layer in self.layers:
             state = layer(state, valid=valid)
         return self.out(state[:, 0])
 
-    def _tokens(self, batch: Streams) -> Tensor:
-        """(B, R, L, D)."""
+    def _tokens(self, batch: TclBatch) -> Tensor:
+        """Return (B, R, L, D)."""
         return self.project(torch.cat([batch.node_x, batch.edge_x, self.time(batch.age)], dim=-1)) + self.depth

@@ -1,1 +1,1 @@
-"""Layers and encodings that several models share."""
+"""Layers and encodings shared by models; `cordgt.nn.kernels` holds their fused Triton kernels."""

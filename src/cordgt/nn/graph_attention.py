@@ -1,4 +1,4 @@
-"""Attention of a node to its most recent events, as in TGN, with its hot loop compiled for the CPU."""
+"""TGN's attention of a node to its most recent events, with a compiled loop for the CPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 
 class GraphAttention(nn.Module):
-    """TGN's attention of a node to its most recent events: the neighbours' memory, the features and the ages.
+    """TGN's attention of a node to its most recent events: neighbors' memory, edge features and time encodings.
 
-    One query attends to many keys, so keys and values are never projected: the query goes through the keys' weights,
-    and the attended average through the values'. Consecutive weights are multiplied first, which leaves a node one
-    product before attention and one after. A node without events attends to nothing.
+    One query attends to many keys, so keys and values are never projected: the query is multiplied by the weights of
+    the keys, and the attended average by those of the values. Consecutive weights are multiplied first, so a node needs
+    one product before attention and one after. A node without events attends to nothing.
 
     Shapes: S nodes with n events each, H heads, D width of memory, Dt of a time encoding, K = D + De + Dt.
     """
@@ -41,34 +41,34 @@ class GraphAttention(nn.Module):
             nn.init.xavier_normal_(layer.weight)
 
     def forward(self, own: Tensor, own_time: Tensor, nbr: Tensor, attn_mask: Tensor) -> Tensor:
-        """(S, D) from own (S, D), own_time (Dt,), nbr (S, n, D+De+Dt) and attn_mask (S, n), True: may attend."""
-        scale = None  # dropout of the weights: 0, or the gain that makes up for the zeros
+        """Return (S, D) for own (S, D), own_time (Dt,), nbr (S, n, D+De+Dt) and attn_mask (S, n), True: may attend."""
+        scale = None  # dropout of the attention weights: 0 or 1 / (1 - p)
         if self.training and self.dropout:
             scale = F.dropout(own.new_ones(len(own), self.heads, nbr.shape[1]), self.dropout)
         attended = attend(self._query(own, own_time), nbr, attn_mask, scale)  # (S, H, K)
-        from_attended, from_own = self.fc1.weight.split([len(self.value), own.shape[1]], dim=1)
-        out = from_attended @ self.out.weight  # (D, H*d)
-        through = torch.cat(
+        w_attended, w_own = self.fc1.weight.split([len(self.value), own.shape[1]], dim=1)
+        out = w_attended @ self.out.weight  # (D, H*d)
+        weight = torch.cat(
             [o @ v for o, v in zip(out.chunk(self.heads, 1), self.value.chunk(self.heads), strict=True)], 1
         )
-        bias = (out @ self.value_bias + from_attended @ self.out.bias) * attn_mask.any(dim=1, keepdim=True)
-        hidden = attended.flatten(1) @ through.T + F.linear(own, from_own, self.fc1.bias) + bias
+        bias = (out @ self.value_bias + w_attended @ self.out.bias) * attn_mask.any(dim=1, keepdim=True)
+        hidden = attended.flatten(1) @ weight.T + F.linear(own, w_own, self.fc1.bias) + bias
         return self.fc2(F.relu(hidden))
 
     def _query(self, own: Tensor, own_time: Tensor) -> Tensor:
-        """The queries (S, H, K), multiplied by the weights of the keys."""
-        weight, of_time = self.query.weight.split([own.shape[1], len(own_time)], dim=1)
-        query = torch.cat([weight, (of_time @ own_time + self.query.bias).unsqueeze(1)], dim=1)  # (H*d, D+1)
+        """Return the queries (S, H, K), multiplied by the weights of the keys."""
+        w_own, w_time = self.query.weight.split([own.shape[1], len(own_time)], dim=1)
+        query = torch.cat([w_own, (w_time @ own_time + self.query.bias).unsqueeze(1)], dim=1)  # (H*d, D+1)
         query = query / math.sqrt(self.head_dim)
-        parts = zip(query.chunk(self.heads), self.key.chunk(self.heads), strict=True)
-        through = torch.cat([q.T @ k for q, k in parts], dim=1)  # (D+1, H*K)
-        return torch.addmm(through[-1], own, through[:-1]).unflatten(1, (self.heads, -1))
+        heads = zip(query.chunk(self.heads), self.key.chunk(self.heads), strict=True)
+        weight = torch.cat([q.T @ k for q, k in heads], dim=1)  # (D+1, H*K)
+        return torch.addmm(weight[-1], own, weight[:-1]).unflatten(1, (self.heads, -1))
 
 
 def attend(query: Tensor, x: Tensor, attn_mask: Tensor, scale: Tensor | None) -> Tensor:
-    """``softmax(query x) x`` (S, H, K) over the unmasked events; zeros for a node that may attend to none.
+    """Return ``softmax(query x) x`` (S, H, K) over the unmasked events; zeros for a node without any.
 
-    A compiled loop on the CPU, where a node has too little for matrix products; torch operations elsewhere.
+    Uses a compiled loop on the CPU, where a node's matrices are too small for BLAS; torch operations elsewhere.
 
     Shapes: query (S, H, K), x (S, n, K), attn_mask (S, n) bool, True: may attend; scale (S, H, n) or None, multiplies
     the weights.
@@ -80,22 +80,20 @@ def attend(query: Tensor, x: Tensor, attn_mask: Tensor, scale: Tensor | None) ->
 
 
 def attend_reference(query: Tensor, x: Tensor, attn_mask: Tensor, scale: Tensor | None) -> Tensor:
-    """`attend` in torch operations."""
+    """Compute `attend` with torch operations."""
     attn_mask = attn_mask.unsqueeze(1)
     weight = (query @ x.transpose(1, 2)).masked_fill(~attn_mask, -1e10).softmax(dim=-1) * attn_mask
     return (weight if scale is None else weight * scale) @ x
 
 
 class _Attend(torch.autograd.Function):
-    """`attend` and its derivative, both as loops over the nodes."""
-
     @staticmethod
     def forward(ctx: Any, query: Tensor, x: Tensor, attn_mask: Tensor, scale: Tensor | None) -> Tensor:
         query, x = query.contiguous(), x.contiguous()
         if scale is None:
             scale = query.new_ones(*query.shape[:2], x.shape[1])
         weight, out = query.new_empty(*query.shape[:2], x.shape[1]), torch.empty_like(query)
-        _attend(*_arrays(query, x, attn_mask, scale, weight, out))
+        _attend(*_to_numpy(query, x, attn_mask, scale, weight, out))
         ctx.save_for_backward(query, x, weight, scale)
         return out
 
@@ -103,11 +101,11 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         query, x, weight, scale = ctx.saved_tensors
         d_query, d_x = torch.empty_like(query), torch.empty_like(x)
-        _attend_backward(*_arrays(grad.contiguous(), query, x, weight, scale, d_query, d_x))
+        _attend_backward(*_to_numpy(grad.contiguous(), query, x, weight, scale, d_query, d_x))
         return d_query, d_x, None, None
 
 
-def _arrays(*tensors: Tensor) -> list[np.ndarray]:
+def _to_numpy(*tensors: Tensor) -> list[np.ndarray]:
     return [x.detach().numpy() for x in tensors]
 
 
@@ -115,17 +113,17 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray]:
 def _attend(query, x, attn_mask, scale, weight, out):  # type: ignore[no-untyped-def]
     for s in prange(len(query)):
         for h in range(query.shape[1]):
-            highest = np.float32(-np.inf)
+            max_logit = np.float32(-np.inf)
             for j in range(x.shape[1]):
                 logit = np.float32(0.0)
                 if attn_mask[s, j]:
                     for k in range(x.shape[2]):
                         logit += query[s, h, k] * x[s, j, k]
-                    highest = max(highest, logit)
+                    max_logit = max(max_logit, logit)
                 weight[s, h, j] = logit
             total = np.float32(0.0)
             for j in range(x.shape[1]):
-                weight[s, h, j] = np.exp(weight[s, h, j] - highest) if attn_mask[s, j] else np.float32(0.0)
+                weight[s, h, j] = np.exp(weight[s, h, j] - max_logit) if attn_mask[s, j] else np.float32(0.0)
                 total += weight[s, h, j]
             for k in range(x.shape[2]):
                 out[s, h, k] = 0.0
@@ -157,7 +155,7 @@ def _attend_backward(grad, query, x, weight, scale, d_query, d_x):  # type: igno
                 w = weight[s, h, j]
                 if w > 0:
                     d_logit = w * (d_weight[j] - mean)
-                    used = w * scale[s, h, j]
+                    dropped = w * scale[s, h, j]
                     for k in range(x.shape[2]):
                         d_query[s, h, k] += d_logit * x[s, j, k]
-                        d_x[s, j, k] += d_logit * query[s, h, k] + used * grad[s, h, k]
+                        d_x[s, j, k] += d_logit * query[s, h, k] + dropped * grad[s, h, k]

@@ -1,4 +1,4 @@
-"""Parts that several models share: checks of settings, time encoding, attention, the head, losses."""
+"""Layers that several models share: time encoding, attention, score head, loss; and checks of model settings."""
 
 from __future__ import annotations
 
@@ -10,84 +10,84 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cordgt.errors import SettingError
-from cordgt.nn.time_encoding import cosines
+from cordgt.nn.time_encoding import encode_time
 
 
-def check_sizes(settings: Any, *names: str) -> None:
-    """SettingError if one of these settings is less than 1."""
+def check_positive(settings: Any, *names: str) -> None:
+    """Raise SettingError if one of these settings is less than 1."""
     for name in names:
         if getattr(settings, name) < 1:
-            raise SettingError(f"{name}={getattr(settings, name)}: it is at least 1.")
+            raise SettingError(f"{name}={getattr(settings, name)}: must be at least 1.")
 
 
-def check_from_zero(settings: Any, *names: str) -> None:
-    """SettingError if one of these settings is negative or not finite."""
+def check_non_negative(settings: Any, *names: str) -> None:
+    """Raise SettingError if one of these settings is negative or not finite."""
     for name in names:
         if not 0 <= getattr(settings, name) < math.inf:
-            raise SettingError(f"{name}={getattr(settings, name)}: it is a number from 0 up.")
+            raise SettingError(f"{name}={getattr(settings, name)}: must be a finite number of at least 0.")
 
 
 def check_dropout(settings: Any) -> None:
-    """SettingError if dropout is not in [0, 1)."""
+    """Raise SettingError if dropout is not in [0, 1)."""
     if not 0 <= settings.dropout < 1:
-        raise SettingError(f"dropout={settings.dropout}: it lies between 0 and 1.")
+        raise SettingError(f"dropout={settings.dropout}: must be at least 0 and less than 1.")
 
 
-def check_heads(width: int, heads: int, what: str) -> None:
-    """SettingError if the heads do not divide the width; ``what`` names the width."""
-    if width % heads:
-        raise SettingError(f"heads={heads}: {what} is {width}, which so many heads cannot share evenly.")
+def check_heads(dim: int, heads: int, dim_name: str) -> None:
+    """Raise SettingError if ``dim``, called ``dim_name`` in the message, is not a multiple of ``heads``."""
+    if dim % heads:
+        raise SettingError(f"heads={heads}: {dim_name} is {dim}, which is not a multiple of {heads}.")
 
 
-def features(x: Tensor | None, like: Tensor) -> Tensor:
-    """The features; empty features (..., 0) for ``like`` (...,) if the stream has none."""
+def features_or_empty(x: Tensor | None, like: Tensor) -> Tensor:
+    """Return the features, or empty features (..., 0) for ``like`` (...,) if the stream has none."""
     return torch.zeros(*like.shape, 0, device=like.device) if x is None else x
 
 
 class TimeEncoding(nn.Module):
     """``cos(t w + b)`` of an elapsed time: TGAT's encoding, which most models share.
 
-    Frequencies are initialised from 1 down to 1e-9, evenly spaced in their logarithm; phases with 0. Both are learnt
-    unless ``learnt`` is False, as in GraphMixer.
+    Frequencies start log-spaced from 1 down to 1e-9, phases at 0. Both are parameters unless ``learnable`` is False,
+    as in GraphMixer.
     """
 
     frequency: Tensor
     phase: Tensor
 
-    def __init__(self, dim: int, *, learnt: bool = True) -> None:
+    def __init__(self, dim: int, *, learnable: bool = True) -> None:
         super().__init__()
-        # in float64, then rounded once: the same values on every machine
+        # computed in float64 and rounded once, so the values are the same on every machine
         frequency = (10.0 ** -torch.linspace(0, 9, dim, dtype=torch.float64)).float()
         for name, value in (("frequency", frequency), ("phase", torch.zeros(dim))):
-            if learnt:
+            if learnable:
                 self.register_parameter(name, nn.Parameter(value))
-            else:  # no parameter: the optimiser has a state for every parameter
+            else:  # not a frozen parameter: the optimizer keeps state for every parameter
                 self.register_buffer(name, value)
 
     def forward(self, elapsed: Tensor) -> Tensor:
-        """(..., dim) for elapsed times (...,), which are differences taken in float64.
+        """Return (..., dim) for elapsed times (...,), which are differences taken in float64.
 
-        The product and the sum are rounded one after the other, so that every device computes the same angle.
+        The product is rounded before the sum, so every device computes the same angle.
         """
-        return cosines(elapsed, self.frequency, self.phase)
+        return encode_time(elapsed, self.frequency, self.phase)
 
 
 class TemporalAttention(nn.Module):
-    """TGAT's attention of a node over its events. Query: the node now. Keys and values: neighbour, event and age.
+    """TGAT's attention of a node over its events. Query: the node now. Keys and values: neighbor, event and age.
 
-    One query attends to each set of events, so the maps of keys and values move to the query's side:
-    ``q (W x) = (q W) x`` and ``sum a (W x) = W (sum a x)``. No event is ever projected, which saves nearly all work.
+    One query attends to each set of events, so the projections of keys and values move to the query:
+    ``q (W x) = (q W) x`` and ``sum a (W x) = W (sum a x)``. No event is projected, which saves nearly all work.
 
-    Differs: a node without events attends to nothing. The released code averages its padding, whose age it takes for
-    the time since zero.
+    Differs: a node without events attends to nothing. The released code averages its padding, with the time since zero
+    as its age.
 
-    Shapes: S nodes with n events each, H heads, D width of a node's state, T of a time encoding.
+    Shapes: S nodes with n events each, H heads, D width of a node's state, T width of a time encoding.
     """
 
     def __init__(
         self, *, dim: int, in_dim: int, edge_dim: int, time_dim: int, heads: int, dropout: float = 0.1
     ) -> None:
-        """``in_dim``: width of the given state, which is padded with zeros to ``dim``."""
+        """``in_dim``: width of the input state, which is padded with zeros to ``dim``."""
         super().__init__()
         self.dim, self.width, self.heads, self.dropout = dim, dim + time_dim, heads, dropout
         self.key_dims = [in_dim, edge_dim, time_dim]
@@ -102,7 +102,7 @@ class TemporalAttention(nn.Module):
         nn.init.xavier_normal_(self.out.weight)
 
     def forward(self, own: Tensor, now: Tensor, nbr: Tensor, edge_x: Tensor, age: Tensor, valid: Tensor) -> Tensor:
-        """Attended states (S, D + T).
+        """Return the attended states (S, D + T).
 
         own: (S, in_dim), now: (T,) the encoding of age 0, nbr: (S, n, in_dim), edge_x: (S, n, De), age: (S, n, T),
         valid: (S, n), True: an event; False: padding. ``in_dim`` and De may be 0.
@@ -128,14 +128,14 @@ class TemporalAttention(nn.Module):
 
 
 def _products(x: Tensor, query: Tensor) -> Tensor:
-    """``x (S, n, K)`` times ``query (S or 1, H, K)`` as (S, n, H)."""
+    """Return the products (S, n, H) of x (S, n, K) and query (S or 1, H, K)."""
     return x @ query[0].T if len(query) == 1 else x @ query.transpose(1, 2)
 
 
 class TransformerLayer(nn.Module):
-    """Attention and a feed-forward net four times as wide, each with its residual.
+    """Attention and a feed-forward net four times as wide, each with a residual connection.
 
-    ``pre_norm``: norms come before (with GELU, as in DyGFormer), else after (with ReLU, as in TCL and CAWN).
+    ``pre_norm``: norms come before, with GELU (DyGFormer); otherwise after, with ReLU (TCL and CAWN).
     """
 
     def __init__(self, *, dim: int, heads: int, dropout: float, pre_norm: bool) -> None:
@@ -150,9 +150,9 @@ class TransformerLayer(nn.Module):
             nn.init.zeros_(bias)
 
     def forward(self, x: Tensor, other: Tensor | None = None, valid: Tensor | None = None) -> Tensor:
-        """States (S, L, D) after self-attention, or after cross-attention to ``other`` (S, K, D) if given.
+        """Return the states (S, L, D) after self-attention, or cross-attention to ``other`` (S, K, D) if given.
 
-        valid: (S, L or K), True: may be attended to; None: all may. At least one is True.
+        valid: (S, L or K), True: may be attended to; None: all. At least one per row is True.
         """
         if self.pre_norm:
             x = x + self._drop(self._attend(self.norm1(x), None if other is None else self.norm1(other), valid))
@@ -178,7 +178,7 @@ class TransformerLayer(nn.Module):
 
 
 class MergeHead(nn.Module):
-    """The score of a pair: an MLP on both embeddings, concatenated."""
+    """Score of a pair: an MLP on both embeddings, concatenated."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -188,16 +188,16 @@ class MergeHead(nn.Module):
             nn.init.xavier_normal_(layer.weight)
 
     def forward(self, src: Tensor, dst: Tensor) -> Tensor:
-        """Logits (...,) of embeddings (..., D), whose shapes broadcast."""
+        """Return the logits (...,) of embeddings (..., D), whose shapes broadcast."""
         src, dst = torch.broadcast_tensors(src, dst)
         return self.fc2(F.relu(self.fc1(torch.cat([src, dst], dim=-1)))).squeeze(-1)
 
 
-def make_mlp(width: int, hidden: int, out: int) -> nn.Sequential:
-    """A linear layer, ReLU, a linear layer."""
-    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))
+def make_mlp(in_dim: int, hidden_dim: int, out_dim: int) -> nn.Sequential:
+    """Build a linear layer, ReLU, a linear layer."""
+    return nn.Sequential(nn.Linear(in_dim, hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, out_dim))
 
 
 def ranking_loss(logits: Tensor) -> Tensor:
-    """Softmax cross-entropy (B,) of the first candidate, the true one, among all of its query; logits (B, M)."""
+    """Return the softmax cross-entropy (B,) of the true candidate, the first; logits (B, M)."""
     return -logits.log_softmax(dim=1)[:, 0]

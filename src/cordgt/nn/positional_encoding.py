@@ -8,30 +8,30 @@ from torch.nn import functional as F
 
 from cordgt.runtime import kernel_loader as kernels
 
-AMPLIFY = 10_000.0  # the paper's epsilon: spreads distances over the sinusoids
+DISTANCE_SCALE = 10_000.0  # the paper's epsilon: spreads distances over the sinusoids
 
 
 def frequencies(dim: int) -> Tensor:
-    """(dim/2,) float64, from 1 down to 1e-4.
+    """Return (dim/2,) float64 frequencies from 1 down to 1e-4.
 
-    Differs: in the paper they end at 10000^(-(d-2)/d); here as in the released code.
+    Differs: the paper's end at 10000^(-(d-2)/d). These follow the released code.
     """
     n = dim // 2
     return 10_000.0 ** (-torch.arange(n, dtype=torch.float64) / max(n - 1, 1))
 
 
 def sinusoids(x: Tensor, frequency: Tensor) -> Tensor:
-    """Sines and cosines of ``10000 * x`` at each frequency: all sines, then all cosines.
+    """Return sines, then cosines, of ``10000 * x`` at each frequency.
 
-    Differs: the paper interleaves them; here as in the released code. Phases are computed in float64, because
+    Differs: the paper interleaves them. This order follows the released code. Phases are computed in float64, because
     ``10000 * x`` leaves float32 few decimal digits.
 
     Shapes: x (...,) and frequency (F,) float64; returns (..., 2 F) float32.
     """
-    waves = kernels.fused("nn.kernels.sinusoids", x.device)
-    if waves is not None:
-        return waves.sinusoids(x.reshape(-1), frequency, AMPLIFY).view(*x.shape, -1)
-    phase = torch.remainder(AMPLIFY * x.unsqueeze(-1) * frequency, 2 * torch.pi).float()
+    fused = kernels.load_kernels("nn.kernels.sinusoids", x.device)
+    if fused is not None:
+        return fused.sinusoids(x.reshape(-1), frequency, DISTANCE_SCALE).view(*x.shape, -1)
+    phase = torch.remainder(DISTANCE_SCALE * x.unsqueeze(-1) * frequency, 2 * torch.pi).float()
     return torch.cat([phase.sin(), phase.cos()], dim=-1)
 
 
@@ -49,20 +49,20 @@ class DistanceEncoding(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., dim) of distances (...,). CorDGT calls its two parts separately: `hidden`, then the maps of `after`."""
+        """Return (..., dim) for distances (...,). CorDGT calls the two parts: `hidden`, then `fold_projection`."""
         return self.fc2(self.hidden(x))
 
     def hidden(self, x: Tensor) -> Tensor:
-        """Hidden units (..., hidden) of distances (...,), before the last, linear layer."""
+        """Return the hidden units (..., hidden) of distances (...,), before the last linear layer."""
         return F.relu(self.fc1(sinusoids(x, self.frequency)))
 
-    def after(self, projection: Tensor, n_summed: int) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the last layer followed by ``projection`` (D, dim), as one linear map.
+    def fold_projection(self, projection: Tensor, n_summed: int) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of one linear map: the last layer followed by ``projection`` (D, dim).
 
-        It applies to the sum of the hidden units of ``n_summed`` distances, whose encodings the paper sums.
+        The map applies to the sum of the hidden units of ``n_summed`` distances, whose encodings the paper sums.
         """
         return projection @ self.fc2.weight, n_summed * (projection @ self.fc2.bias)
 
-    def table(self, largest: int) -> Tensor:
-        """Hidden units of the integers from 0 to ``largest``, (largest + 1, hidden)."""
+    def integer_table(self, largest: int) -> Tensor:
+        """Return the hidden units of the integers from 0 to ``largest``, (largest + 1, hidden)."""
         return self.hidden(torch.arange(largest + 1, device=self.frequency.device).double())

@@ -1,7 +1,7 @@
-"""``cos(t w + b)`` and its derivative on the CPU, where models with a time encoding spend most of their time.
+"""Time encoding ``cos(t w + b)`` and its gradient, with a compiled loop for the CPU.
 
-Angles are large, because times are in seconds, and torch is five times slower on large angles. Here an angle is first
-reduced to between -pi/2 and pi/2 in float64; one compiled loop then computes sine and cosine.
+Models with a time encoding spend most of their CPU time here. Times are in seconds, so angles are large, and torch is
+five times slower on large angles. The loop first reduces an angle to [-pi/2, pi/2] in float64.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-_WHOLE = 1.5 * 2.0**52  # adding and subtracting it rounds to the nearest integer; rint would be slower
-# Taylor series up to the 14th power: error below 1e-10 up to pi/2
+_ROUND = 1.5 * 2.0**52  # adding and subtracting it rounds to the nearest integer; rint is slower
+# Taylor coefficients up to the 14th power: error below 1e-10 on [-pi/2, pi/2]
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = ((-1) ** i / math.factorial(2 * i) for i in range(8))
 _S0, _S1, _S2, _S3, _S4, _S5, _S6 = ((-1) ** i / math.factorial(2 * i + 1) for i in range(7))
 
 
-def cosines(elapsed: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
-    """(..., Dt) float32 of times (...,); the angles are those of ``elapsed.float() * frequency + phase``."""
+def encode_time(elapsed: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
+    """Return ``cos(elapsed.float() * frequency + phase)``, (..., Dt) float32, for elapsed times (...,)."""
     elapsed = elapsed.to(frequency.dtype)
     if elapsed.device.type == "cpu" and frequency.dtype == torch.float32:
-        found: Tensor = _Cosines.apply(elapsed, frequency, phase)
-        return found
+        out: Tensor = _CosineEncoding.apply(elapsed, frequency, phase)
+        return out
     return torch.cos(elapsed.unsqueeze(-1) * frequency + phase)
 
 
-class _Cosines(torch.autograd.Function):
-    """`cosines` with its derivative by frequencies and phases; times are data."""
+class _CosineEncoding(torch.autograd.Function):
+    """`encode_time` with gradients for frequencies and phases; times are data."""
 
     @staticmethod
     def forward(ctx: Any, elapsed: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
         t = elapsed.reshape(-1).contiguous()
         cos = t.new_empty(len(t), len(frequency))
-        given = [x.detach().numpy() for x in (t, frequency, phase, cos)]
+        arrays = [x.detach().numpy() for x in (t, frequency, phase, cos)]
         if any(ctx.needs_input_grad):
             sin = torch.empty_like(cos)
-            given.append(sin.numpy())
-            _turn_both(*given)
+            arrays.append(sin.numpy())
+            _fill_cos_sin(*arrays)
             ctx.save_for_backward(t, sin)
         else:
-            _turn(*given)
+            _fill_cos(*arrays)
         return cos.view(*elapsed.shape, len(frequency))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
         t, sin = ctx.saved_tensors
-        off = sin * grad.reshape(sin.shape)
-        return None, -(t @ off), -off.sum(dim=0)
+        d_angle = sin * grad.reshape(sin.shape)  # negated
+        return None, -(t @ d_angle), -d_angle.sum(dim=0)
 
 
 @njit(inline="always")
-def _reduced(t, frequency, phase):  # type: ignore[no-untyped-def]
-    """The angle reduced by half turns to between -pi/2 and pi/2, and the sign of those half turns."""
+def _reduce_angle(t, frequency, phase):  # type: ignore[no-untyped-def]
+    """Return the angle reduced by half turns to [-pi/2, pi/2], and the sign that the half turns give."""
     angle = np.float64(np.float32(np.float32(t * frequency) + phase))
-    half_turns = (angle * (1 / math.pi) + _WHOLE) - _WHOLE
+    half_turns = (angle * (1 / math.pi) + _ROUND) - _ROUND
     half = 0.5 * half_turns
-    return angle - half_turns * math.pi, 1.0 - 4.0 * abs(half - ((half + _WHOLE) - _WHOLE))
+    return angle - half_turns * math.pi, 1.0 - 4.0 * abs(half - ((half + _ROUND) - _ROUND))
 
 
 @njit(inline="always")
@@ -73,18 +73,18 @@ def _sin(x):  # type: ignore[no-untyped-def]
 
 
 @njit(parallel=True, cache=True)
-def _turn(t, frequency, phase, cos):  # type: ignore[no-untyped-def]
+def _fill_cos(t, frequency, phase, cos):  # type: ignore[no-untyped-def]
     for i in prange(len(t)):
         for k in range(len(frequency)):
-            angle, sign = _reduced(t[i], frequency[k], phase[k])
+            angle, sign = _reduce_angle(t[i], frequency[k], phase[k])
             cos[i, k] = sign * _cos(angle * angle)
 
 
 @njit(parallel=True, cache=True)
-def _turn_both(t, frequency, phase, cos, sin):  # type: ignore[no-untyped-def]
+def _fill_cos_sin(t, frequency, phase, cos, sin):  # type: ignore[no-untyped-def]
     for i in prange(len(t)):
         for k in range(len(frequency)):
-            angle, sign = _reduced(t[i], frequency[k], phase[k])
+            angle, sign = _reduce_angle(t[i], frequency[k], phase[k])
             square = angle * angle
             cos[i, k] = sign * _cos(square)
             sin[i, k] = sign * angle * _sin(square)

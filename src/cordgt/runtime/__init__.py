@@ -1,1 +1,1 @@
-"""What computes: threads, processes, the signals that stop them, and how much work they do."""
+"""How work runs: threads, processes, signals, kernel selection and profiling."""

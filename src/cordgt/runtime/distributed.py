@@ -1,10 +1,10 @@
-"""Many processes, one training: each takes its part of every batch, and all of them keep the same weights.
+"""Data-parallel training: each process computes a shard of every batch, and all hold the same weights.
 
-What a query sees is a pure function of ``cut``, and draws are hashes, so processes need nothing of each other but sums:
-of gradients, and of scores. They find each other as ``torchrun`` says, or `launch`; without either there is one alone.
+A query sees a pure function of ``cut``, and random numbers are hashes, so processes exchange only sums of gradients and
+scores. ``torchrun`` or `cordgt.runtime.launch` starts the processes; otherwise there is one.
 
-Numbers on the CPU go through Gloo, on GPUs through NCCL. A process that is gone is noticed at once where its system
-says so, else after ``CORDGT_WAIT_MINUTES``.
+CPU tensors use Gloo, GPU tensors NCCL. A lost process is noticed at once if its system reports it, otherwise after
+``CORDGT_WAIT_MINUTES``.
 """
 
 from __future__ import annotations
@@ -25,207 +25,220 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cordgt.errors import RunError, SettingError
+from cordgt.runtime.launch import PARENT_PIPE, RENDEZVOUS
 
 T = TypeVar("T")
 
-MEETING = "CORDGT_MEETING"  # where processes of one machine meet, a file that `launch` names; torchrun has its own way
-LIFELINE = "CORDGT_LIFELINE"  # a pipe that ends when the process that launched them does
-WAIT = "CORDGT_WAIT_MINUTES"  # for a process that says nothing
-POLITELY = 0.5  # seconds that others leave the first process to speak, where all have made the same mistake
+TIMEOUT_VARIABLE = "CORDGT_WAIT_MINUTES"  # timeout of a collective operation
+REPORT_DELAY = 0.5  # seconds that other processes wait, so that the main process reports an error that all have
 
 
-class Lost(RunError):
-    """Another process of this training is gone, or says nothing any more."""
+class ProcessLostError(RunError):
+    """Another process of this training has ended or does not respond."""
 
 
 @dataclass(frozen=True)
-class Group:
-    """The processes of one training, and which of them this is. The first one writes and speaks; ``rank`` is 0 there.
+class ProcessGroup:
+    """The processes of one training, and the rank of this one. Only rank 0, the main process, writes and prints.
 
-    Every method but `part` is a conversation: all processes call it, in the same order. `Lost` where one does not come.
+    Every method but `shard` is a collective: all processes must call it, in the same order. ProcessLostError if one
+    does not.
     """
 
     rank: int = 0
-    size: int = 1
+    world_size: int = 1
 
     @property
-    def leads(self) -> bool:
+    def is_main_process(self) -> bool:
         return self.rank == 0
 
-    def part(self, n: int, piece: int = 1) -> slice:
-        """This process's part of ``n`` things in a row, whole pieces of them: some may get none where there are few."""
-        pieces = -(-n // piece)
-        start, stop = (min(n, pieces * rank // self.size * piece) for rank in (self.rank, self.rank + 1))
+    def shard(self, n: int, chunk: int = 1) -> slice:
+        """Return this process's slice of ``n`` items, cut between chunks of ``chunk`` items; it may be empty."""
+        n_chunks = -(-n // chunk)
+        start, stop = (min(n, n_chunks * rank // self.world_size * chunk) for rank in (self.rank, self.rank + 1))
         return slice(start, stop)
 
-    def add_up(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
-        if self.size > 1:
-            _talking(lambda: dist.all_reduce(tensor))
+    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
+        """Sum a tensor over all processes, in place."""
+        if self.world_size > 1:
+            _run_collective(lambda: dist.all_reduce(tensor))
         return tensor
 
-    def largest(self, value: int) -> int:
-        """The largest of the processes' numbers."""
-        if self.size == 1:
+    def all_reduce_max(self, value: int) -> int:
+        """Return the largest of the processes' numbers."""
+        if self.world_size == 1:
             return value
-        told = torch.tensor(value)
-        _talking(lambda: dist.all_reduce(told, dist.ReduceOp.MAX))
-        return int(told)
+        result = torch.tensor(value)
+        _run_collective(lambda: dist.all_reduce(result, dist.ReduceOp.MAX))
+        return int(result)
 
-    def from_first(self, value: T) -> T:
-        """What the first process has, whatever the others gave."""
-        if self.size == 1:
+    def broadcast(self, value: T) -> T:
+        """Return the main process's value in every process."""
+        if self.world_size == 1:
             return value
-        told: list[Any] = [value]
-        _talking(lambda: dist.broadcast_object_list(told, src=0, device=torch.device("cpu")))
-        return told[0]
+        values: list[Any] = [value]
+        _run_collective(lambda: dist.broadcast_object_list(values, src=0, device=torch.device("cpu")))
+        return values[0]
 
-    def from_all(self, value: T) -> list[T]:
-        """What each process has, in order."""
-        if self.size == 1:
+    def all_gather(self, value: T) -> list[T]:
+        """Return the values of all processes, by rank."""
+        if self.world_size == 1:
             return [value]
-        told: list[Any] = [None] * self.size
-        _talking(lambda: dist.all_gather_object(told, value))
-        return told
+        values: list[Any] = [None] * self.world_size
+        _run_collective(lambda: dist.all_gather_object(values, value))
+        return values
 
-    def tensors_from_first(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`from_first` for tensors by name, of which others may have none yet; on the host."""
-        if self.size == 1:
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the main process's tensors, on the CPU, in every process. Other processes may pass none."""
+        if self.world_size == 1:
             return dict(tensors)
         ready = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
-        kinds = self.from_first({name: (x.shape, x.dtype) for name, x in ready.items()})
-        if not self.leads:
-            ready = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in kinds.items()}
+        layouts = self.broadcast({name: (x.shape, x.dtype) for name, x in ready.items()})
+        if not self.is_main_process:
+            ready = {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in layouts.items()}
         for x in ready.values():
             if x.numel():
-                _talking(lambda x=x: dist.broadcast(x.view(-1).view(torch.uint8), src=0))  # type: ignore[misc]
+                _run_collective(lambda x=x: dist.broadcast(x.view(-1).view(torch.uint8), src=0))  # type: ignore[misc]
         return ready
 
 
-def _talking(conversation: Callable[[], Any]) -> None:
-    """`Lost` for what the libraries say of a process that does not answer. Memory that runs out is another matter."""
+def _run_collective(collective: Callable[[], Any]) -> None:
+    """Call ``collective``; ProcessLostError for a backend error. Out-of-memory errors pass through."""
     try:
-        conversation()
+        collective()
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        if "allocate memory" in str(error):  # of the host
+        if "allocate memory" in str(error):  # out of host memory
             raise
-        if _outlives and threading.current_thread() is threading.main_thread():
+        if _ignores_sigterm_after_loss and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise Lost(f"Another process of this training is gone or silent: {_reason(error)}.") from None
+        raise ProcessLostError(
+            f"Another process of this training ended or does not respond: {_reason(error)}."
+        ) from None
 
 
 def _reason(error: Exception) -> str:
-    """What a library said, without the places in its source, and without its guesses."""
+    """Return a library's message without source locations and guesses."""
     first = re.sub(r"^(\[\S*:\d+\]\s*)+", "", str(error).split("\n")[0])
     return " ".join(first.partition(" This is typically")[0].split()).rstrip(".")[:300]
 
 
-ALONE = Group()
-_joined = ALONE
-_outlives = False
+SINGLE_PROCESS = ProcessGroup()
+_group = SINGLE_PROCESS
+_ignores_sigterm_after_loss = False
 
 
-def outlive() -> None:
-    """For a command, which ends soon: from the moment that another process is lost, SIGTERM is ignored.
+def ignore_sigterm_after_loss() -> None:
+    """Ignore SIGTERM once another process is lost, for a command that ends soon anyway.
 
-    torchrun ends the others then; first it is said and saved.
+    torchrun then terminates the remaining processes; this leaves them time to save and to report the error.
     """
-    global _outlives
-    _outlives = True
+    global _ignores_sigterm_after_loss
+    _ignores_sigterm_after_loss = True
 
 
-def asked() -> bool:
-    """Whether this process was started as one of several."""
-    known = MEETING in os.environ or {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
-    return known and "RANK" in os.environ and _number("WORLD_SIZE", 1) > 1
+def is_distributed() -> bool:
+    """Return whether this process was started as one of several."""
+    has_rendezvous = RENDEZVOUS in os.environ or {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    return has_rendezvous and "RANK" in os.environ and _env_int("WORLD_SIZE", 1) > 1
 
 
-def current() -> Group:
-    """The group that this process has joined; itself alone where it has joined none."""
-    return _joined
+def current_group() -> ProcessGroup:
+    """Return the group that this process has joined, or `SINGLE_PROCESS`."""
+    return _group
 
 
-def join() -> Group:
-    """Meet the others, once; whoever was started alone stays alone. RunError where they do not find each other."""
-    global _joined
-    if _joined.size > 1 or not asked():
-        return _joined
-    rank, size = _number("RANK", 0), _number("WORLD_SIZE", 1)
-    if MEETING in os.environ:
-        where: dict[str, Any] = {"init_method": f"file://{os.environ[MEETING]}", "rank": rank, "world_size": size}
-        _live_with(_number(LIFELINE, -1))
+def init_process_group() -> ProcessGroup:
+    """Join the other processes on the first call, and return the group.
+
+    `SINGLE_PROCESS` if the process was started alone. RunError if the processes do not find each other.
+    """
+    global _group
+    if _group.world_size > 1 or not is_distributed():
+        return _group
+    rank, size = _env_int("RANK", 0), _env_int("WORLD_SIZE", 1)
+    if RENDEZVOUS in os.environ:
+        rendezvous: dict[str, Any] = {
+            "init_method": f"file://{os.environ[RENDEZVOUS]}",
+            "rank": rank,
+            "world_size": size,
+        }
+        _exit_with_parent(_env_int(PARENT_PIPE, -1))
     else:
-        where = {"init_method": "env://"}
+        rendezvous = {"init_method": "env://"}
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        if not dist.is_initialized():  # a program around us may have done so
-            dist.init_process_group(backend, timeout=timedelta(minutes=_minutes()), **where)
+        if not dist.is_initialized():  # the calling program may have done so
+            dist.init_process_group(backend, timeout=timedelta(minutes=_timeout_minutes()), **rendezvous)
     except (RuntimeError, ValueError) as error:
-        raise RunError(f"The {size} processes of this training do not find each other: {_reason(error)}.") from None
-    _joined = Group(dist.get_rank(), dist.get_world_size())
-    return _joined
+        raise RunError(
+            f"The {size} processes of this training cannot connect to each other: {_reason(error)}."
+        ) from None
+    _group = ProcessGroup(dist.get_rank(), dist.get_world_size())
+    return _group
 
 
-def leave() -> None:
-    """Part from the others, when all is well."""
-    global _joined
-    if _joined.size > 1 and dist.is_initialized():
+def destroy_process_group() -> None:
+    """Leave the group. Call it only after success: it waits for the other processes."""
+    global _group
+    if _group.world_size > 1 and dist.is_initialized():
         dist.destroy_process_group()
-    _joined = ALONE
+    _group = SINGLE_PROCESS
 
 
-def own_device(name: str) -> str:
-    """The device of this process where each has its own: ``cuda`` or ``auto`` is then the GPU of its number here.
+def local_device(name: str) -> str:
+    """Return this process's device: if distributed, ``cuda`` and ``auto`` mean the GPU of its local rank.
 
-    SettingError where a machine has more processes than GPUs.
+    SettingError if the machine has more processes than GPUs.
     """
-    if not asked() or name not in ("auto", "cuda") or not torch.cuda.is_available():
+    if not is_distributed() or name not in ("auto", "cuda") or not torch.cuda.is_available():
         return name
-    mine, here = _number("LOCAL_RANK", 0), torch.cuda.device_count()
-    if mine >= here:
-        raise SettingError(f"There are more processes than GPUs ({here}) on {socket.gethostname()}. Use --device cpu.")
-    return f"cuda:{mine}"
+    local_rank, n_gpus = _env_int("LOCAL_RANK", 0), torch.cuda.device_count()
+    if local_rank >= n_gpus:
+        raise SettingError(
+            f"There are more processes than GPUs ({n_gpus}) on {socket.gethostname()}. Use --device cpu."
+        )
+    return f"cuda:{local_rank}"
 
 
-def check_same(group: Group, told: Mapping[str, str]) -> None:
-    """RunError where a process was started with other data or settings than the first one; ``told`` by name."""
-    everyone = group.from_all((socket.gethostname(), dict(told)))
-    first = everyone[0][1]
-    for rank, (host, own) in enumerate(everyone):
+def check_same_inputs(group: ProcessGroup, inputs: Mapping[str, str]) -> None:
+    """Raise RunError if a process was started with other data or settings than the main process."""
+    all_inputs = group.all_gather((socket.gethostname(), dict(inputs)))
+    first = all_inputs[0][1]
+    for rank, (host, own) in enumerate(all_inputs):
         names = [name for name in first.keys() | own.keys() if first.get(name) != own.get(name)]
         if names:
-            shown = "; ".join(
+            differences = "; ".join(
                 f"{k} is {own.get(k, 'not set')} and not {first.get(k, 'not set')}" for k in sorted(names)
             )
             raise RunError(
-                f"The processes do not agree. In process {rank}, on {host}, {shown}, as in process 0. "
-                "Start all of them with the same command on the same data."
+                f"The processes have different inputs. In process {rank} on {host}, {differences} as in process 0. "
+                "Start all processes with the same command on the same data."
             )
 
 
-def speaks_for_all(error: BaseException) -> str | None:
-    """Whether this process shall say what went wrong: the words to put before it, or None where another one does.
+def claim_error_report(error: BaseException) -> str | None:
+    """Return a prefix for the error message if this process should print it, or None if another process does.
 
-    The first to ask does. Where all have made the same mistake that is the first process, for the others wait a while;
-    and what ends one process is said before the others notice that it is gone.
+    The first process to call this prints. The others wait `REPORT_DELAY` first: so the main process reports an error
+    that all have, and the process that failed reports before the others notice its loss.
     """
-    if _joined.size == 1:
+    if _group.world_size == 1:
         return ""
-    if not _joined.leads or isinstance(error, Lost):
-        time.sleep(POLITELY)
+    if not _group.is_main_process or isinstance(error, ProcessLostError):
+        time.sleep(REPORT_DELAY)
     try:
-        first = dist.distributed_c10d._get_default_store().add("spoken", 1) == 1
-    except RuntimeError:  # the store was with one that is gone
-        first = _joined.rank <= 1
+        first = dist.distributed_c10d._get_default_store().add("error_reported", 1) == 1
+    except RuntimeError:  # the process that held the store has ended
+        first = _group.rank <= 1
     if not first:
         return None
-    return "" if _joined.leads else f"process {_joined.rank} on {socket.gethostname()}: "
+    return "" if _group.is_main_process else f"process {_group.rank} on {socket.gethostname()}: "
 
 
-def _live_with(pipe: int) -> None:
-    """End with the process that launched this one, however that ended: it holds the other end of ``pipe``."""
+def _exit_with_parent(pipe: int) -> None:
+    """Terminate this process when its parent, which holds the other end of ``pipe``, has ended for any reason."""
     if pipe < 0:
         return
 
@@ -236,18 +249,20 @@ def _live_with(pipe: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _number(name: str, otherwise: int) -> int:
+def _env_int(name: str, default: int) -> int:
     try:
-        return int(os.environ.get(name, otherwise))
+        return int(os.environ.get(name, default))
     except ValueError:
-        raise SettingError(f"{name}={os.environ[name]} is no whole number; torchrun sets it.") from None
+        raise SettingError(f"{name}={os.environ[name]} is not an integer. torchrun sets it.") from None
 
 
-def _minutes() -> float:
+def _timeout_minutes() -> float:
     try:
-        found = float(os.environ.get(WAIT, 10))
+        minutes = float(os.environ.get(TIMEOUT_VARIABLE, 10))
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise SettingError(f"{WAIT}={os.environ[WAIT]}: it is a number of minutes above 0.")
-    return found
+        minutes = 0.0
+    if not 0 < minutes < float("inf"):
+        raise SettingError(
+            f"{TIMEOUT_VARIABLE}={os.environ[TIMEOUT_VARIABLE]}: a number of minutes above 0 is expected."
+        )
+    return minutes

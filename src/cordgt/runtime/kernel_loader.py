@@ -1,7 +1,7 @@
-"""Fused kernels for CUDA (Triton). Each has a plain twin in torch operations, in the module that calls it.
+"""Choose between fused CUDA kernels (Triton) and plain torch operations.
 
-Nothing here but this file is imported where there is no CUDA device. The environment variable ``CORDGT_PLAIN=1`` keeps
-to the plain twins on a GPU too: to compare the two, or to look for a mistake.
+Every kernel has a plain twin in the module that calls it. Kernel modules are imported only on a CUDA device. The
+environment variable ``CORDGT_PLAIN=1`` forces plain torch operations, to compare both or to debug.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from typing import Any
 
 import torch
 
-PLAIN = "CORDGT_PLAIN"
+PLAIN_VARIABLE = "CORDGT_PLAIN"
 
 
 @cache
-def _present() -> bool:
+def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def serve(device: torch.device) -> bool:
-    """True where fused kernels answer for tensors on this device."""
-    return device.type == "cuda" and _present() and not plain_asked()
+def kernels_available(device: torch.device) -> bool:
+    """Return whether fused kernels are used for tensors on this device."""
+    return device.type == "cuda" and _has_triton() and not is_plain_forced()
 
 
-def plain_asked() -> bool:
-    """True where ``CORDGT_PLAIN`` asks for plain torch operations."""
-    return os.environ.get(PLAIN, "0") not in ("", "0")
+def is_plain_forced() -> bool:
+    """Return whether ``CORDGT_PLAIN`` forces plain torch operations."""
+    return os.environ.get(PLAIN_VARIABLE, "0") not in ("", "0")
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
-    """Plain torch operations within."""
-    before = os.environ.get(PLAIN)
-    os.environ[PLAIN] = "1"
+def plain_torch() -> Iterator[None]:
+    """Force plain torch operations within the block."""
+    previous = os.environ.get(PLAIN_VARIABLE)
+    os.environ[PLAIN_VARIABLE] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[PLAIN]
+        if previous is None:
+            del os.environ[PLAIN_VARIABLE]
         else:
-            os.environ[PLAIN] = before
+            os.environ[PLAIN_VARIABLE] = previous
 
 
-def fused(name: str, device: torch.device) -> Any:
-    """The kernel module ``cordgt.NAME`` if kernels can run on the device; None if the plain torch path must."""
-    return import_module(f"cordgt.{name}") if serve(device) else None
+def load_kernels(name: str, device: torch.device) -> Any:
+    """Import the kernel module ``cordgt.NAME``; None if the device needs the plain torch path."""
+    return import_module(f"cordgt.{name}") if kernels_available(device) else None

@@ -1,7 +1,6 @@
-"""Several processes of one machine from one command: started together, signalled together, ended together.
+"""Start one command as several processes on this machine, forward signals to them, and wait for them.
 
-``torchrun`` does as much and more, over several machines. This asks for nothing: no port, no name of a host, no torch
-in the process that waits.
+``torchrun`` does the same for several machines. This launcher needs no port, no host name and no torch.
 """
 
 from __future__ import annotations
@@ -17,86 +16,88 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-MEETING = "CORDGT_MEETING"  # as in `processes`, which would load torch
-LIFELINE = "CORDGT_LIFELINE"
-FIGURES = "CORDGT_FIGURES"  # of a process that is measured: the file for its figures
-GRACE = 10.0  # seconds that the others have once one has failed: to notice it, to save, to say so
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Environment variables of the started processes.
+RENDEZVOUS = "CORDGT_RENDEZVOUS"  # file through which the processes find each other; torchrun has its own way
+PARENT_PIPE = "CORDGT_PARENT_PIPE"  # file descriptor of a pipe that closes when the parent process ends
+RESULT_FILE = "CORDGT_RESULT_FILE"  # where a benchmarked process writes its measurements
+GRACE_SECONDS = 10.0  # after one process failed: time for the others to notice it, save and report
+FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Child = subprocess.Popen[bytes]
 
 
-def launch(n: int, argv: Sequence[str], extra: Mapping[str, str] | None = None) -> int:
-    """Run ``cordgt ARGV`` in ``n`` processes that find each other, and wait for all of them.
+def launch(n: int, argv: Sequence[str], extra_env: Mapping[str, str] | None = None) -> int:
+    """Run ``cordgt ARGV`` in ``n`` processes that join one process group, and wait for all of them.
 
-    0 comes back where all end well, else the exit code of the first that does not (128 and the signal's number where a
-    signal ended it). Ctrl-C and SIGTERM are passed on, so that a training saves first. ``extra``: for the environment.
+    Returns:
+        0 if all succeed, otherwise the exit code of the first that fails (128 plus the signal's number if a signal
+        ended it). Ctrl-C and SIGTERM are forwarded, so that a training saves first.
     """
-    with tempfile.TemporaryDirectory(prefix="cordgt-") as folder, _lifeline() as pipe:
-        children = [_start(rank, n, argv, extra or {}, Path(folder) / "meeting", pipe) for rank in range(n)]
-        with _passing_on(children):
+    with tempfile.TemporaryDirectory(prefix="cordgt-") as folder, _parent_pipe() as pipe:
+        children = [_start(rank, n, argv, extra_env or {}, Path(folder) / "rendezvous", pipe) for rank in range(n)]
+        with _forward_signals(children):
             return _wait(children)
 
 
 @contextmanager
-def _lifeline() -> Iterator[int]:
-    """A pipe whose reading end says when this process is gone, be it killed."""
-    reading, writing = os.pipe()
+def _parent_pipe() -> Iterator[int]:
+    """Open a pipe whose read end closes when this process ends, even by SIGKILL."""
+    read_end, write_end = os.pipe()
     try:
-        yield reading
+        yield read_end
     finally:
-        os.close(reading)
-        os.close(writing)
+        os.close(read_end)
+        os.close(write_end)
 
 
-def _start(rank: int, n: int, argv: Sequence[str], extra: Mapping[str, str], meeting: Path, pipe: int) -> Child:
-    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, MEETING: meeting, LIFELINE: pipe}
-    usual: dict[str, object] = {"OMP_NUM_THREADS": max(1, cores() // n)}
-    if sys.platform in ("linux", "darwin"):  # nothing of it leaves the machine
-        usual["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
-    environment = {k: str(v) for k, v in usual.items()} | os.environ | dict(extra) | {k: str(v) for k, v in own.items()}
-    # A session of its own: Ctrl-C in a terminal reaches it once, through this process, and not twice.
+def _start(rank: int, n: int, argv: Sequence[str], extra_env: Mapping[str, str], rendezvous: Path, pipe: int) -> Child:
+    defaults = {"OMP_NUM_THREADS": str(max(1, available_cores() // n))}
+    if sys.platform in ("linux", "darwin"):  # no traffic leaves the machine
+        defaults["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n}
+    required = {k: str(v) for k, v in (ranks | {RENDEZVOUS: rendezvous, PARENT_PIPE: pipe}).items()}
+    env = defaults | os.environ | dict(extra_env) | required
     command = [sys.executable, "-m", "cordgt", *argv]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[pipe], start_new_session=True)
+    # A session of its own: Ctrl-C in a terminal then reaches the child once, through this process.
+    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, pass_fds=[pipe], start_new_session=True)
 
 
-def cores() -> int:
-    """How many this process may use."""
+def available_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
-def _passing_on(children: Sequence[Child]) -> Iterator[None]:
-    """Signals that come to this process go to its children instead."""
+def _forward_signals(children: Sequence[Child]) -> Iterator[None]:
+    """Send the signals that this process receives to its children instead."""
 
-    def pass_on(number: int, _: FrameType | None) -> None:
-        _signal(children, signal.Signals(number))
+    def forward(signum: int, _: FrameType | None) -> None:
+        _send_signal(children, signal.Signals(signum))
 
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    handlers = {signum: signal.signal(signum, forward) for signum in FORWARDED_SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
 
 
 def _wait(children: Sequence[Child]) -> int:
-    failed, moment = 0, 0.0
-    asked: list[signal.Signals] = []
+    """Wait for all children. After a failure the others get SIGTERM, then SIGKILL, with `GRACE_SECONDS` before each."""
+    exit_code, failed_at = 0, 0.0
+    escalation = [signal.SIGTERM, signal.SIGKILL]
     while any(child.poll() is None for child in children):
-        ended = [child.returncode for child in children if child.poll() is not None and child.returncode]
-        if ended and not failed:
-            failed, moment = ended[0], time.monotonic()
-        late = time.monotonic() - moment if failed else 0.0
-        if late > GRACE * (1 + len(asked)) and len(asked) < 2:
-            asked.append(signal.SIGTERM if not asked else signal.SIGKILL)
-            _signal(children, asked[-1])
+        failures = [child.returncode for child in children if child.poll() is not None and child.returncode]
+        if failures and not exit_code:
+            exit_code, failed_at = failures[0], time.monotonic()
+        if exit_code and escalation and time.monotonic() - failed_at > GRACE_SECONDS * (3 - len(escalation)):
+            _send_signal(children, escalation.pop(0))
         time.sleep(0.05)
-    failed = failed or next((child.returncode for child in children if child.returncode), 0)
-    return failed if failed >= 0 else 128 - failed
+    exit_code = exit_code or next((child.returncode for child in children if child.returncode), 0)
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
-def _signal(children: Sequence[Child], number: signal.Signals) -> None:
+def _send_signal(children: Sequence[Child], signum: signal.Signals) -> None:
     for child in children:
         if child.poll() is None:
-            child.send_signal(number)
+            child.send_signal(signum)

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM: the first one is noted, so that a training can finish what it is at and save; the second ends it.
+"""Stop a training on Ctrl-C, SIGTERM or a time limit: the first request is noted, so that the training can save.
 
-A limit of time ends a training in the same way.
+A second signal ends the process at once.
 """
 
 from __future__ import annotations
@@ -18,127 +18,130 @@ from typing import Any
 from cordgt.callbacks import Callback
 
 
-class Stopped(KeyboardInterrupt):
-    """A training ended early because a signal, or a limit of time (SIGALRM), asked for it.
+class TrainingStopped(KeyboardInterrupt):
+    """A training ended early because of a signal, or of a time limit (SIGALRM).
 
-    ``saved`` says where it will go on.
+    ``resume_point``: how far the saved training is, for messages; empty if nothing was saved.
     """
 
-    def __init__(self, asked: signal.Signals, saved: str = "") -> None:
-        super().__init__(f"stopped by {asked.name}")
-        self.asked, self.saved = asked, saved
+    def __init__(self, signum: signal.Signals, resume_point: str = "") -> None:
+        super().__init__(f"stopped by {signum.name}")
+        self.signum, self.resume_point = signum, resume_point
 
     @property
     def exit_code(self) -> int:
-        """As shells count: 130 for SIGINT, 143 for SIGTERM."""
-        return 128 + self.asked
+        """The exit code by shell convention: 130 for SIGINT, 143 for SIGTERM."""
+        return 128 + self.signum
 
     @property
-    def by_clock(self) -> bool:
-        """True: the time given by `time_limit` was over."""
-        return self.asked == signal.SIGALRM
+    def is_timeout(self) -> bool:
+        """Whether the deadline of `time_limit` has passed."""
+        return self.signum == signal.SIGALRM
 
 
-class Interrupted(KeyboardInterrupt):
-    """A signal ended what cannot save: nothing of it is kept. Not a `Stopped`, which a training answers by saving."""
+class SignalInterrupt(KeyboardInterrupt):
+    """A signal ended work that cannot be saved. Unlike after `TrainingStopped`, nothing is kept."""
 
-    def __init__(self, asked: signal.Signals) -> None:
-        super().__init__(f"interrupted by {asked.name}")
-        self.asked = asked
-
-
-def _interrupt(number: int, _: FrameType | None) -> None:
-    raise Interrupted(signal.Signals(number))
+    def __init__(self, signum: signal.Signals) -> None:
+        super().__init__(f"interrupted by {signum.name}")
+        self.signum = signum
 
 
-USUAL = (signal.SIG_DFL, signal.default_int_handler, _interrupt)  # what a signal does where nobody chose otherwise
+def _interrupt(signum: int, _: FrameType | None) -> None:
+    raise SignalInterrupt(signal.Signals(signum))
+
+
+DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler, _interrupt)  # handlers that we may replace
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """While it lasts, Ctrl-C and SIGTERM alike raise `Interrupted` wherever nobody is `listening`.
+def raise_on_signal() -> Iterator[None]:
+    """Raise `SignalInterrupt` on Ctrl-C and SIGTERM within the block, except inside `defer_signals`.
 
-    Signals that are ignored or answered by the program around us are left alone, as in `listening`.
+    Signals that are ignored, or handled by the calling program, are left alone.
     """
-    taken = _usual_handlers()
-    for number in taken:
-        signal.signal(number, _interrupt)
+    handlers = _replaceable_handlers()
+    _install(handlers, _interrupt)
     try:
         yield
     finally:
-        for number, handler in taken.items():
-            if signal.getsignal(number) is _interrupt:
-                signal.signal(number, handler)
+        _restore(handlers, _interrupt)
 
 
-def _usual_handlers() -> dict[signal.Signals, Any]:
-    """What the signals do that may be answered here; none outside the main thread, where Python cannot hear them."""
+def _replaceable_handlers() -> dict[signal.Signals, Any]:
+    """Return the current handlers of the signals that we may handle; none outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return {}
-    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    return {number: handler for number, handler in found.items() if handler in USUAL}
+    current = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    return {signum: handler for signum, handler in current.items() if handler in DEFAULT_HANDLERS}
+
+
+def _install(handlers: dict[signal.Signals, Any], replacement: Any) -> None:
+    for signum in handlers:
+        signal.signal(signum, replacement)
+
+
+def _restore(handlers: dict[signal.Signals, Any], replacement: Any) -> None:
+    """Restore the handlers, except where the program has replaced ours meanwhile."""
+    for signum, handler in handlers.items():
+        if signal.getsignal(signum) is replacement:
+            signal.signal(signum, handler)
 
 
 @dataclass
-class Stop:
-    """The signal that asked a training to end, if one did."""
+class StopRequest:
+    """The signal that asks a training to stop, if any."""
 
-    asked: signal.Signals | None = None
-    ends: float = math.inf  # when time is over, on the monotonic clock
+    signum: signal.Signals | None = None
+    deadline: float = math.inf  # on the monotonic clock
 
-    def check(self) -> None:
-        """Raises `Stopped` where a signal has come or time is over. For moments at which nothing is half done."""
-        if self.asked is None and time.monotonic() >= self.ends:
-            self.asked = signal.SIGALRM
-        if self.asked is not None:
-            raise Stopped(self.asked)
+    def raise_if_requested(self) -> None:
+        """Raise `TrainingStopped` after a signal or the deadline. Call it between steps, when the state is complete."""
+        if self.signum is None and time.monotonic() >= self.deadline:
+            self.signum = signal.SIGALRM
+        if self.signum is not None:
+            raise TrainingStopped(self.signum)
 
 
 class StopCallback(Callback):
-    """Ends an evaluation after the current step where a signal or the time limit asks for that."""
+    """Ends an evaluation after the current step if a stop is requested."""
 
-    def __init__(self, stop: Stop) -> None:
+    def __init__(self, stop: StopRequest) -> None:
         self.stop = stop
 
     def on_step(self, n: int, loss: float | None = None) -> None:
-        self.stop.check()
+        self.stop.raise_if_requested()
 
 
-_limits = [math.inf]  # of time, the one in force last
+_deadlines = [math.inf]  # of nested `time_limit` blocks; the last one applies
 
 
 @contextmanager
-def time_limit(ends: float) -> Iterator[None]:
-    """While it lasts, trainings that begin stop at ``ends`` of the monotonic clock, as they would for a signal."""
-    _limits.append(ends)
+def time_limit(deadline: float) -> Iterator[None]:
+    """Stop trainings that begin within the block at ``deadline`` (monotonic clock), as a signal would."""
+    _deadlines.append(deadline)
     try:
         yield
     finally:
-        _limits.pop()
+        _deadlines.pop()
 
 
 @contextmanager
-def listening() -> Iterator[Stop]:
-    """While it lasts, the first Ctrl-C or SIGTERM is only noted; a second one does what it always does.
+def defer_signals() -> Iterator[StopRequest]:
+    """Note the first Ctrl-C or SIGTERM in the yielded `StopRequest`; a second one has its usual effect.
 
-    A signal that is ignored (`nohup`) or that the program around us answers itself is left alone; so are all of them
-    outside the main thread, where Python cannot hear them.
+    Signals that are ignored (``nohup``), or handled by the calling program, are left alone, and so are all signals
+    outside the main thread.
     """
-    stop = Stop(ends=_limits[-1])
-    taken = _usual_handlers()
+    stop = StopRequest(deadline=_deadlines[-1])
+    handlers = _replaceable_handlers()
 
-    def release() -> None:
-        for number, handler in taken.items():
-            if signal.getsignal(number) is note:  # nobody has chosen otherwise meanwhile
-                signal.signal(number, handler)
+    def note(signum: int, _: FrameType | None) -> None:
+        stop.signum = signal.Signals(signum)
+        _restore(handlers, note)
 
-    def note(number: int, _: FrameType | None) -> None:
-        stop.asked = signal.Signals(number)
-        release()
-
-    for number in taken:
-        signal.signal(number, note)
+    _install(handlers, note)
     try:
         yield stop
     finally:
-        release()
+        _restore(handlers, note)

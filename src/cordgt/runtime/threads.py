@@ -1,4 +1,4 @@
-"""How many threads compute: torch's number, whoever asks first; and work that each of them does by itself."""
+"""The number of compute threads, shared by torch and numba; and a parallel map over single-threaded workers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def keep_threads() -> int:
-    """The number of threads that torch was given, for torch and for the compiled loops from now on.
+def pin_num_threads() -> int:
+    """Make numba and torch use torch's number of threads from now on, and return it.
 
-    numba and torch share one OpenMP: numba's first parallel loop sets the number of threads of both to its own, the
-    number of cores, whatever `OMP_NUM_THREADS` or `torch.set_num_threads` said. Sums would then be split otherwise from
-    that moment on, and the last bits of a training would depend on it. So numba starts here, and torch's number is put
-    back. A smaller number that numba was given stays.
+    numba and torch share one OpenMP runtime: numba's first parallel loop sets the number of threads of both to the
+    number of cores, whatever `OMP_NUM_THREADS` or `torch.set_num_threads` said. From then on sums would be split
+    differently, which changes the last bits of a training. So numba starts here, and torch's number is restored.
+    A smaller number set for numba is kept.
     """
     n = torch.get_num_threads()
     numba.set_num_threads(min(n, numba.get_num_threads()))
@@ -33,8 +33,8 @@ def keep_threads() -> int:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """One thread computes, as long as this lasts."""
+def single_thread() -> Iterator[None]:
+    """Compute with one thread within the block."""
     n = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -43,52 +43,54 @@ def alone() -> Iterator[None]:
         torch.set_num_threads(n)
 
 
-def side_by_side(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """What ``work`` makes of each item, in their order: as many at once as torch has threads, each with one alone.
+def parallel_map(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield ``work(item)`` for each item, in order, computed by as many workers as torch has threads.
 
-    Pieces worked off apart wait for nobody, where operations shared among threads wait for the slowest at every end.
-    Items are made by the thread that asks, a few ahead. What a piece becomes does not depend on how many there are.
+    Each worker uses one thread, so none waits for another after every operation. The calling thread produces the items,
+    a few ahead. A result does not depend on the number of workers.
     """
     n = torch.get_num_threads()
     if n == 1:
         yield from map(work, items)
         return
-    crew = _crew(n, os.getpid())
-    waiting: deque[Future[Result]] = deque()
+    pool = _thread_pool(n, os.getpid())
+    pending: deque[Future[Result]] = deque()
     try:
         for item in items:
-            waiting.append(crew.submit(work, item))
-            if len(waiting) > n:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:  # after an error nothing goes on unseen, or holds memory that is asked for
-        for left in waiting:
-            left.cancel()
-        wait(waiting)
+            pending.append(pool.submit(work, item))
+            if len(pending) > n:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:  # after an error no worker continues or holds memory
+        for future in pending:
+            future.cancel()
+        wait(pending)
 
 
 @lru_cache
-def _crew(n: int, _process: int) -> ThreadPoolExecutor:
-    """Threads that compute alone, of this process: one that was forked has none of them.
+def _thread_pool(n: int, _pid: int) -> ThreadPoolExecutor:
+    """Start ``n`` workers that compute with one thread each. ``_pid``: a forked process needs workers of its own.
 
-    They start now: each tells torch so, and the last word on it must be the caller's.
+    They start now, because each calls `torch.set_num_threads` and the caller's number must be set last.
     """
-    crew = ThreadPoolExecutor(n, thread_name_prefix="cordgt-computes", initializer=_compute_alone)
-    together = Barrier(n)
+    pool = ThreadPoolExecutor(n, thread_name_prefix="cordgt-worker", initializer=_use_one_thread)
+    barrier = Barrier(n)
     try:
-        list(crew.map(lambda _: together.wait(), range(n)))
-    except BaseException:  # a thread that could not be started: the others would wait for it for ever
-        together.abort()
-        crew.shutdown(wait=False)
+        list(pool.map(lambda _: barrier.wait(), range(n)))
+    except BaseException:  # a thread did not start: the others would wait for it forever
+        barrier.abort()
+        pool.shutdown(wait=False)
         raise
     finally:
         torch.set_num_threads(n)
-    return crew
+    return pool
 
 
-def _compute_alone() -> None:
-    """Give this thread one thread to compute with. torch gives a thread the common number when it first asks for it,
-    whatever was set before: so it asks now."""
+def _use_one_thread() -> None:
+    """Limit the current thread to one compute thread.
+
+    torch sets a thread's number to the global one when the thread first reads it, so read it before setting it.
+    """
     torch.get_num_threads()
     torch.set_num_threads(1)

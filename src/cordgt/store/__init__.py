@@ -1,1 +1,1 @@
-"""A store on disk: arrays that are mapped into memory, the folder that holds them, and the index in files."""
+"""Stores: event streams on disk, memory-mapped. Build, append, verify and open them."""

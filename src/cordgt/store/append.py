@@ -15,29 +15,27 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, check_choice
-from cordgt.events.arrays import is_text
 from cordgt.events.backing import INDEX_ARRAYS
-from cordgt.events.id_table import LONGEST_TEXT, text_buffers
+from cordgt.events.id_table import MAX_TEXT_BYTES
 from cordgt.events.ids import NodeIds
-from cordgt.events.stream import check_exact, check_span
+from cordgt.events.stream import are_whole, check_exact_floats, check_time_span
 from cordgt.events.times import TimeAxis
 from cordgt.history.index_builder import index_dtype
-from cordgt.store.arrays import Writer, abandoned_on_error, disk_explained, pieces
+from cordgt.store.arrays import ArrayWriter, close_on_error, explain_disk_errors, iter_slices
 from cordgt.store.build import (
     MEMORY,
     MEMORY_SHARE,
     NodeNumbering,
     TimeColumns,
     append_rows,
+    id_arrays,
     index_arrays,
     make_generation,
     make_store,
@@ -47,7 +45,7 @@ from cordgt.store.build import (
 from cordgt.store.index_writer import PriorIndex, write_index
 from cordgt.store.source import ConcatSource, EventSource, StreamSource
 from cordgt.store.staging import StagedEvents
-from cordgt.store.store import EVENTS, LOOKUP, NAMES, Array, Store, locked, open_store
+from cordgt.store.store import EVENTS, LOOKUP, NAMES, Store, StoredArray, open_store, store_lock
 
 LatePolicy = Literal["refuse", "merge"]
 # Arrays from which new ones are computed: index rows are merged, ids looked up and sorted. Pairs follow from rows.
@@ -70,11 +68,10 @@ def append_to_store(
     features), another process writes the store, an array to be rewritten is damaged, or the disk is full.
     """
     check_choice("--late", late, get_args(LatePolicy))
-    callbacks = callbacks
     open_store(path)  # fail before locking or reading
-    with disk_explained(path, "The store is unchanged."), locked(path):
+    with explain_disk_errors(path, "The store is unchanged."), store_lock(path):
         store = open_store(path)
-        store.sweep()
+        store.remove_leftovers()
         _check_source(store, source)
         work = path / f"index-{secrets.token_hex(4)}"
         work.mkdir()
@@ -87,7 +84,7 @@ def append_to_store(
             rebuild = changes_events or _needs_wider_types(store, stage)
             names = None if rebuild else REWRITTEN
             callbacks.on_stage_start("checking", store.n_bytes(names))
-            store.check(callbacks, names, so_far="Nothing was appended. ")
+            store.verify(callbacks, names, consequence="Nothing was appended. ")
             if not rebuild:
                 _append(store, stage, work, memory, callbacks).write()
         except BaseException:
@@ -103,14 +100,14 @@ def append_to_store(
                 both, path, memory=memory, replace_old=True, callbacks=callbacks, is_locked=True, earlier=earlier
             )
         store = open_store(path)
-        store.sweep()
+        store.remove_leftovers()
     return store
 
 
 def _undo(path: Path) -> None:
     """Remove what a failed append wrote. If ``store.json`` was replaced already, its files stay."""
     with suppress(DataError, OSError):
-        open_store(path).sweep()
+        open_store(path).remove_leftovers()
 
 
 # -------------------- do the events fit
@@ -144,9 +141,12 @@ def _check_feature_width(store: Store, stage: StagedEvents) -> None:
 def _has_late_events(store: Store, stage: StagedEvents, late: LatePolicy) -> bool:
     """Whether an event is older than the store's last. DataError if the policy refuses it."""
     old, new = store.array("t"), stage.arrays()["t"]
-    first, last = min(new[part].min() for part in pieces(len(new))), max(new[part].max() for part in pieces(len(new)))
+    first, last = (
+        min(new[part].min() for part in iter_slices(len(new))),
+        max(new[part].max() for part in iter_slices(len(new))),
+    )
     low, high = min(first, old[0]), max(old[-1], last)
-    check_span(*((low, high) if low.dtype == high.dtype else (np.float64(low), np.float64(high))))
+    check_time_span(*((low, high) if low.dtype == high.dtype else (np.float64(low), np.float64(high))))
     if first >= old[-1]:
         return False
     if late == "refuse":
@@ -163,20 +163,16 @@ def _changes_events(store: Store, stage: StagedEvents) -> bool:
 
     DataError if whole times cannot be represented exactly as floats.
     """
-    if "name" in store.arrays and any(vocabulary.text for vocabulary in stage.vocabularies):
+    if "name" in store.arrays and any(vocabulary.is_text for vocabulary in stage.vocabularies):
         return True
     old, new = store.array("t"), stage.arrays()["t"]
     if old.dtype.kind == new.dtype.kind:
         return False
     is_whole = old.dtype.kind == "i"
-    if is_whole and all(_are_whole(new[part]) for part in pieces(len(new))):
+    if is_whole and all(are_whole(new[part]) for part in iter_slices(len(new))):
         return False
-    check_exact(old if is_whole else new)
+    check_exact_floats(old if is_whole else new)
     return bool(is_whole)
-
-
-def _are_whole(t: npt.NDArray[Any]) -> bool:
-    return bool((t == np.floor(t)).all() and (np.abs(t) < 2.0**63).all())
 
 
 def _needs_wider_types(store: Store, stage: StagedEvents) -> bool:
@@ -198,7 +194,7 @@ def _append(store: Store, stage: StagedEvents, work: Path, memory: int, callback
     ids = store.ids()
     names = [pc.cast(k, ids.names.type) for k in stage.names()]
     sides = ("src",) if store.shared else ("src", "dst")
-    known = [ids.find(k, side) for k, side in zip(names, sides, strict=True)]  # type: ignore[arg-type]
+    known = [ids.encode(k, side) for k, side in zip(names, sides, strict=True)]  # type: ignore[arg-type]
     numbering = NodeNumbering.create([len(k) for k in names], known, store.n_nodes)
     arrays = store.arrays | _append_events(store, stage, numbering, memory // MEMORY_SHARE, callbacks)
     new_ids = numbering.ids(names, shared=store.shared, base=store.n_nodes)
@@ -215,7 +211,7 @@ def _append(store: Store, stage: StagedEvents, work: Path, memory: int, callback
         prior=PriorIndex({name: store.array(name) for name in INDEX_ARRAYS}, store.n_events),
         callbacks=callbacks,
     )
-    all_ids = longer.bare_ids()
+    all_ids = longer.ids_without_lookup()
     longer.arrays.update(index_arrays(work, index) | write_lookup(all_ids, work))
     callbacks.on_stage_start("fingerprints", None)
     note = f"{stage.n_rows} later events appended, with {len(new_ids)} new nodes"
@@ -229,11 +225,11 @@ def _append(store: Store, stage: StagedEvents, work: Path, memory: int, callback
 
 def _append_events(
     store: Store, stage: StagedEvents, numbering: NodeNumbering, memory: int, callbacks: Callback
-) -> dict[str, Array]:
+) -> dict[str, StoredArray]:
     t, ties = store.array("t"), store.array("tie_start")
     times = TimeColumns(stage.source.axis, t[0], t[-1], store.n_events, int(ties[-1]))
     out = {name: _writer_at_end(store, name) for name in EVENTS if name in store.arrays}
-    with abandoned_on_error(out):
+    with close_on_error(out):
         for rows in sorted_chunks(stage, stage.folder / "ranges", memory, callbacks):
             src, dst = numbering.number(rows["src"], rows["dst"], store.n_nodes)
             times_of_rows = rows["t"].astype(t.dtype)
@@ -241,31 +237,25 @@ def _append_events(
             derived = times.derive(times_of_rows)
             append_rows(out, rows | no_label | {"src": src, "dst": dst, "t": times_of_rows} | derived)
             callbacks.on_step(len(src))
-        return {name: store.arrays[name].longer(writer.close()) for name, writer in out.items()}
+        return {name: store.arrays[name].with_part(writer.close()) for name, writer in out.items()}
 
 
-def _append_nodes(store: Store, new_ids: NodeIds) -> dict[str, Array]:
+def _append_nodes(store: Store, new_ids: NodeIds) -> dict[str, StoredArray]:
     """Append the ids of new nodes, and zeros as their features."""
-    names, arrays = new_ids.names, dict[str, npt.NDArray[Any]]()
-    if is_text(store.bare_ids().names.type):
-        offsets, letters = text_buffers(pc.cast(names, pa.string()))
+    arrays = id_arrays(new_ids)
+    if "name_at" in arrays:
         n_bytes = store.arrays["name_bytes"].rows
-        if n_bytes + int(offsets[-1] - offsets[0]) > LONGEST_TEXT:
+        if n_bytes + len(arrays["name_bytes"]) > MAX_TEXT_BYTES:
             raise DataError("The text of all distinct ids exceeds 2 GB. Shorten the ids, or use integers.")
-        arrays["name_at"] = offsets[1:].astype(np.int64) - offsets[0] + n_bytes
-        arrays["name_bytes"] = letters[offsets[0] : offsets[-1]]
-    else:
-        arrays["name"] = np.asarray(names)
-    if new_ids.side is not None:
-        arrays["side"] = new_ids.side
+        arrays["name_at"] = arrays["name_at"][1:] + n_bytes
     if "node_x" in store.arrays:
-        arrays["node_x"] = np.zeros((len(names), store.arrays["node_x"].width), np.float32)
+        arrays["node_x"] = np.zeros((len(new_ids), store.arrays["node_x"].width), np.float32)
     out = {name: _writer_at_end(store, name) for name in arrays}
-    with abandoned_on_error(out):
+    with close_on_error(out):
         append_rows(out, arrays)
-        return {name: store.arrays[name].longer(writer.close()) for name, writer in out.items()}
+        return {name: store.arrays[name].with_part(writer.close()) for name, writer in out.items()}
 
 
-def _writer_at_end(store: Store, name: str) -> Writer:
+def _writer_at_end(store: Store, name: str) -> ArrayWriter:
     array = store.arrays[name]
-    return Writer(store.path / array.file, array.dtype, array.width, array.rows)
+    return ArrayWriter(store.path / array.file, array.dtype, array.width, array.rows)

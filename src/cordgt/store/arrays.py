@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from cordgt.errors import DataError
 
-PIECE = 1 << 22  # default number of rows per slice
+SLICE_ROWS = 1 << 22  # default number of rows per slice
 
 
-def mapped(path: Path, dtype: Any, rows: int, width: int = 0) -> npt.NDArray[Any]:
+def memory_map(path: Path, dtype: Any, rows: int, width: int = 0) -> npt.NDArray[Any]:
     """Map the first rows of an array file, read-only; shape (rows,), or (rows, width) if ``width`` is not 0."""
     shape = (rows, width) if width else (rows,)
     if rows == 0:
@@ -31,15 +31,15 @@ def mapped(path: Path, dtype: Any, rows: int, width: int = 0) -> npt.NDArray[Any
     return np.asarray(np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r", shape=shape))
 
 
-def pieces(rows: int, at_once: int = PIECE, start: int = 0) -> Iterator[slice]:
-    """Yield slices of ``at_once`` rows that cover ``start`` to ``rows``."""
-    for low in range(start, rows, at_once):
-        yield slice(low, min(low + at_once, rows))
+def iter_slices(rows: int, slice_rows: int = SLICE_ROWS, start: int = 0) -> Iterator[slice]:
+    """Yield slices of ``slice_rows`` rows that cover ``start`` to ``rows``."""
+    for low in range(start, rows, slice_rows):
+        yield slice(low, min(low + slice_rows, rows))
 
 
 @dataclass(frozen=True)
-class Written:
-    """Type and number of the rows that a `Writer` wrote, and the SHA-256 of their bytes."""
+class WrittenArray:
+    """The rows that an `ArrayWriter` wrote: type, number, and SHA-256 of their bytes."""
 
     dtype: str
     width: int  # numbers per row; 0: one-dimensional
@@ -47,7 +47,7 @@ class Written:
     sha256: str
 
 
-class Writer:
+class ArrayWriter:
     """Appends rows to a file, and computes their checksum in a second thread.
 
     ``start``: number of existing rows to keep; the file is truncated there.
@@ -57,7 +57,6 @@ class Writer:
         self.path, self.dtype, self.width, self.rows = path, np.dtype(dtype).newbyteorder("<"), width, 0
         self._digest = hashlib.sha256()
         self._hashing = ThreadPoolExecutor(1)
-        self._pending: Future[None] | None = None
         self._file = open(path, "r+b" if start else "wb")  # noqa: SIM115
         self._file.truncate(start * self.dtype.itemsize * max(width, 1))
         self._file.seek(0, os.SEEK_END)
@@ -65,42 +64,36 @@ class Writer:
     def append(self, values: npt.ArrayLike) -> None:
         ready = np.ascontiguousarray(values, self.dtype)
         data = memoryview(ready.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-        self._pending = self._hashing.submit(self._digest.update, data)
+        hashing = self._hashing.submit(self._digest.update, data)
         self._file.write(data)
         self.rows += len(ready)
-        self._wait()  # the caller may reuse the array
+        hashing.result()  # the caller may reuse the array
 
-    def close(self) -> Written:
+    def close(self) -> WrittenArray:
         """Flush everything to disk."""
-        self._wait()
         self._file.flush()
         os.fsync(self._file.fileno())
-        self.abandon()
-        return Written(self.dtype.str, self.width, self.rows, self._digest.hexdigest())
+        self.close_unsynced()
+        return WrittenArray(self.dtype.str, self.width, self.rows, self._digest.hexdigest())
 
-    def abandon(self) -> None:
+    def close_unsynced(self) -> None:
         """Close the file without flushing it to disk."""
         self._hashing.shutdown(wait=True)
         self._file.close()
 
-    def _wait(self) -> None:
-        if self._pending is not None:
-            self._pending.result()
-            self._pending = None
-
 
 @contextmanager
-def abandoned_on_error(writers: Mapping[str, Writer]) -> Iterator[None]:
+def close_on_error(writers: Mapping[str, ArrayWriter]) -> Iterator[None]:
     """Close the files of all writers if the block raises."""
     try:
         yield
     except BaseException:
         for writer in writers.values():
-            writer.abandon()
+            writer.close_unsynced()
         raise
 
 
-class Column:
+class ScratchArray:
     """A scratch array in a file that can be read while it grows; opening it truncates the file to ``rows`` rows."""
 
     def __init__(self, path: Path, dtype: Any, width: int = 0, rows: int = 0) -> None:
@@ -131,7 +124,7 @@ class Column:
     def array(self) -> npt.NDArray[Any]:
         """All rows, memory-mapped."""
         self._file.flush()
-        return mapped(self.path, self.dtype, self.rows, self.width)
+        return memory_map(self.path, self.dtype, self.rows, self.width)
 
     def close(self) -> None:
         self._file.close()
@@ -153,9 +146,9 @@ def checksum(path: Path, start: int, stop: int) -> str:
 
 
 @contextmanager
-def disk_explained(where: Path, then: str) -> Iterator[None]:
-    """DataError, with what to do, where something cannot be written."""
+def explain_disk_errors(path: Path, advice: str) -> Iterator[None]:
+    """Raise DataError, with ``advice``, for an OSError in the block."""
     try:
         yield
     except OSError as error:
-        raise DataError(f"{where} cannot be written: {error.strerror or error}. {then}") from None
+        raise DataError(f"{path} cannot be written: {error.strerror or error}. {advice}") from None

@@ -24,26 +24,26 @@ from numba import njit
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.arrays import Ints
-from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
-from cordgt.events.id_table import SortedNames, text_buffers
+from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
+from cordgt.events.id_table import SortedIdLookup, text_buffers
 from cordgt.events.ids import NodeIds
-from cordgt.events.stream import SORTED_NOTE, EventStream, check_span
+from cordgt.events.stream import SORTED_NOTE, EventStream, check_time_span
 from cordgt.events.times import TimeAxis, tie_starts
 from cordgt.history.index_builder import index_dtype
-from cordgt.store.arrays import Writer, Written, abandoned_on_error, disk_explained, mapped, pieces
+from cordgt.store.arrays import ArrayWriter, WrittenArray, close_on_error, explain_disk_errors, iter_slices, memory_map
 from cordgt.store.external_sort import external_sort
-from cordgt.store.index_writer import WrittenIndex, write_index
+from cordgt.store.index_writer import IndexFiles, write_index
 from cordgt.store.source import EventSource, NodeFeatureTable
 from cordgt.store.staging import StagedEvents
 from cordgt.store.store import (
-    ABOUT,
-    Array,
+    STORE_FILE,
     Store,
+    StoredArray,
+    has_partial_files,
     is_store,
-    locked,
     open_store,
-    part_folder,
-    was_begun,
+    partial_path,
+    store_lock,
 )
 
 MEMORY = 4 << 30  # default limit in bytes
@@ -71,10 +71,12 @@ def make_store(
     disk is full.
     """
     _check_target(target, replace_old)
-    part, callbacks = part_folder(target), callbacks
-    with disk_explained(part, f"Finished work is kept in {part}. Fix the cause and run the same command to resume."):
+    part = partial_path(target)
+    with explain_disk_errors(
+        part, f"Finished work is kept in {part}. Fix the cause and run the same command to resume."
+    ):
         part.mkdir(parents=True, exist_ok=True)
-        with locked(part):
+        with store_lock(part):
             _check_part(part)
             extra_identity = [] if node_features is None else node_features.identity
             stage = StagedEvents(part / "stage", source, extra_identity)
@@ -105,8 +107,8 @@ def _check_target(target: Path, replace_old: bool) -> None:
 def _check_part(part: Path) -> None:
     """DataError if the work folder, which will be cleared, holds files that are not ours."""
     names = os.listdir(part)
-    own_prefixes = (f".{ABOUT}.", ".state.json.", "data-")  # may remain after an interrupted `_clear`
-    if names and not was_begun(names) and not any(name.startswith(own_prefixes) for name in names):
+    own_prefixes = (f".{STORE_FILE}.", ".state.json.", "data-")  # may remain after an interrupted `_clear`
+    if names and not has_partial_files(names) and not any(name.startswith(own_prefixes) for name in names):
         raise DataError(
             f"The store is made in {part}, but that folder holds other files ({min(names)}). Move them, or choose "
             "another name for the store."
@@ -138,7 +140,7 @@ def _build(
     arrays = {name: _array(data, name, k) for name, k in written.items()} | write_ids(ids, data)
     callbacks.on_stage_start("indexing", 2 * stage.n_rows)
     src, dst, tie_start = (
-        mapped(data / name, written[name].dtype, stage.n_rows) for name in ("src", "dst", "tie_start")
+        memory_map(data / name, written[name].dtype, stage.n_rows) for name in ("src", "dst", "tie_start")
     )
     index = write_index(data, src, dst, tie_start, len(ids), memory=memory // MEMORY_SHARE, callbacks=callbacks)
     arrays |= index_arrays(data, index)
@@ -181,13 +183,13 @@ def _put_in_place(part: Path, target: Path, is_locked: bool) -> bool:
         os.rename(part, target)
         (target / "state.json").unlink(missing_ok=True)
         return True
-    with nullcontext() if is_locked else locked(target):
+    with nullcontext() if is_locked else store_lock(target):
         for data in part.glob("data-*"):
             os.rename(data, target / data.name)
         if not _has_files(part, target):
             return False
-        os.replace(part / ABOUT, target / ABOUT)
-        open_store(target).sweep()
+        os.replace(part / STORE_FILE, target / STORE_FILE)
+        open_store(target).remove_leftovers()
     shutil.rmtree(part, ignore_errors=True)
     return True
 
@@ -253,21 +255,21 @@ def _number(src, dst, rank_src, rank_dst, codes, side, n, base, out):  # type: i
 
 def write_events(
     stage: StagedEvents, data: Path, memory: int, callbacks: Callback
-) -> tuple[dict[str, Written], NodeNumbering]:
+) -> tuple[dict[str, WrittenArray], NodeNumbering]:
     """Write the staged events in time order, with numbered nodes, one file per array."""
     columns, sizes = stage.arrays(), [len(vocabulary) for vocabulary in stage.vocabularies]
     numbering = NodeNumbering.create(sizes)
     types: dict[str, Any] = {"src": np.int64, "dst": np.int64, "t": columns["t"].dtype, "elapsed": np.float64}
     types["tie_start"] = index_dtype(sum(sizes), stage.n_rows)
     types |= {name: columns[name].dtype for name in ("label", "edge_x") if name in columns}
-    out = {name: Writer(data / name, dtype, _width(columns.get(name))) for name, dtype in types.items()}
+    out = {name: ArrayWriter(data / name, dtype, _width(columns.get(name))) for name, dtype in types.items()}
     times = TimeColumns(stage.source.axis)
-    with abandoned_on_error(out):
+    with close_on_error(out):
         for rows in sorted_chunks(stage, data / "ranges", memory, callbacks):
             src, dst = numbering.number(rows["src"], rows["dst"])
             append_rows(out, rows | {"src": src, "dst": dst} | times.derive(rows["t"]))
             callbacks.on_step(len(src))
-        check_span(times.first, times.last)
+        check_time_span(times.first, times.last)
         return {name: writer.close() for name, writer in out.items()}, numbering
 
 
@@ -282,7 +284,7 @@ def sorted_chunks(
     return external_sort(columns, scratch, chunk_rows, is_sorted=stage.is_sorted, callbacks=callbacks)
 
 
-def append_rows(out: dict[str, Writer], rows: dict[str, npt.NDArray[Any]]) -> None:
+def append_rows(out: dict[str, ArrayWriter], rows: dict[str, npt.NDArray[Any]]) -> None:
     for name, writer in out.items():
         writer.append(rows[name])
 
@@ -297,18 +299,22 @@ class TimeColumns:
         """``elapsed`` and ``tie_start`` of the next times."""
         if self.first is None:
             self.first, self.last = t[0], t[0]
-        since = np.subtract(t, self.first).astype(np.float64)
         begins = tie_starts(t, start=self.position, first=self.group if self.last == t[0] else None)
         self.last, self.group, self.position = t[-1], int(begins[-1]), self.position + len(t)
-        return {"elapsed": since / 1e6 if self.axis.kind == "date" else since, "tie_start": begins}
+        return {"elapsed": self.axis.elapsed(t, self.first), "tie_start": begins}
 
 
 # -------------------- ids, fingerprints
 
 
-def write_ids(ids: NodeIds, data: Path) -> dict[str, Array]:
+def write_ids(ids: NodeIds, data: Path) -> dict[str, StoredArray]:
     """Write the ids and their lookup table."""
-    arrays: dict[str, Any] = {}
+    return write_arrays(data, id_arrays(ids)) | write_lookup(ids, data)
+
+
+def id_arrays(ids: NodeIds) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays that store the ids; the offsets of text start at 0."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
     if pa.types.is_integer(ids.names.type):
         arrays["name"] = np.asarray(ids.names)
     else:
@@ -317,28 +323,28 @@ def write_ids(ids: NodeIds, data: Path) -> dict[str, Array]:
         arrays["name_bytes"] = letters[offsets[0] : offsets[-1]]
     if ids.side is not None:
         arrays["side"] = ids.side
-    return write_arrays(data, arrays) | write_lookup(ids, data)
+    return arrays
 
 
-def write_lookup(ids: NodeIds, data: Path) -> dict[str, Array]:
+def write_lookup(ids: NodeIds, data: Path) -> dict[str, StoredArray]:
     """Write the sorted hashes of all ids, with their nodes."""
-    lookup = SortedNames.of(ids.names)
+    lookup = SortedIdLookup.from_names(ids.names)
     return write_arrays(data, {"name_hash": lookup.hashes, "name_node": lookup.nodes})
 
 
-def write_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Array]:
+def write_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, StoredArray]:
     """Write each array into a file of a folder of the store."""
-    found = {}
+    stored = {}
     for name, values in arrays.items():
-        writer = Writer(folder / name, values.dtype, _width(values))
-        with abandoned_on_error({name: writer}):
-            for part in pieces(len(values)):
+        writer = ArrayWriter(folder / name, values.dtype, _width(values))
+        with close_on_error({name: writer}):
+            for part in iter_slices(len(values)):
                 writer.append(values[part])
-            found[name] = _array(folder, name, writer.close())
-    return found
+            stored[name] = _array(folder, name, writer.close())
+    return stored
 
 
-def index_arrays(folder: Path, index: WrittenIndex) -> dict[str, Array]:
+def index_arrays(folder: Path, index: IndexFiles) -> dict[str, StoredArray]:
     """The arrays that ``write_index`` wrote into a folder of the store."""
     return {name: _array(folder, name, k) for name, k in index.arrays.items()}
 
@@ -349,13 +355,13 @@ def make_generation(store: Store, ids: NodeIds) -> Generation:
     return {
         "events": store.n_events,
         "nodes": len(ids),
-        "fingerprint": fingerprint_of(x for x in arrays if x is not None),
-        "ids": ids_fingerprint_of(ids.names, store.time),
+        "fingerprint": fingerprint_arrays(x for x in arrays if x is not None),
+        "ids": fingerprint_ids(ids.names, store.time),
     }
 
 
-def _array(folder: Path, name: str, written: Written) -> Array:
-    return Array(f"{folder.name}/{name}", written.dtype, written.width, ((written.rows, written.sha256),))
+def _array(folder: Path, name: str, written: WrittenArray) -> StoredArray:
+    return StoredArray(f"{folder.name}/{name}", written.dtype, written.width, ((written.rows, written.sha256),))
 
 
 def _width(values: npt.NDArray[Any] | None) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cordgt.events.arrays import Features, Floats, Ints
-from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
+from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
@@ -101,7 +101,7 @@ class StreamSource:
         s = self.stream
         for low in range(start.row, s.n_events, self.chunk_rows):
             high = min(low + self.chunk_rows, s.n_events)
-            src, dst = (s.ids.take(x[low:high]) for x in (s.src, s.dst))
+            src, dst = (s.ids.decode(x[low:high]) for x in (s.src, s.dst))
             label, edge_x = (None if x is None else x[low:high] for x in (s.label, s.edge_x))
             yield ReadPosition(0, high, high), EventChunk(src, dst, s.t[low:high], label, edge_x)  # type: ignore[arg-type]
 
@@ -118,8 +118,7 @@ class StreamSource:
         old = self.stream
         if old.node_x is None:
             return None
-        as_src, as_dst = (old.ids.find(ids.names, side) for side in ("src", "dst"))
-        node = as_src if ids.side is None else np.where(ids.side == 1, as_dst, as_src)
+        node = old.ids.match(ids)
         rows = np.zeros((len(ids), old.node_dim), np.float32)
         rows[node >= 0] = old.node_x[node[node >= 0]]
         return rows
@@ -132,8 +131,8 @@ class StreamSource:
         arrays: dict[str, Any] = {"label": s.label, "side": s.ids.side}  # a store's fingerprints cover all others
         if backing is None:
             arrays |= {"src": s.src, "dst": s.dst, "t": s.t, "edge_x": s.edge_x, "node_x": s.node_x}
-        hashes = {name: None if x is None else fingerprint_of([x]) for name, x in arrays.items()}
-        ids = ids_fingerprint_of(s.ids.names, s.time.kind) if backing is None else backing.ids_fingerprint
+        hashes = {name: None if x is None else fingerprint_arrays([x]) for name, x in arrays.items()}
+        ids = fingerprint_ids(s.ids.names, s.time.kind) if backing is None else backing.ids_fingerprint
         return ["stream", self.name, s.n_events, hashes, ids, None if backing is None else backing.fingerprint]
 
     def get_state(self) -> dict[str, Any]:

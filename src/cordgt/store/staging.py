@@ -18,7 +18,7 @@ from cordgt.callbacks import Callback
 from cordgt.errors import DataError
 from cordgt.events.id_table import Vocabulary, text_array, text_buffers
 from cordgt.files import write_text
-from cordgt.store.arrays import Column, pieces
+from cordgt.store.arrays import ScratchArray, iter_slices
 from cordgt.store.source import EventChunk, EventSource, ReadPosition
 
 FORMAT = 3  # of the state and its files; a state of another format is discarded
@@ -36,8 +36,8 @@ class StagedEvents:
         self._identity = json.loads(json.dumps([FORMAT, source.identity(), extra_identity or []]))
         folder.mkdir(parents=True, exist_ok=True)
         self.position, self.n_rows, self.is_sorted, self.is_complete = ReadPosition(), 0, True, False
-        self.columns: dict[str, Column] = {}
-        self._id_columns: dict[str, Column] = {}
+        self.columns: dict[str, ScratchArray] = {}
+        self._id_columns: dict[str, ScratchArray] = {}
         self.vocabularies = [Vocabulary() for _ in range(1 if source.shared else 2)]  # one per id space
         self._n_saved = [0] * len(self.vocabularies)  # ids that are in files
         self._last_time: Any = None
@@ -49,7 +49,7 @@ class StagedEvents:
     def names(self) -> list[Any]:
         """The ids of each id space, by code: all integers or all text."""
         names = [vocabulary.names() for vocabulary in self.vocabularies]
-        if any(vocabulary.text for vocabulary in self.vocabularies):
+        if any(vocabulary.is_text for vocabulary in self.vocabularies):
             names = [k.cast(pa.string()) for k in names]
         return names
 
@@ -88,7 +88,7 @@ class StagedEvents:
             ("src", self.vocabularies[0], chunk.src),
             ("dst", self.vocabularies[-1], chunk.dst),
         ):
-            self._column(name, np.int32).append(vocabulary.code(ids))
+            self._open(self.columns, name, np.int32).append(vocabulary.encode(ids))
         if chunk.label is not None or "label" in self.columns:
             if "label" not in self.columns and self.n_rows:
                 raise DataError(f"{self.source.name}: the first events have no labels, but later ones have.")
@@ -101,25 +101,26 @@ class StagedEvents:
                 f"{earlier_width}. Name the feature columns with --features."
             )
         if chunk.edge_x is not None:
-            self._column("edge_x", np.float32, width).append(chunk.edge_x)
+            self._open(self.columns, "edge_x", np.float32, width).append(chunk.edge_x)
         self.n_rows += n
 
-    def _column(self, name: str, dtype: Any, width: int = 0) -> Column:
-        if name not in self.columns:
-            self.columns[name] = self._new_column(name, dtype, width)
-        return self.columns[name]
+    def _open(self, columns: dict[str, ScratchArray], name: str, dtype: Any, width: int = 0) -> ScratchArray:
+        """Return a column, created if it does not exist."""
+        if name not in columns:
+            columns[name] = self._new_column(name, dtype, width)
+        return columns[name]
 
-    def _new_column(self, name: str, dtype: Any, width: int = 0) -> Column:
+    def _new_column(self, name: str, dtype: Any, width: int = 0) -> ScratchArray:
         path = self._path(name, dtype)
         path.unlink(missing_ok=True)  # from an interrupted copy
-        return Column(path, dtype, width)
+        return ScratchArray(path, dtype, width)
 
     def _append_numbers(self, name: str, values: npt.NDArray[Any]) -> None:
         """Append integers or floats; the first float converts the integers before it."""
-        column = self._column(name, values.dtype)
+        column = self._open(self.columns, name, values.dtype)
         if column.dtype.kind == "i" and values.dtype.kind == "f":
             floats, integers = self._new_column(name, np.float64), column.array()
-            for part in pieces(column.rows):
+            for part in iter_slices(column.rows):
                 floats.append(integers[part].astype(np.float64))
             column.close()
             self.columns[name] = column = floats
@@ -144,7 +145,7 @@ class StagedEvents:
             "last_time": None if self._last_time is None else np.asarray(self._last_time).item(),
             "columns": {name: _describe(column) for name, column in self.columns.items()},
             "ids": {name: _describe(column) for name, column in self._id_columns.items()},
-            "text": [vocabulary.text for vocabulary in self.vocabularies],
+            "text": [vocabulary.is_text for vocabulary in self.vocabularies],
             "source_state": self.source.get_state(),
         }
         write_text(self._state_file, json.dumps(state))
@@ -152,22 +153,17 @@ class StagedEvents:
     def _save_ids(self, number: int, vocabulary: Vocabulary) -> None:
         """Append the new ids to their files; rewrite all of them once they have become text."""
         columns, name = self._id_columns, f"ids{number}"
-        if not vocabulary.text:
-            self._id_column(name, np.int64).append(np.asarray(vocabulary.names(self._n_saved[number])))
+        if not vocabulary.is_text:
+            self._open(columns, name, np.int64).append(np.asarray(vocabulary.names(self._n_saved[number])))
         else:
             if f"{name}_lengths" not in columns:
                 self._n_saved[number] = 0
                 if name in columns:
                     columns.pop(name).close()
             offsets, data = text_buffers(vocabulary.names(self._n_saved[number]))
-            self._id_column(f"{name}_lengths", np.int32).append(np.diff(offsets))
-            self._id_column(f"{name}_bytes", np.uint8).append(data[offsets[0] : offsets[-1]])
+            self._open(columns, f"{name}_lengths", np.int32).append(np.diff(offsets))
+            self._open(columns, f"{name}_bytes", np.uint8).append(data[offsets[0] : offsets[-1]])
         self._n_saved[number] = len(vocabulary)
-
-    def _id_column(self, name: str, dtype: Any) -> Column:
-        if name not in self._id_columns:
-            self._id_columns[name] = self._new_column(name, dtype)
-        return self._id_columns[name]
 
     def is_same_source(self) -> bool:
         """Whether ``state.json`` exists and belongs to this source."""
@@ -198,7 +194,7 @@ class StagedEvents:
         """Continue from ``state.json``; see `can_resume`."""
         state = self._read_state()
         self.columns, self._id_columns = (
-            {name: Column(self._path(name, k["dtype"]), **k) for name, k in state[group].items()}
+            {name: ScratchArray(self._path(name, k["dtype"]), **k) for name, k in state[group].items()}
             for group in ("columns", "ids")
         )
         for number, (vocabulary, is_text) in enumerate(zip(self.vocabularies, state["text"], strict=True)):
@@ -211,13 +207,13 @@ class StagedEvents:
     def _restore_ids(self, number: int, vocabulary: Vocabulary, is_text: bool) -> None:
         if is_text:
             lengths, data = (self._id_columns[f"ids{number}_{k}"].array() for k in ("lengths", "bytes"))
-            vocabulary.code(pa.array([], pa.string()))  # makes it a text vocabulary, even without ids
-            for part in pieces(len(lengths)):
+            vocabulary.encode(pa.array([], pa.string()))  # makes it a text vocabulary, even without ids
+            for part in iter_slices(len(lengths)):
                 start = int(lengths[: part.start].sum(dtype=np.int64))
                 ends = np.concatenate([[0], np.cumsum(lengths[part], dtype=np.int64)])
-                vocabulary.code(text_array(ends, data[start : start + int(ends[-1])]))
+                vocabulary.encode(text_array(ends, data[start : start + int(ends[-1])]))
         else:
-            vocabulary.code(pa.array(self._id_columns[f"ids{number}"].array()))
+            vocabulary.encode(pa.array(self._id_columns[f"ids{number}"].array()))
         self._n_saved[number] = len(vocabulary)
 
     def close(self) -> None:
@@ -225,5 +221,5 @@ class StagedEvents:
             column.close()
 
 
-def _describe(column: Column) -> dict[str, Any]:
+def _describe(column: ScratchArray) -> dict[str, Any]:
     return {"dtype": column.dtype.str, "width": column.width, "rows": column.rows}

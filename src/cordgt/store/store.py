@@ -1,12 +1,12 @@
-"""A store on disk: a stream, its ids and its index as plain arrays that are mapped into memory, not read.
+"""A store: a folder with a stream, its ids and its index as plain arrays, which are memory-mapped.
 
-STORE/store.json     version, counts, and of every array: file, type, and a SHA-256 of each part written at once
+STORE/store.json     version, counts, and for every array: file, type, and the SHA-256 of each appended part
 STORE/data-*/        the arrays: little-endian numbers, no header
 
-``store.json`` comes last, whole or not at all, and carries its own checksum: what it does not tell of is not there. An
-append writes behind the ends it tells of, and new index files; until it is replaced, the old store stands.
+``store.json`` defines the store, has its own checksum, and is always written last and atomically. An append writes
+after the ends of the arrays and into new index files; the old store stays valid until ``store.json`` is replaced.
 
-Opening looks at the version, the checksum of ``store.json`` and every file's size; ``check`` at every byte.
+`open_store` checks the version, the checksum of ``store.json`` and all file sizes; `Store.verify` checks every byte.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from cordgt.events.backing import INDEX_ARRAYS, IndexData
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
-from cordgt.files import exclusive, is_held, short, write_text
-from cordgt.store.arrays import Written, checksum, mapped
+from cordgt.files import file_lock, is_file_locked, short_message, write_text
+from cordgt.store.arrays import WrittenArray, checksum, memory_map
 
 VERSION = 1
-ABOUT = "store.json"
-EVENTS = ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x")  # a row an event; later ones are added behind
+STORE_FILE = "store.json"
+EVENTS = ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x")  # one row per event; an append extends them
 LOOKUP = ("name_hash", "name_node")
-NAMES = ("name", "name_at", "name_bytes", "side")  # the ids; those of new nodes are added behind
+NAMES = ("name", "name_at", "name_bytes", "side")  # the ids; an append extends them
 OPTIONAL = ("label", "edge_x", "name", "name_at", "name_bytes", "side", "node_x")
-_AGAIN = "Put back a copy of the store, or convert the data again."
+_ADVICE = "Restore a copy of the store, or convert the data again."
 
 
 @dataclass(frozen=True, eq=False)
 class StoreBacking:
-    """A `StreamBacking` whose arrays are mapped from a store's files."""
+    """A `StreamBacking` with arrays memory-mapped from a store."""
 
     path: Path
     fingerprint: str
@@ -55,15 +55,15 @@ class StoreBacking:
     index: IndexData
 
     def masked_index(self, src: npt.NDArray[Any], dst: npt.NDArray[Any], masked: npt.NDArray[np.bool_]) -> IndexData:
-        """The index without the events of masked nodes: built once, then read from the store's folder."""
-        from cordgt.store.masked_index import masked_index  # compiles: only for training
+        """Return the index without the events of masked nodes, built once and cached in the store's folder."""
+        from cordgt.store.masked_index import masked_index  # numba compiles: import only for training
 
         return masked_index(self.path, self.fingerprint, src, dst, self.tie_start, masked)
 
 
 @dataclass(frozen=True)
-class Array:
-    """An array of a store: its file below the folder, and (rows, SHA-256) of each part."""
+class StoredArray:
+    """An array of a store: its file relative to the store's folder, and (rows, SHA-256) of each part."""
 
     file: str
     dtype: str
@@ -82,24 +82,24 @@ class Array:
     def n_bytes(self) -> int:
         return self.rows * self.row_bytes
 
-    def longer(self, more: Written) -> Array:
-        """With another part."""
-        return Array(self.file, self.dtype, self.width, (*self.parts, (more.rows, more.sha256)))
+    def with_part(self, part: WrittenArray) -> StoredArray:
+        """Return the array with another part."""
+        return StoredArray(self.file, self.dtype, self.width, (*self.parts, (part.rows, part.sha256)))
 
 
 @dataclass(frozen=True)
 class Store:
-    """What ``store.json`` tells."""
+    """The content of ``store.json``."""
 
     path: Path
     name: str
     notes: tuple[str, ...]
     time: str
     shared: bool
-    arrays: dict[str, Array]
+    arrays: dict[str, StoredArray]
     longest: dict[str, int]
-    generations: tuple[dict[str, Any], ...]  # events, nodes and fingerprints: as it was made, then after each append
-    columns: Mapping[str, Any] = field(default_factory=dict)  # that its events were read from; see `Source`
+    generations: tuple[dict[str, Any], ...]  # events, nodes and fingerprints, initially and after each append
+    columns: Mapping[str, Any] = field(default_factory=dict)  # column options of the source; see `EventSource`
 
     @property
     def n_events(self) -> int:
@@ -110,19 +110,18 @@ class Store:
         return int(self.generations[-1]["nodes"])
 
     def array(self, name: str) -> Any:
-        """An array by name, mapped; None where the store has none of that name."""
-        told = self.arrays.get(name)
-        return None if told is None else mapped(self.path / told.file, told.dtype, told.rows, told.width)
+        """Return an array by name, memory-mapped; None if the store does not have it."""
+        array = self.arrays.get(name)
+        return None if array is None else memory_map(self.path / array.file, array.dtype, array.rows, array.width)
 
     def ids(self) -> NodeIds:
-        """The ids, with where they are found."""
-        from cordgt.events.id_table import SortedNames  # compiles: only where ids are asked for
+        """Return the ids with their lookup table."""
+        from cordgt.events.id_table import SortedIdLookup  # numba compiles: import only if needed
 
-        bare = self.bare_ids()
-        return NodeIds(bare.names, bare.side, SortedNames(self.array("name_hash"), self.array("name_node")))
+        ids = self.ids_without_lookup()
+        return NodeIds(ids.names, ids.side, SortedIdLookup(self.array("name_hash"), self.array("name_node")))
 
-    def bare_ids(self) -> NodeIds:
-        """The ids alone."""
+    def ids_without_lookup(self) -> NodeIds:
         n = self.n_nodes
         if "name" in self.arrays:
             names = pa.Array.from_buffers(pa.int64(), n, [None, pa.py_buffer(self.array("name"))])
@@ -131,28 +130,28 @@ class Store:
             try:
                 names = pa.Array.from_buffers(pa.string(), n, buffers)
             except pa.ArrowInvalid:
-                raise DataError(f"{self.path} is damaged: its ids do not end where they should. {_AGAIN}") from None
+                raise DataError(f"{self.path} is damaged: its ids have a wrong length. {_ADVICE}") from None
         return NodeIds(names, self.array("side"))
 
     def stream(self, fingerprint: str | None = None) -> EventStream:
-        """The stream; or as it was when it had another fingerprint, before later events were appended.
+        """Return the stream, or an earlier version of it, before events were appended, by its fingerprint.
 
-        DataError where it never had that fingerprint.
+        DataError if no version has that fingerprint.
         """
-        fitting = [k for k in self.generations if fingerprint in (None, k["fingerprint"])]
-        if not fitting:
-            raise DataError(f"The store {self.path} has changed: it no longer begins with the events it had then.")
-        told = fitting[-1]
-        n_events, n_nodes = told["events"], told["nodes"]
+        matches = [k for k in self.generations if fingerprint in (None, k["fingerprint"])]
+        if not matches:
+            raise DataError(f"The store {self.path} has changed: it no longer begins with the same events.")
+        generation = matches[-1]
+        n_events, n_nodes = generation["events"], generation["nodes"]
         ids = self.ids()
         index = {name: self.array(name) for name in INDEX_ARRAYS}
         if n_nodes < self.n_nodes:
-            ids = NodeIds(ids.names.slice(0, n_nodes), None if ids.side is None else ids.side[:n_nodes], ids.lookup)
-            index = _of_first_nodes(index, n_nodes)
-        of_events: dict[str, Any] = {name: self.array(name) for name in ("src", "dst", "t", "edge_x", "label")}
+            ids = ids.slice(0, n_nodes)
+            index = _truncate_index(index, n_nodes)
+        columns: dict[str, Any] = {name: self.array(name) for name in ("src", "dst", "t", "edge_x", "label")}
         node_x = self.array("node_x")
         return EventStream(
-            **{name: None if x is None else x[:n_events] for name, x in of_events.items()},  # type: ignore[arg-type]
+            **{name: None if x is None else x[:n_events] for name, x in columns.items()},  # type: ignore[arg-type]
             node_x=None if node_x is None else node_x[:n_nodes],
             ids=ids,
             time=TimeAxis("date" if self.time == "date" else "number"),
@@ -160,8 +159,8 @@ class Store:
             notes=self.notes,
             backing=StoreBacking(
                 self.path,
-                told["fingerprint"],
-                told["ids"],
+                generation["fingerprint"],
+                generation["ids"],
                 self.array("elapsed"),
                 self.array("tie_start"),
                 IndexData(index, self.longest),
@@ -169,22 +168,23 @@ class Store:
         )
 
     def write(self, folder: Path | None = None) -> None:
-        """Writes ``store.json``, here or into another folder; from then on it is this store."""
-        told: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in ("path", "arrays")}
-        told["arrays"] = {name: vars(array) for name, array in self.arrays.items()}
-        body = json.dumps(told)  # as it will be read: tuples as lists
-        text = json.dumps({"format": "cordgt store", "version": VERSION, "sha256": _sum(body), **told}, indent=1)
-        write_text((folder or self.path) / ABOUT, text + "\n")
+        """Write ``store.json``, into the store's folder or another: this makes the store valid."""
+        content: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in ("path", "arrays")}
+        content["arrays"] = {name: vars(array) for name, array in self.arrays.items()}
+        header = {"format": "cordgt store", "version": VERSION, "sha256": _content_hash(content)}
+        text = json.dumps(header | content, indent=1)
+        write_text((folder or self.path) / STORE_FILE, text + "\n")
 
     def n_bytes(self, names: Collection[str] | None = None) -> int:
-        """Of all arrays, or of those of the ``names`` that there are."""
+        """Return the size of all arrays, or of those in ``names``."""
         return sum(array.n_bytes for name, array in self.arrays.items() if names is None or name in names)
 
-    def check(self, callbacks: Callback = NO_CALLBACK, names: Collection[str] | None = None, so_far: str = "") -> None:
-        """Reads every byte, or those of the arrays ``names``. DataError where a file is not what its checksum says.
+    def verify(
+        self, callbacks: Callback = NO_CALLBACK, names: Collection[str] | None = None, consequence: str = ""
+    ) -> None:
+        """Verify the checksums of all arrays, or of those in ``names``. DataError if one does not match.
 
-        ``on_step`` counts bytes. ``so_far``: a sentence for that error, on what became of the work that asked
-        for the check.
+        ``callbacks.on_step`` counts bytes. ``consequence``: a sentence for that error about the caller's work.
         """
         for name, array in self.arrays.items():
             if names is not None and name not in names:
@@ -193,17 +193,24 @@ class Store:
             for rows, expected in array.parts:
                 stop = start + rows * array.row_bytes
                 try:
-                    sound = checksum(path, start, stop) == expected
+                    is_intact = checksum(path, start, stop) == expected
                 except OSError as error:
-                    raise DataError(f"{path} cannot be read: {error.strerror or error}. {so_far}{_AGAIN}") from None
-                if not sound:
-                    raise DataError(f"{path} is damaged: the array '{name}' is not what was written. {so_far}{_AGAIN}")
+                    raise DataError(
+                        f"{path} cannot be read: {error.strerror or error}. {consequence}{_ADVICE}"
+                    ) from None
+                if not is_intact:
+                    raise DataError(
+                        f"{path} is damaged: the checksum of '{name}' does not match. {consequence}{_ADVICE}"
+                    )
                 callbacks.on_step(stop - start)
                 start = stop
 
-    def sweep(self) -> None:
-        """Remove what an interrupted, a failed or an earlier append left. Only under the lock."""
-        self._cut_back()
+    def remove_leftovers(self) -> None:
+        """Remove what interrupted, failed and earlier appends left. Only under the lock."""
+        for array in self.arrays.values():
+            path = self.path / array.file
+            if path.stat().st_size > array.n_bytes:
+                os.truncate(path, array.n_bytes)
         files = {array.file for array in self.arrays.values()}
         used = {str(Path(file).parent) for file in files}
         for folder in used:
@@ -213,83 +220,76 @@ class Store:
         for child in self.path.iterdir():
             if child.is_dir() and child.name.startswith(("data-", "index-")) and child.name not in used:
                 shutil.rmtree(child, ignore_errors=True)
-            elif child.name.startswith(f".{ABOUT}.") or child.name == "state.json":
+            elif child.name.startswith(f".{STORE_FILE}.") or child.name == "state.json":
                 child.unlink(missing_ok=True)
-        from cordgt.store.masked_index import remove_indexes  # compiles: only where a store is written
+        from cordgt.store.masked_index import remove_masked_indexes  # numba compiles: import only to write
 
-        remove_indexes(self.path)
-
-    def _cut_back(self) -> None:
-        """Cut off what stands behind the ends of arrays: it counts for nothing, and takes room."""
-        for array in self.arrays.values():
-            path = self.path / array.file
-            if path.stat().st_size > array.n_bytes:
-                os.truncate(path, array.n_bytes)
+        remove_masked_indexes(self.path)
 
 
-def _of_first_nodes(index: dict[str, Any], n: int) -> dict[str, Any]:
-    """The arrays of an index for its first ``n`` nodes, whose rows may tell of later ones, in events at the end."""
+def _truncate_index(index: dict[str, Any], n: int) -> dict[str, Any]:
+    """Return the index arrays of the first ``n`` nodes; their rows may end with events of later nodes."""
     rows, pairs = int(index["row_start"][n]), int(index["pair_start"][n])
     lengths = {"row_start": n + 1, "pair_start": n + 1, "pair_nbr": pairs, "pair_pos_start": pairs + 1}
     return {name: array[: lengths.get(name, rows)] for name, array in index.items()}
 
 
 def is_store(path: Any) -> bool:
-    """Whether a path is a folder with a store in it."""
-    return isinstance(path, str | os.PathLike) and os.path.isfile(os.path.join(path, ABOUT))
+    """Return whether a path is a folder that holds a store."""
+    return isinstance(path, str | os.PathLike) and os.path.isfile(os.path.join(path, STORE_FILE))
 
 
-def open_store(path: str | os.PathLike[str], home: Path | None = None) -> Store:
-    """A store; DataError where there is none, it is of another version, altered or cut short.
+def open_store(path: str | os.PathLike[str], data_root: Path | None = None) -> Store:
+    """Open a store. DataError if it is missing, damaged, or of another version.
 
-    ``home``: where its arrays lie, if not beside its ``store.json``.
+    ``data_root``: the folder of its arrays, if it is not that of ``store.json``.
     """
     folder = Path(path)
     try:
-        given = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        document = json.loads((folder / STORE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        what = f"is not a store: it has no {ABOUT}" if folder.exists() else "is not there"
-        raise DataError(f"{folder} {what}.{unfinished(folder)}") from None
+        problem = f"is not a store: it has no {STORE_FILE}" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {problem}.{partial_store_hint(folder)}") from None
     except NotADirectoryError:
         raise DataError(
-            f"{folder} is a file, not a store. `cordgt data convert {folder} {folder.stem}.store` makes a store of it."
+            f"{folder} is a file, not a store. Convert it: `cordgt data convert {folder} {folder.stem}.store`."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{folder / ABOUT} is damaged: {short(error)}.") from None
-    if not isinstance(given, dict) or given.get("format") != "cordgt store":
-        raise DataError(f"{folder / ABOUT} does not tell of a store.")
-    if given.get("version") != VERSION:
+        raise DataError(f"{folder / STORE_FILE} is damaged: {short_message(error)}.") from None
+    if not isinstance(document, dict) or document.get("format") != "cordgt store":
+        raise DataError(f"{folder / STORE_FILE} does not describe a store.")
+    if document.get("version") != VERSION:
         raise DataError(
-            f"{folder} is a store of version {given.get('version')}; this program reads version {VERSION}. "
-            "Convert the data again with this one."
+            f"{folder} is a store of version {document.get('version')}; this program reads version {VERSION}. "
+            "Convert the data again with this program."
         )
-    body = {k: v for k, v in given.items() if k not in ("format", "version", "sha256")}
-    if given.get("sha256") != _sum(json.dumps(body)):
-        raise DataError(f"{folder / ABOUT} is damaged: it was altered after it was written.")
+    content = {k: v for k, v in document.items() if k not in ("format", "version", "sha256")}
+    if document.get("sha256") != _content_hash(content):
+        raise DataError(f"{folder / STORE_FILE} is damaged: its checksum does not match.")
     arrays = {
-        name: Array(k["file"], k["dtype"], k["width"], tuple((rows, sha) for rows, sha in k["parts"]))
-        for name, k in body["arrays"].items()
+        name: StoredArray(k["file"], k["dtype"], k["width"], tuple((rows, sha) for rows, sha in k["parts"]))
+        for name, k in content["arrays"].items()
     }
     store = Store(
-        path=home or folder,
-        name=body["name"],
-        notes=tuple(body["notes"]),
-        time=body["time"],
-        shared=body["shared"],
+        path=data_root or folder,
+        name=content["name"],
+        notes=tuple(content["notes"]),
+        time=content["time"],
+        shared=content["shared"],
         arrays=arrays,
-        longest=body["longest"],
-        generations=tuple(body["generations"]),
-        columns=body.get("columns", {}),  # none in stores of before
+        longest=content["longest"],
+        generations=tuple(content["generations"]),
+        columns=content.get("columns", {}),  # missing in older stores
     )
     _check_sizes(store)
     return store
 
 
 def _check_sizes(store: Store) -> None:
-    """DataError where an array is not told of, or its file is missing or too short."""
+    """Raise DataError if an array is not listed, or its file is missing or too short."""
     missing = [name for name in (*EVENTS, *LOOKUP, *INDEX_ARRAYS) if name not in store.arrays and name not in OPTIONAL]
     if missing:
-        raise DataError(f"{store.path / ABOUT} is damaged: it does not tell of '{missing[0]}'.")
+        raise DataError(f"{store.path / STORE_FILE} is damaged: the array '{missing[0]}' is not listed.")
     for array in store.arrays.values():
         path = store.path / array.file
         try:
@@ -297,54 +297,50 @@ def _check_sizes(store: Store) -> None:
         except OSError:
             raise DataError(f"{store.path} is damaged: {path} is missing. Convert the data again.") from None
         if size < array.n_bytes:
-            raise DataError(
-                f"{path} is cut short: {size:,} of {array.n_bytes:,} bytes are there. Convert the data again."
-            )
+            raise DataError(f"{path} is truncated: it has {size:,} of {array.n_bytes:,} bytes. Convert the data again.")
 
 
-def part_folder(path: Path) -> Path:
-    """Where a store is made before it gets its name."""
+def partial_path(path: Path) -> Path:
+    """Return the folder in which the store at ``path`` is built before it is renamed."""
     return path.with_name(f"{path.name}.part")
 
 
-def is_part(path: Path) -> bool:
-    """Whether a folder is one that a store is made in, and not finished."""
+def is_partial(path: Path) -> bool:
+    """Return whether a folder holds an unfinished store."""
     return path.name.endswith(".part") and os.path.isdir(path / "stage") and not is_store(path)
 
 
-def was_begun(inside: Collection[str]) -> bool:
-    """Whether a folder with these names in it is one that a store was begun in."""
-    return not {"stage", "state.json", ABOUT}.isdisjoint(inside)
+def has_partial_files(names: Collection[str]) -> bool:
+    """Return whether a folder with these file names is the work folder of a store."""
+    return not {"stage", "state.json", STORE_FILE}.isdisjoint(names)
 
 
-def unfinished(path: Path) -> str:
-    """What to say where a store is not there but was begun, or is that beginning itself; else an empty string."""
+def partial_store_hint(path: Path) -> str:
+    """Return a hint for messages if the store at ``path`` is unfinished; otherwise an empty string."""
     if not path.name:
         return ""
-    part = path if is_part(path) else part_folder(path)
-    if not os.path.isdir(part):  # which, unlike a Path, is not upset by a name too long
+    part = path if is_partial(path) else partial_path(path)
+    if not os.path.isdir(part):  # unlike Path.is_dir, it accepts a name that is too long
         return ""
     try:
-        inside = os.listdir(part)
+        names = os.listdir(part)
     except OSError as error:
-        return f" It may have been begun in {part}, which cannot be read: {error.strerror or error}."
-    if not was_begun(inside):
-        return ""  # somebody else's folder
-    if is_held(part):
-        return f" It is being made now, in {part}: it will be there when `cordgt data convert` is done."
-    return (
-        f" It was begun in {part} and interrupted: run the same `cordgt data convert` again, and it goes on from there."
-    )
+        return f" It may be unfinished in {part}, which cannot be read: {error.strerror or error}."
+    if not has_partial_files(names):
+        return ""  # not a work folder
+    if is_file_locked(part):
+        return f" It is being made now, in {part}. Wait until `cordgt data convert` has finished."
+    return f" Its conversion, in {part}, was interrupted. Run the same `cordgt data convert` again to resume it."
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes from writing in an existing folder; DataError where one does already."""
-    busy = DataError(f"Another process is writing {folder}. Let it finish, then try again.")
-    with exclusive(folder, busy):
+def store_lock(folder: Path) -> Iterator[None]:
+    """Lock an existing folder for writing. DataError if another process writes it."""
+    busy = DataError(f"Another process is writing {folder}. Wait until it has finished.")
+    with file_lock(folder, busy):
         yield
 
 
-def _sum(text: str) -> str:
-    """The checksum of what ``store.json`` says."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def _content_hash(content: dict[str, Any]) -> str:
+    """Return the SHA-256 of the content of ``store.json`` as JSON, without its header."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()

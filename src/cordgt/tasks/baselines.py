@@ -1,4 +1,4 @@
-"""Baselines: trivial predictors on the same queries as a model. A model below one has learnt nothing useful."""
+"""Baselines: trivial predictors on the same queries as a model. A useful model is above all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.tasks.metrics import LinkMetrics
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 
-RECENT_SHARE = 0.15  # the windowed EdgeBank remembers this share of the time elapsed since the first event
+RECENT_SHARE = 0.15  # window of EdgeBank, as a share of the time elapsed since the first event
 # To add a baseline, add an entry here: its name, a model without weights, and that model's settings.
 BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "seen before": ("edgebank", {}),
@@ -20,7 +20,7 @@ BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def baseline_metrics(task: LinkTask, splits: Sequence[str] = SPLITS) -> dict[str, dict[str, dict[str, LinkMetrics]]]:
-    """``{baseline: {split: {setting: metrics}}}`` under the task's protocol."""
+    """Return ``{baseline: {split: {setting: metrics}}}`` under the task's protocol."""
     return {
         name: {split: {s: _evaluate_baseline(name, task, split, s) for s in SETTINGS} for split in splits}
         for name in BASELINES
@@ -29,6 +29,6 @@ def baseline_metrics(task: LinkTask, splits: Sequence[str] = SPLITS) -> dict[str
 
 def _evaluate_baseline(name: str, task: LinkTask, split: str, setting: str) -> LinkMetrics:
     model, settings = BASELINES[name]
-    kind = models.find(model)
-    network = kind.network(kind.settings(**settings), edge_dim=0, node_dim=0)
+    spec = models.find_model(model)
+    network = spec.network(spec.settings(**settings), edge_dim=0, node_dim=0)
     return evaluate(network, task, split, setting)

@@ -1,4 +1,8 @@
-"""Link prediction: turn a split stream into queries, score them, and compute metrics."""
+"""Link prediction: turn a split stream into queries, score them, and compute metrics.
+
+`LinkTask` makes the queries, `score_queries` scores them (``max_pairs_per_batch`` limits how many candidates are scored
+at once), and `evaluate` returns the metrics of a split. Negatives come from `cordgt.tasks.negatives`.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +17,35 @@ from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import RunError, check_choice
-from cordgt.events.arrays import distinct
+from cordgt.events.arrays import unique_nodes
 from cordgt.events.backing import IndexData, StreamBacking
 from cordgt.events.stream import EventStream
 from cordgt.history.index import TemporalIndex, as_tensor
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
-from cordgt.runtime.distributed import ALONE, Group
-from cordgt.runtime.threads import side_by_side
+from cordgt.runtime.distributed import SINGLE_PROCESS, ProcessGroup
+from cordgt.runtime.threads import parallel_map
 from cordgt.tasks.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
-from cordgt.tasks.negatives import check_pool, draw_candidates, draw_negatives, draw_pairs, draw_partners, negatives_key
-from cordgt.tasks.protocol import Protocol, cuts
+from cordgt.tasks.negatives import (
+    check_pool,
+    draw_candidates,
+    draw_hard_negatives,
+    draw_negative_pairs,
+    draw_negatives,
+    negatives_key,
+)
+from cordgt.tasks.protocol import Protocol, visible_cuts
 from cordgt.tasks.run_metrics import SPLITS
 from cordgt.tasks.split import Split, split_events
 
-PAST = "CORDGT_PAST"
-# Keys of the protocol that can change without a new layout of the stream.
+HISTORY_DEVICE_VARIABLE = "CORDGT_PAST"  # environment variable; see `choose_history_device`
+# Protocol settings that may change without a new split.
 EVALUATION_SETTINGS = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed")
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Nodes that negatives are drawn from, ascending: in training, at evaluation, and for events of new nodes."""
+    """Nodes from which negatives are sampled, ascending: in training, at evaluation, and for events of new nodes."""
 
     train: Tensor
     transductive: Tensor
@@ -43,18 +54,18 @@ class Pools:
 
 @dataclass(frozen=True)
 class LinkTask:
-    """A stream prepared for link prediction on one device. Everything in it is read only."""
+    """A stream that is split and indexed for link prediction. Everything in it is read-only."""
 
     stream: EventStream
     split: Split
     protocol: Protocol
     src: Tensor  # (E,)
     dst: Tensor  # (E,)
-    training: History  # without the events of masked nodes
-    whole: History  # all events
+    train_history: History  # without the events of masked nodes
+    full_history: History  # all events
     pools: Pools
     network_device: torch.device  # where scores and gradients are computed
-    group: Group = ALONE  # the processes that share training and evaluation
+    group: ProcessGroup = SINGLE_PROCESS  # the processes that share training and evaluation
 
     @classmethod
     def prepare(
@@ -64,50 +75,56 @@ class LinkTask:
         *,
         seed: int,
         device: torch.device,
-        group: Group = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ) -> LinkTask:
         """Split and index the stream, and move it to the device if it fits there."""
-        split = split_of(stream, protocol)
-        whole = history_of(stream, seed=seed, device=torch.device("cpu"))
-        without = _without(stream, split.masked) if split.masked.any() else None
-        network_device = device
-        device = home_of(device, whole.size + (0 if without is None else without.size))
-        whole = whole.to(device)
-        training = whole if without is None else replace(whole, index=without.beside(whole.index))
+        split = split_stream(stream, protocol)
+        full_history = build_history(stream, seed=seed, device=torch.device("cpu"))
+        masked_index = _masked_index(stream, split.masked) if split.masked.any() else None
+        n_bytes = full_history.nbytes + (0 if masked_index is None else masked_index.nbytes)
+        history_device = choose_history_device(device, n_bytes)
+        full_history = full_history.to(history_device)
+        train_history = full_history
+        if masked_index is not None:
+            train_history = replace(full_history, index=masked_index.share_event_arrays(full_history.index))
         return cls(
             stream=stream,
             split=split,
             protocol=protocol,
-            src=whole.index.src.long(),
-            dst=as_tensor(stream.dst).to(device),
-            training=training,
-            whole=whole,
-            pools=_pools(stream, split, protocol, device),
-            network_device=network_device,
+            src=full_history.index.src.long(),
+            dst=as_tensor(stream.dst).to(history_device),
+            train_history=train_history,
+            full_history=full_history,
+            pools=_make_pools(stream, split, protocol, history_device),
+            network_device=device,
             group=group,
         )
 
     @property
     def device(self) -> torch.device:
-        """Where history is stored: on the network's device, or on the host if it is too large for that."""
+        """The device of the history: that of the network, or the CPU if the history is too large for it."""
         return self.src.device
 
     @property
-    def past_on_host(self) -> bool:
-        """True where the network runs on a GPU and history stays on the host."""
+    def is_history_on_host(self) -> bool:
+        """True if the network runs on a GPU and the history is on the host."""
         return self.device.type != self.network_device.type
 
-    def on_everything(self) -> LinkTask:
-        """The same task with all events as training events and no masked nodes. Shares all arrays with this task."""
+    def with_all_events(self) -> LinkTask:
+        """Return this task with all events as training events and no masked nodes. The arrays are shared."""
         split = replace(self.split, train=np.arange(self.stream.n_events))
         return replace(
-            self, split=split, training=self.whole, pools=_pools(self.stream, split, self.protocol, self.device)
+            self,
+            split=split,
+            train_history=self.full_history,
+            pools=_make_pools(self.stream, split, self.protocol, self.device),
         )
 
-    def under(self, **changes: Any) -> LinkTask:
-        """The same task under a protocol with other values of `EVALUATION_SETTINGS`. Shares all arrays with this task."""
-        if not changes.keys() <= set(EVALUATION_SETTINGS):
-            raise ValueError(f"{', '.join(changes)}: the split and the pools are fixed")
+    def with_protocol(self, **changes: Any) -> LinkTask:
+        """Return this task with other values of `EVALUATION_SETTINGS`. The arrays are shared."""
+        fixed = sorted(changes.keys() - set(EVALUATION_SETTINGS))
+        if fixed:
+            raise ValueError(f"{', '.join(fixed)}: cannot change after the split; prepare a new task")
         return replace(self, protocol=replace(self.protocol, **changes))
 
     def queries(
@@ -120,13 +137,27 @@ class LinkTask:
         epoch: Tensor | int,
         num_negatives: int = 1,
     ) -> Queries:
-        """Queries of events, each with ``num_negatives`` negatives: candidates (B, 1 + num_negatives), the true one first."""
-        index = self.whole.index
-        if index.fused is not None and num_negatives == 1:
-            return self._ask_fused(position, batch_start, pool, seed, epoch)
+        """Return queries of events. Candidates (B, 1 + num_negatives): the true destination, then negatives."""
+        index = self.full_history.index
+        if index.triton_kernels is not None and num_negatives == 1:
+            if not isinstance(epoch, Tensor):
+                epoch = torch.full((), epoch, dtype=torch.int64, device=self.device)
+            return Queries(
+                *index.triton_kernels.build_queries(
+                    index,
+                    self.src,
+                    self.dst,
+                    pool,
+                    position,
+                    batch_start.expand_as(position),
+                    key=negatives_key(seed),
+                    epoch=epoch,
+                    visibility=self.protocol.visibility,
+                )
+            )
         dst = self.dst[position]
         negatives = draw_negatives(pool, dst, position, seed=seed, epoch=epoch, n=num_negatives)
-        cut, pair_cut = cuts(self.protocol.visibility, index.tie_start[position].long(), batch_start)
+        cut, pair_cut = visible_cuts(self.protocol.visibility, index.tie_start[position].long(), batch_start)
         return Queries(
             src=self.src[position],
             dst=torch.cat([dst.unsqueeze(-1), negatives], dim=-1),
@@ -135,56 +166,33 @@ class LinkTask:
             pair_cut=pair_cut,
         )
 
-    def _ask_fused(
-        self, position: Tensor, batch_start: Tensor, pool: Tensor, seed: int, epoch: Tensor | int
-    ) -> Queries:
-        when = epoch if isinstance(epoch, Tensor) else torch.full((), epoch, dtype=torch.int64, device=self.device)
-        index, key, rule = self.whole.index, negatives_key(seed), self.protocol.visibility
-        return Queries(
-            *index.fused.ask(
-                index,
-                self.src,
-                self.dst,
-                pool,
-                position,
-                batch_start.expand_as(position),
-                key=key,
-                epoch=when,
-                visibility=rule,
-            )
-        )
-
     def evaluation_queries(self, split: str, setting: str) -> tuple[np.ndarray, Queries]:
-        """Positions and queries of a split: the true destination and the protocol's negative, candidates (B, 2).
+        """Return positions and queries of a split, candidates (B, 2): the true destination, the protocol's negative.
 
         ``split`` is validation or test, ``setting`` transductive or inductive.
         """
-        positions, pool = self.asked(split, setting)
-        queries = self._with_random(positions, pool)
+        positions, pool = self.evaluation_events(split, setting)
+        position = torch.from_numpy(positions).to(self.device)
+        size = self.protocol.eval_batch_size
+        batch_start = position[torch.arange(len(position), device=self.device) // size * size]
+        queries = self.queries(position, batch_start, pool, seed=self.protocol.eval_seed, epoch=0)
         if self.protocol.negatives in ("historical", "inductive"):
-            drawn = self.partners(positions, queries, pool)
-            there = torch.from_numpy(drawn).to(self.device)
-            negative = torch.where(there >= 0, there, queries.dst[:, 1])
+            hard = torch.from_numpy(self.hard_negatives(positions, queries, pool)).to(self.device)
+            negative = torch.where(hard >= 0, hard, queries.dst[:, 1])
             queries = replace(queries, dst=torch.stack([queries.dst[:, 0], negative], dim=-1))
         return positions, queries
 
-    def asked(self, split: str, setting: str) -> tuple[np.ndarray, Tensor]:
-        """Positions of the events that are evaluated, and the pool of their negatives."""
+    def evaluation_events(self, split: str, setting: str) -> tuple[np.ndarray, Tensor]:
+        """Return the positions of the events to evaluate, and the pool of their negatives."""
         positions = self.split.validation if split == "validation" else self.split.test
         if setting == "inductive":
             return self.split.inductive(positions), self.pools.inductive[split]
         return positions, self.pools.transductive
 
-    def _with_random(self, positions: np.ndarray, pool: Tensor) -> Queries:
-        position = torch.from_numpy(positions).to(self.device)
-        size = self.protocol.eval_batch_size
-        start = position[torch.arange(len(position), device=self.device) // size * size]
-        return self.queries(position, start, pool, seed=self.protocol.eval_seed, epoch=0)
-
-    def partners(self, positions: np.ndarray, queries: Queries, pool: Tensor) -> np.ndarray:
-        """The historical or inductive negative of each query, (B,); -1 where its source has none."""
-        start, end = self.own_time(positions)
-        return draw_partners(
+    def hard_negatives(self, positions: np.ndarray, queries: Queries, pool: Tensor) -> np.ndarray:
+        """Return the historical or inductive negative of each query, (B,); -1 if its source has none."""
+        start, end = self.tie_ranges(positions)
+        return draw_hard_negatives(
             self.host_index,
             pool.cpu().numpy(),
             queries.src.cpu().numpy(),
@@ -196,19 +204,19 @@ class LinkTask:
             seed=self.protocol.eval_seed,
         )
 
-    def own_time(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each position, the range of events with the same time: first position, and one past the last."""
+    def tie_ranges(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the range of events with the same time as each position: first position, and one past the last."""
         t = self.stream.elapsed
         return np.searchsorted(t, t[positions], side="left"), np.searchsorted(t, t[positions], side="right")
 
     @cached_property
     def host_index(self) -> TemporalIndex:
         """The index of all events on the CPU."""
-        return self.whole.index.to("cpu")
+        return self.full_history.index.to("cpu")
 
 
-def split_of(stream: EventStream, protocol: Protocol) -> Split:
-    """Split a stream as the protocol says."""
+def split_stream(stream: EventStream, protocol: Protocol) -> Split:
+    """Split a stream according to the protocol."""
     return split_events(
         stream.src,
         stream.dst,
@@ -222,38 +230,36 @@ def split_of(stream: EventStream, protocol: Protocol) -> Split:
     )
 
 
-def home_of(device: torch.device, n_bytes: int) -> torch.device:
-    """Where to store ``n_bytes`` of history for a network on ``device``: there, or on the host if it is large.
+def choose_history_device(device: torch.device, n_bytes: int) -> torch.device:
+    """Return where to keep ``n_bytes`` of history for a network on ``device``: there, or on the CPU if it is large.
 
     History may take half of a GPU's free memory; the rest is for training. The environment variable ``CORDGT_PAST``
     overrides this: "device" or "host".
     """
-    asked = os.environ.get(PAST, "auto")
-    check_choice(PAST, asked, ("auto", "device", "host"))
-    if device.type == "cpu" or asked == "device":
+    choice = os.environ.get(HISTORY_DEVICE_VARIABLE, "auto")
+    check_choice(HISTORY_DEVICE_VARIABLE, choice, ("auto", "device", "host"))
+    if device.type == "cpu" or choice == "device":
         return device
-    fits = asked == "auto" and n_bytes <= torch.cuda.mem_get_info(device)[0] // 2
+    fits = choice == "auto" and n_bytes <= torch.cuda.mem_get_info(device)[0] // 2
     return device if fits else torch.device("cpu")
 
 
-def history_of(stream: EventStream, *, seed: int, device: torch.device, n_nodes: int | None = None) -> History:
-    """All of a stream as a model may read it."""
+def build_history(stream: EventStream, *, seed: int, device: torch.device, n_nodes: int | None = None) -> History:
+    """Return the history of all events of a stream."""
     backing = stream.backing
     if backing is not None and n_nodes is None:
         index = _stored_index(stream, backing, backing.index)
     else:
         n = stream.n_nodes if n_nodes is None else n_nodes
         index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, n)
-
-    def features(x: np.ndarray | None) -> Tensor | None:
-        return None if x is None else as_tensor(x)  # features of a store stay on disk until they are read
-
-    history = History(index, features(stream.edge_x), features(stream.node_x), seed=seed)
-    return history.to(home_of(device, history.size))
+    # features of a store stay on disk until they are read
+    edge_x, node_x = (None if x is None else as_tensor(x) for x in (stream.edge_x, stream.node_x))
+    history = History(index, edge_x, node_x, seed=seed)
+    return history.to(choose_history_device(device, history.nbytes))
 
 
-def _without(stream: EventStream, masked: np.ndarray) -> TemporalIndex:
-    """The index without the events that touch a masked node: a store's is made once and lies beside it."""
+def _masked_index(stream: EventStream, masked: np.ndarray) -> TemporalIndex:
+    """Return the index without events of masked nodes. A store builds its index once and keeps it on disk."""
     backing = stream.backing
     if backing is None:
         keep = ~(masked[stream.src] | masked[stream.dst])
@@ -262,27 +268,23 @@ def _without(stream: EventStream, masked: np.ndarray) -> TemporalIndex:
 
 
 def _stored_index(stream: EventStream, backing: StreamBacking, index: IndexData) -> TemporalIndex:
-    """An index of a stream on disk, which may hold later events too."""
+    """Return an index of a stream on disk; the store may hold later events too."""
     n = stream.n_events
     return TemporalIndex.from_arrays(index, backing.elapsed[:n], backing.tie_start[:n], stream.src)
 
 
-def _pools(stream: EventStream, split: Split, protocol: Protocol, device: torch.device) -> Pools:
-    def of(events: np.ndarray | slice) -> Tensor:
-        every = protocol.pool == "nodes"
-        ids = np.arange(stream.n_nodes) if every else distinct(stream.dst[events], stream.n_nodes)
+def _make_pools(stream: EventStream, split: Split, protocol: Protocol, device: torch.device) -> Pools:
+    def make_pool(events: np.ndarray | slice) -> Tensor:
+        all_nodes = protocol.pool == "nodes"
+        ids = np.arange(stream.n_nodes) if all_nodes else unique_nodes(stream.dst[events], stream.n_nodes)
         return torch.from_numpy(ids).to(device)
 
-    pools = Pools(
-        train=of(split.train),
-        transductive=of(slice(None)),
-        inductive={name: of(split.inductive(getattr(split, name))) for name in SPLITS},
-    )
-    check_pool(pools.train)
-    check_pool(pools.transductive)
+    train, transductive = make_pool(split.train), make_pool(slice(None))
+    check_pool(train)
+    check_pool(transductive)
+    inductive = {name: make_pool(split.inductive(getattr(split, name))) for name in SPLITS}
     # a pool of one destination has no negative for it: such events use the pool of all destinations
-    inductive = {name: pools.transductive if len(pool) < 2 else pool for name, pool in pools.inductive.items()}
-    return replace(pools, inductive=inductive)
+    return Pools(train, transductive, {k: transductive if len(pool) < 2 else pool for k, pool in inductive.items()})
 
 
 def score_queries(
@@ -292,57 +294,62 @@ def score_queries(
     *,
     max_pairs_per_batch: int | None = None,
     callbacks: Callback = NO_CALLBACK,
-    group: Group = ALONE,
+    group: ProcessGroup = SINGLE_PROCESS,
 ) -> np.ndarray:
-    """Logits (B, M) of any number of queries, float64 on the host; computed in chunks of about ``max_pairs_per_batch`` pairs.
+    """Return logits (B, M) of any number of queries, float64 on the host.
 
-    The model is not called where there are no queries or no candidates. The processes of a group share the chunks, and
-    each returns all scores. The scores do not depend on the number of processes, to the bit, because the chunks do not.
-    RunError where a logit is not finite, because its rank would be arbitrary.
+    ``max_pairs_per_batch`` limits how many candidates are scored at once, and so the memory; None: the model's value.
+    The processes of a group share the batches, and each returns all scores. The scores do not depend on the number of
+    processes, to the bit, because the batches do not. Without queries or candidates the model is not called. RunError
+    if a logit is not finite, because its rank would be arbitrary.
     """
     n, width = queries.dst.shape
     if not n * width:
         callbacks.on_step(n)
         return np.empty((n, width))
     on_cpu = (model.device or history.index.device).type == "cpu"
-    usual = 2 * model.micro_batch_size if on_cpu and model.micro_batch_size else model.max_pairs_per_batch
-    at_once = max_pairs_per_batch or usual
-    step = max(1, at_once // width)
-    columns = -(
-        -width // at_once
-    )  # above 1: one query alone has too many pairs, so its candidates are scored in several calls
-    out, row, mine, n_done = [], [], group.part(n, step), 0
+    if not max_pairs_per_batch:
+        fits_caches = 2 * (model.micro_batch_size or 0) if on_cpu else 0
+        max_pairs_per_batch = fits_caches or model.max_pairs_per_batch
+    step = max(1, max_pairs_per_batch // width)
+    n_column_blocks = -(-width // max_pairs_per_batch)  # above 1: a query alone has too many candidates for one call
+    own = group.shard(n, step)
+    blocks = (
+        replace(chunk, dst=dst)
+        for chunk in (queries.take(slice(k, k + step)) for k in range(own.start, own.stop, step))
+        for dst in chunk.dst.split(max_pairs_per_batch, dim=1)
+    )
+    inputs = (model.read(history, block) for block in blocks)
+    done, row, n_done = [], [], 0
     model.eval()
-    chunks = (queries.take(slice(k, k + step)) for k in range(mine.start, mine.stop, step))
-    pieces = (replace(chunk, dst=dst) for chunk in chunks for dst in chunk.dst.split(at_once, dim=1))
-    read = (model.read(history, piece) for piece in pieces)
     with torch.inference_mode():
-        apart = on_cpu and model.is_thread_safe()
-        for logits in side_by_side(torch.inference_mode()(model.__call__), read) if apart else map(model, read):
+        use_threads = on_cpu and model.is_thread_safe()
+        call = torch.inference_mode()(model.__call__)
+        for logits in parallel_map(call, inputs) if use_threads else map(model, inputs):
             row.append(logits)
-            if len(row) < columns:
+            if len(row) < n_column_blocks:
                 continue
-            out.append(torch.cat(row, dim=1))
+            done.append(torch.cat(row, dim=1))
             row.clear()
-            done = min(n - n_done, len(out[-1]) * group.size)  # assume that the other processes are equally far
-            callbacks.on_step(done)
-            n_done += done
-    scores = torch.cat(out).double().cpu().numpy() if out else np.empty((0, width))
-    if group.size > 1:
-        scores = _from_all(group, scores, mine, n)
+            n_new = min(n - n_done, len(done[-1]) * group.world_size)  # assume the other processes are equally far
+            callbacks.on_step(n_new)
+            n_done += n_new
+    scores = torch.cat(done).double().cpu().numpy() if done else np.empty((0, width))
+    if group.world_size > 1:
+        scores = _gather_rows(group, scores, own, n)
     if not np.isfinite(scores).all():
         raise RunError(
-            "The model's scores are no longer numbers: its weights have grown without bound in training. "
-            "A smaller learning rate often helps (--set lr=0.0003, with another --out)."
+            "The model's scores are no longer numbers: its weights grew without bound in training. "
+            "Train with a smaller learning rate (--set lr=0.0003, with another --out)."
         )
     return scores
 
 
-def _from_all(group: Group, own: np.ndarray, mine: slice, n: int) -> np.ndarray:
-    """All ``n`` rows; ``own`` are those of this process. A sum with the other processes' zeros keeps every bit."""
-    rows = np.zeros((n, *own.shape[1:]))
-    rows[mine] = own
-    return group.add_up(torch.from_numpy(rows)).numpy()
+def _gather_rows(group: ProcessGroup, rows: np.ndarray, own: slice, n: int) -> np.ndarray:
+    """Return all ``n`` rows; ``rows`` are those of this process, at ``own``. Adding zeros keeps every bit."""
+    table = np.zeros((n, *rows.shape[1:]))
+    table[own] = rows
+    return group.all_reduce_sum(torch.from_numpy(table)).numpy()
 
 
 def evaluate(
@@ -353,65 +360,64 @@ def evaluate(
     *,
     callbacks: Callback = NO_CALLBACK,
 ) -> LinkMetrics:
-    """Metrics of a split under the task's protocol; all None where it has no events, or the model has no answer.
+    """Return the metrics of a split under the task's protocol.
 
-    Random negatives replace those of the requested kind where none exist; ``random_negatives`` is their number.
+    All are None if the split has no events, or if the model cannot score new nodes and ``setting`` is inductive.
+    Where no negative of the requested kind exists, a random one replaces it; ``random_negatives`` is their number.
     """
+    protocol = task.protocol
     if model.is_transductive and setting == "inductive":
-        return _undefined(len(task.asked(split, setting)[0]), task.protocol)
-    positive, negative, at_random = split_scores(model, task, split, setting, callbacks)
-    found = link_metrics(positive, negative, task.protocol.eval_batch_size)
-    if task.protocol.negatives != "random":
-        found["random_negatives"] = at_random
-    if task.protocol.ranking != "none":
-        found |= ranking_metrics(rank(model, task, split, setting, callbacks=callbacks))
-    return found
-
-
-def _undefined(events: int, protocol: Protocol) -> LinkMetrics:
-    """The metrics of a model that has no answer: all None."""
-    found = link_metrics(np.empty(0), np.empty(0), protocol.eval_batch_size)
+        metrics = link_metrics(np.empty(0), np.empty(0), protocol.eval_batch_size)
+        if protocol.ranking != "none":
+            metrics |= ranking_metrics(np.empty(0))
+        metrics["events"] = len(task.evaluation_events(split, setting)[0])
+        return metrics
+    positive, negative, n_random = split_scores(model, task, split, setting, callbacks)
+    metrics = link_metrics(positive, negative, protocol.eval_batch_size)
+    if protocol.negatives != "random":
+        metrics["random_negatives"] = n_random
     if protocol.ranking != "none":
-        found |= ranking_metrics(np.empty(0))
-    found["events"] = events
-    return found
+        metrics |= ranking_metrics(compute_ranks(model, task, split, setting, callbacks=callbacks))
+    return metrics
 
 
 def split_scores(
     model: LinkModel, task: LinkTask, split: str, setting: str, callbacks: Callback = NO_CALLBACK
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Logits of the true events and of their negatives, (B,) each, and how many negatives are random replacements."""
+    """Return logits of the true events and of their negatives, (B,) each, and how many negatives are replacements."""
+
+    def score(some: Queries) -> np.ndarray:
+        return score_queries(model, task.full_history, some, callbacks=callbacks, group=task.group)
+
     positions, queries = task.evaluation_queries(split, setting)
-    if not task.protocol.negatives.endswith("-pairs"):
-        scores = score_queries(model, task.whole, queries, callbacks=callbacks, group=task.group)
-        at_random = 0
-        if task.protocol.negatives != "random":
-            at_random = int((task.partners(positions, queries, task.asked(split, setting)[1]) < 0).sum())
-        return scores[:, 0], scores[:, 1], at_random
-    pairs, at_random = whole_pairs(task, positions, queries)
-    true = replace(queries, dst=queries.dst[:, :1])
-    positive, negative = (
-        score_queries(model, task.whole, q, callbacks=callbacks, group=task.group)[:, 0] for q in (true, pairs)
-    )
-    return positive, negative, at_random
+    if task.protocol.negatives.endswith("-pairs"):
+        pairs, n_random = negative_pair_queries(task, positions, queries)
+        positive = score(replace(queries, dst=queries.dst[:, :1]))
+        return positive[:, 0], score(pairs)[:, 0], n_random
+    scores, n_random = score(queries), 0
+    if task.protocol.negatives != "random":
+        pool = task.evaluation_events(split, setting)[1]
+        n_random = int((task.hard_negatives(positions, queries, pool) < 0).sum())
+    return scores[:, 0], scores[:, 1], n_random
 
 
-def whole_pairs(task: LinkTask, positions: np.ndarray, queries: Queries) -> tuple[Queries, int]:
-    """Negatives as in DGB: past pairs, source included, as queries (B, 1); and how many are random replacements."""
+def negative_pair_queries(task: LinkTask, positions: np.ndarray, queries: Queries) -> tuple[Queries, int]:
+    """Return negatives as in DGB, which replace the source too, as queries (B, 1); and how many are replacements."""
     stream, size = task.stream, task.protocol.eval_batch_size
     batches = [positions[i : i + size] for i in range(0, len(positions), size)]
     trained_until = None if task.protocol.negatives == "historical-pairs" else stream.t[task.split.validation[0] - 1]
     seed = task.protocol.eval_seed
-    found = draw_pairs(stream.src, stream.dst, stream.t, batches, trained_until=trained_until, seed=seed)
+    pairs = draw_negative_pairs(stream.src, stream.dst, stream.t, batches, trained_until=trained_until, seed=seed)
     src, dst = queries.src.cpu().numpy().copy(), queries.dst[:, 1].cpu().numpy().copy()
-    for number, (u, v) in enumerate(found):
-        src[number * size : number * size + len(u)], dst[number * size : number * size + len(v)] = u, v
-    at_random = len(positions) - sum(len(u) for u, _ in found)
-    on_device = [torch.from_numpy(x).to(task.device) for x in (src, dst)]
-    return replace(queries, src=on_device[0], dst=on_device[1][:, None]), at_random
+    for number, (u, v) in enumerate(pairs):
+        rows = slice(number * size, number * size + len(u))
+        src[rows], dst[rows] = u, v
+    n_random = len(positions) - sum(len(u) for u, _ in pairs)
+    new_src, new_dst = (torch.from_numpy(x).to(task.device) for x in (src, dst))
+    return replace(queries, src=new_src, dst=new_dst[:, None]), n_random
 
 
-def rank(
+def compute_ranks(
     model: LinkModel,
     task: LinkTask,
     split: str,
@@ -420,38 +426,38 @@ def rank(
     max_pairs_per_batch: int = 200_000,
     callbacks: Callback = NO_CALLBACK,
 ) -> np.ndarray:
-    """Rank of each true destination among the protocol's candidates, (B,) float64; 1 is best, ties get their mean rank.
+    """Return the rank of each true destination among the protocol's candidates, (B,) float64.
 
-    Candidates come from the split's pool: as many as ``ranking`` says, or all. Other true destinations of the same
-    source and time do not compete. The queries see the same history as in `evaluate`; ``max_pairs_per_batch`` limits memory.
+    1 is best; ties get their mean rank. Candidates come from the split's pool: as many as ``ranking`` says, or all.
+    Other true destinations of the same source and time do not compete. The queries see the same history as in
+    `evaluate`; ``max_pairs_per_batch`` limits how many candidates are in memory at once.
     """
     positions, queries = task.evaluation_queries(split, setting)
-    pool = task.asked(split, setting)[1].cpu().numpy()
-    wanted = len(pool) if task.protocol.ranking == "all" else int(task.protocol.ranking)
-    step = max(1, max_pairs_per_batch // min(wanted, len(pool)))
-    mine = task.group.part(len(positions), step)
-    found = [np.empty(0)]
-    for start in range(mine.start, mine.stop, step):
-        chunk = queries.take(slice(start, start + step))
-        here = positions[start : start + step]
-        true = task.stream.dst[here]
-        others = draw_candidates(pool, wanted, true, here, seed=task.protocol.eval_seed)
-        counted = (others >= 0) & ~_also_true(task, here, others)
+    pool = task.evaluation_events(split, setting)[1].cpu().numpy()
+    n_candidates = len(pool) if task.protocol.ranking == "all" else int(task.protocol.ranking)
+    step = max(1, max_pairs_per_batch // min(n_candidates, len(pool)))
+    own = task.group.shard(len(positions), step)
+    ranks = [np.empty(0)]
+    for start in range(own.start, own.stop, step):
+        events = positions[start : start + step]
+        true = task.stream.dst[events]
+        others = draw_candidates(pool, n_candidates, true, events, seed=task.protocol.eval_seed)
+        competes = (others >= 0) & ~_is_also_true(task, events, others)
         candidates = np.concatenate([true[:, None], np.where(others >= 0, others, true[:, None])], axis=1)
-        asked = replace(chunk, dst=torch.from_numpy(candidates).to(task.device))
-        scores = score_queries(model, task.whole, asked, callbacks=callbacks)
-        found.append(mean_ranks(scores[:, 0], scores[:, 1:], counted))
-    return _from_all(task.group, np.concatenate(found), mine, len(positions))
+        chunk = queries.take(slice(start, start + step))
+        chunk = replace(chunk, dst=torch.from_numpy(candidates).to(task.device))
+        scores = score_queries(model, task.full_history, chunk, callbacks=callbacks)
+        ranks.append(mean_ranks(scores[:, 0], scores[:, 1:], competes))
+    return _gather_rows(task.group, np.concatenate(ranks), own, len(positions))
 
 
-def _also_true(task: LinkTask, positions: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """(B, M) bool: the candidate is a true destination of the query's source at the query's own time."""
+def _is_also_true(task: LinkTask, positions: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Return (B, M) bool: the candidate is a true destination of the query's source at the query's own time."""
     src, dst = task.stream.src, task.stream.dst
-    also = np.zeros(candidates.shape, dtype=bool)
-    for i, (position, start, end) in enumerate(zip(positions, *task.own_time(positions), strict=True)):
+    is_true = np.zeros(candidates.shape, dtype=bool)
+    for i, (position, start, end) in enumerate(zip(positions, *task.tie_ranges(positions), strict=True)):
         if end - start > 1:
-            for true in set(
-                dst[start:end][src[start:end] == src[position]].tolist()
-            ):  # few values, so faster than np.isin
-                also[i] |= candidates[i] == true
-    return also
+            tied = dst[start:end][src[start:end] == src[position]]
+            for true in set(tied.tolist()):  # few values, so faster than np.isin
+                is_true[i] |= candidates[i] == true
+    return is_true

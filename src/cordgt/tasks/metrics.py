@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 HITS = (1, 3, 10)
-# Metrics of one split and setting, 0-1; None where they are not defined. Besides the names of `LINK_METRICS`:
+# Metrics of one split and setting, 0-1; None if they are not defined. Besides the names of `LINK_METRICS`:
 # "events", the number of true events; "random_negatives", how many negatives are random because the source has none of
 # the requested kind (absent with random negatives).
 LinkMetrics = dict[str, float | None]
@@ -96,62 +96,60 @@ LINK_METRICS: dict[str, LinkMetric] = {
 
 
 def link_metrics(positive: np.ndarray, negative: np.ndarray, batch_size: int = 30) -> LinkMetrics:
-    """Metrics of the scores of true events and of one negative for each, in stream order. Shapes: (n,) and (n,).
+    """Return the metrics of scores of true events and of one negative for each, in stream order. Shapes: (n,), (n,).
 
-    All are None where n is 0.
+    All are None if n is 0.
     """
     n = len(positive)
-    found = _compute(SplitScores(positive, negative, batch_size), n, needs_ranks=False)
-    found["events"] = n
-    return found
+    return _compute(SplitScores(positive, negative, batch_size), n, needs_ranks=False) | {"events": n}
 
 
 def ranking_metrics(ranks: np.ndarray) -> LinkMetrics:
-    """``mrr`` and ``hits@k`` of ranks (n,), 0-1; None where n is 0."""
+    """Return ``mrr`` and ``hits@k`` of ranks (n,), 0-1; None if n is 0."""
     return _compute(SplitScores(ranks=ranks), len(ranks), needs_ranks=True)
 
 
 def _compute(scores: SplitScores, n: int, *, needs_ranks: bool) -> LinkMetrics:
-    wanted = {name: metric for name, metric in LINK_METRICS.items() if metric.needs_ranks == needs_ranks}
-    return {name: metric.compute(scores) if n else None for name, metric in wanted.items()}
+    metrics = {name: metric for name, metric in LINK_METRICS.items() if metric.needs_ranks == needs_ranks}
+    return {name: metric.compute(scores) if n else None for name, metric in metrics.items()}
 
 
 def is_constant(metrics: Mapping[str, Any]) -> bool:
-    """True where every pair of a split has the same score: AP and AUC are then exactly one half.
+    """Return True if every pair of a split has the same score: AP and AUC are then exactly one half.
 
-    A split of a handful of pairs can reach that by chance. False where the metrics are not defined.
+    A split of a handful of pairs can reach that by chance. False if the metrics are not defined.
     """
     return metrics["ap"] == 0.5 and metrics["auc"] == 0.5
 
 
 def ap_and_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """AP and AUC of each row, (R,) and (R,). Scores: (R, P) and (R, N), P and N at least 1."""
+    """Return AP and AUC of each row, (R,) and (R,). Scores: (R, P) and (R, N), P and N at least 1."""
     scores = np.concatenate([positive, negative], axis=1)
     order = np.argsort(-scores, axis=1, kind="stable")
     ranked = np.take_along_axis(scores, order, axis=1)
-    true = order < positive.shape[1]
+    is_true = order < positive.shape[1]
     places = np.arange(scores.shape[1])
-    last_of_tie = np.ones_like(true)
+    last_of_tie = np.ones_like(is_true)
     last_of_tie[:, :-1] = ranked[:, 1:] != ranked[:, :-1]
     # the last place of each tie: a threshold at this score accepts everything up to there
     end = np.minimum.accumulate(np.where(last_of_tie, places, scores.shape[1])[:, ::-1], axis=1)[:, ::-1]
-    true_through = np.take_along_axis(np.cumsum(true, axis=1), end, axis=1)
-    ap = np.where(true, true_through / (end + 1), 0.0).sum(axis=1) / positive.shape[1]
-    first_of_tie = np.ones_like(true)
+    n_true_through = np.take_along_axis(np.cumsum(is_true, axis=1), end, axis=1)
+    ap = np.where(is_true, n_true_through / (end + 1), 0.0).sum(axis=1) / positive.shape[1]
+    first_of_tie = np.ones_like(is_true)
     first_of_tie[:, 1:] = last_of_tie[:, :-1]
     start = np.maximum.accumulate(np.where(first_of_tie, places, 0), axis=1)
     rank_from_below = scores.shape[1] - (start + end) / 2  # 1 = lowest score, ties share their mean rank
     n_pos, n_neg = positive.shape[1], negative.shape[1]
-    above = np.where(true, rank_from_below, 0.0).sum(axis=1) - n_pos * (n_pos + 1) / 2
+    above = np.where(is_true, rank_from_below, 0.0).sum(axis=1) - n_pos * (n_pos + 1) / 2
     return ap, above / (n_pos * n_neg)
 
 
-def mean_ranks(true: np.ndarray, others: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    """Rank of each true score among its candidates, (B,) float64; 1 is best.
+def mean_ranks(true: np.ndarray, others: np.ndarray, competes: np.ndarray) -> np.ndarray:
+    """Return the rank of each true score among its candidates, (B,) float64; 1 is best.
 
-    A tie counts as the mean of the optimistic and the pessimistic rank. Shapes: true (B,); others (B, M), of which only
-    those with ``counted`` (B, M) compete.
+    A tie counts as the mean of the optimistic and the pessimistic rank. Shapes: true (B,); others (B, M); competes
+    (B, M) bool, False: ignored.
     """
-    above = ((others > true[:, None]) & counted).sum(axis=1)
-    tied = ((others == true[:, None]) & counted).sum(axis=1)
+    above = ((others > true[:, None]) & competes).sum(axis=1)
+    tied = ((others == true[:, None]) & competes).sum(axis=1)
     return 1.0 + above + tied / 2

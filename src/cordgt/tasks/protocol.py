@@ -41,16 +41,16 @@ class Protocol:
         if not (self.train_ratio > 0 and self.val_ratio > 0 and self.train_ratio + self.val_ratio < 1):
             raise SettingError(
                 f"train_ratio={self.train_ratio} and val_ratio={self.val_ratio}: "
-                "both must be above 0 and leave something for the test."
+                "both must be above 0, and their sum below 1, so that test events are left."
             )
         if self.eval_batch_size < 1:
-            raise SettingError(f"eval_batch_size={self.eval_batch_size}: it is at least 1.")
+            raise SettingError(f"eval_batch_size={self.eval_batch_size}: it must be at least 1.")
         if self.ranking not in ("none", "all") and not (self.ranking.isdecimal() and int(self.ranking) > 0):
             raise SettingError(f"ranking={self.ranking}: use a number of candidates from 1 up, all, or none.")
 
 
-def cuts(visibility: str, own_time: Tensor, batch_start: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers of visible events: ``cut`` for sampled trees, ``pair_cut`` for records of pairs.
+def visible_cuts(visibility: str, own_time: Tensor, batch_start: Tensor) -> tuple[Tensor, Tensor]:
+    """Return numbers of visible events: ``cut`` for sampled trees, ``pair_cut`` for records of pairs.
 
     ``own_time``: position of the first event with the query's time. ``batch_start``: position of the first event of
     the query's batch. Shapes: all broadcast to (B,), int64.

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from cordgt.errors import DataError
-from cordgt.events.arrays import distinct
+from cordgt.events.arrays import unique_nodes
 from cordgt.history import rng
 
 SPLIT_RULES = ("quantile", "time")
-AT_ONCE = 1 << 22  # events processed at a time, because a stream may be larger than memory
+CHUNK_EVENTS = 1 << 22  # events processed at a time, because a stream may be larger than memory
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Split:
     touches_new: np.ndarray  # (E,) bool, True: source or destination is a new node
 
     def inductive(self, positions: np.ndarray) -> np.ndarray:
-        """Those of ``positions`` whose source or destination is a new node."""
+        """Return the ``positions`` whose source or destination is a new node."""
         return positions[self.touches_new[positions]]
 
 
@@ -62,52 +62,52 @@ def split_events(
         if len(positions) == 0:
             raise DataError(
                 f"Too few events to split: {len(t)} events at {len(np.unique(t))} times leave none for {name}. "
-                "Give more events, or another split (--set train_ratio=…, --set val_ratio=…, --set mask_nodes=0)."
+                "Use more events, or another split (--set train_ratio=…, --set val_ratio=…, --set mask_nodes=0)."
             )
     new_node = np.ones(n_nodes, dtype=bool)
-    for start in range(0, len(train), AT_ONCE):
-        some = train[start : start + AT_ONCE]
-        new_node[src[some]] = False
-        new_node[dst[some]] = False
+    for start in range(0, len(train), CHUNK_EVENTS):
+        chunk = train[start : start + CHUNK_EVENTS]
+        new_node[src[chunk]] = False
+        new_node[dst[chunk]] = False
     return Split(train, validation, test, masked, new_node, _touches(new_node, src, dst))
 
 
-def _touches(marked: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-    """(E,) bool: source or destination of the event is marked."""
-    found = np.empty(len(src), dtype=bool)
-    for start in range(0, len(src), AT_ONCE):
-        some = slice(start, start + AT_ONCE)
-        found[some] = marked[src[some]] | marked[dst[some]]
-    return found
+def _touches(is_marked: np.ndarray, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+    """Return (E,) bool: source or destination of the event is marked."""
+    touches = np.empty(len(src), dtype=bool)
+    for start in range(0, len(src), CHUNK_EVENTS):
+        chunk = slice(start, start + CHUNK_EVENTS)
+        touches[chunk] = is_marked[src[chunk]] | is_marked[dst[chunk]]
+    return touches
 
 
 def _boundaries(t: np.ndarray, how: str, train_ratio: float, val_ratio: float) -> tuple[int, int]:
-    """Number of events in train, and in train and validation together."""
+    """Return the number of events in train, and in train and validation together."""
     if len(t) == 0:
         return 0, 0
 
-    def since(position: int) -> Any:  # relative to the first event, so that a shift of all times changes nothing
+    def elapsed(position: int) -> Any:  # since the first event, so that a shift of all times changes nothing
         return np.float64(t[position] - t[0])
 
-    def moment(share: float) -> Any:
+    def end_time(share: float) -> Any:
         if how == "time":
-            return share * since(len(t) - 1)
-        place = (len(t) - 1) * share  # the times are sorted: a quantile lies between two neighbours
-        low = int(place)
-        return np.quantile([since(low), since(min(low + 1, len(t) - 1))], place - low)
+            return share * elapsed(len(t) - 1)
+        rank = (len(t) - 1) * share  # the times are sorted: a quantile lies between two adjacent ones
+        low = int(rank)
+        return np.quantile([elapsed(low), elapsed(min(low + 1, len(t) - 1))], rank - low)
 
     shares = (train_ratio, min(train_ratio + val_ratio, 1.0))
-    first, second = (bisect_right(range(len(t)), moment(share), key=since) for share in shares)
+    first, second = (bisect_right(range(len(t)), end_time(share), key=elapsed) for share in shares)
     return first, second
 
 
 def _draw_masked(src: np.ndarray, dst: np.ndarray, n_nodes: int, share: float, seed: int) -> np.ndarray:
-    """(N,) bool: ``share`` of all nodes, those with the smallest hashes among the nodes of the given events."""
+    """Return (N,) bool: ``share`` of all nodes, those with the smallest hashes among the nodes of the given events."""
     occurs = np.zeros(n_nodes, dtype=bool)
     for ends in (src, dst):
-        occurs[distinct(ends, n_nodes)] = True
+        occurs[unique_nodes(ends, n_nodes)] = True
     candidates = np.flatnonzero(occurs)
-    key = rng.child(rng.mix_int(seed), torch.from_numpy(candidates.astype(np.int64))).numpy().view(np.uint64)
+    key = rng.fold_in(rng.mix64_int(seed), torch.from_numpy(candidates.astype(np.int64))).numpy().view(np.uint64)
     masked = np.zeros(n_nodes, dtype=bool)
     masked[candidates[np.argsort(key, kind="stable")[: int(share * n_nodes)]]] = True
     return masked

@@ -1,1 +1,1 @@
-"""Training: one loop, its step, what it saves, and whoever watches it."""
+"""Training: settings, the loop and its step, checkpoints, and the run folder."""

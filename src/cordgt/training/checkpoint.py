@@ -1,4 +1,4 @@
-"""What a training changes as it goes, all of it: to be saved at any batch, and gone on from as if nothing had been."""
+"""Checkpoints: everything that training changes, saved after any batch, so that a resume gives the same result."""
 
 from __future__ import annotations
 
@@ -17,113 +17,113 @@ from cordgt.training.step import Ema
 
 @dataclass
 class Progress:
-    """How far a phase has come: what a checkpoint holds besides tensors."""
+    """The position in a training phase: the part of a checkpoint that is not tensors."""
 
     phase: str = "fit"  # or "refit"
-    epoch: int = 0  # epochs done
+    epoch: int = 0  # completed epochs
     best_epoch: int = 0
-    best_figure: float = -np.inf  # on validation data, of the metric that `monitor` names
-    train_seconds: float = 0.0  # over all epochs done, validation left out
+    best_metric: float = -np.inf  # best validation value of the metric that `monitor` names
+    train_seconds: float = 0.0  # over all completed epochs, without validation
     finished: bool = False
-    events: int = 0  # of the epoch under way: those trained on,
-    loss: float = 0.0  # the sum of their losses,
-    seconds: float = 0.0  # and how long they took
+    events: int = 0  # of the current epoch: events trained on,
+    loss: float = 0.0  # sum of their losses,
+    seconds: float = 0.0  # and their time
 
 
 @dataclass(eq=False)
-class State:
-    """The tensors that a training changes. ``optimizer`` is None, and the rest stays as it is, where nothing trains."""
+class TrainingState:
+    """The tensors that training changes. ``optimizer`` is None for a model that does not train."""
 
     model: LinkModel
     optimizer: torch.optim.Optimizer | None
     ema: Ema | None  # averaged weights; None: the model's own weights are validated and saved
-    best: dict[str, Tensor] = field(default_factory=dict)  # weights, so far
+    best: dict[str, Tensor] = field(default_factory=dict)  # best weights so far
 
     def eval_weights(self) -> AbstractContextManager[None]:
         """Give the model the weights that are validated and saved: the moving average, or its own."""
-        return nullcontext() if self.ema is None else self.ema.in_place(self.model)
+        return nullcontext() if self.ema is None else self.ema.swap_into(self.model)
 
-    def keep_as_best(self) -> None:
+    def record_best(self) -> None:
         """Copy the model's weights to ``best``. Call it inside `eval_weights`."""
         self.best = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
 
-    def is_sound(self) -> bool:
-        """Whether every weight is a number."""
+    def is_finite(self) -> bool:
+        """Return whether every weight is finite."""
         return all(bool(torch.isfinite(q).all()) for q in self.model.parameters())
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything a resume needs, by name: weights, best weights, what the model carries, the optimiser's state."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all tensors that a resume needs, by name."""
         assert self.optimizer is not None
-        found = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        found |= {f"extra_state.{k}": v for k, v in self.model.get_training_state().items()}
-        found |= {f"ema.{k}": v for k, v in (self.ema.tensors() if self.ema else {}).items()}
-        found |= {f"best.{k}": v for k, v in self.best.items()}
-        for i, parameter in enumerate(self._optimised()):
-            found |= {f"adam.{i}.{k}": v for k, v in self.optimizer.state.get(parameter, {}).items()}
-        return found
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"extra_state.{k}": v for k, v in self.model.get_training_state().items()}
+        tensors |= {f"ema.{k}": v for k, v in (self.ema.state_dict() if self.ema else {}).items()}
+        tensors |= {f"best.{k}": v for k, v in self.best.items()}
+        for i, parameter in enumerate(self._optimized_parameters()):
+            tensors |= {f"adam.{i}.{k}": v for k, v in self.optimizer.state.get(parameter, {}).items()}
+        return tensors
 
-    def _optimised(self) -> list[Tensor]:
-        """The parameters in the optimiser's order. Those that never had a gradient have no state."""
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Load `state_dict` in place, so that a CUDA graph keeps its addresses."""
         assert self.optimizer is not None
-        return [q for group in self.optimizer.param_groups for q in group["params"]]
-
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `tensors`, in place, so that a captured step keeps its addresses."""
-        assert self.optimizer is not None
-        self.model.load_state_dict(_below(tensors, "model."))
-        self.model.set_training_state(_below(tensors, "extra_state.", "carried."))
+        self.model.load_state_dict(_with_prefix(tensors, "model."))
+        self.model.set_training_state(_with_prefix(tensors, "extra_state.", "carried."))
         if self.ema is not None:
-            self.ema.load(_below(tensors, "ema.", "average."))
+            self.ema.load_state_dict(_with_prefix(tensors, "ema.", "average."))
         device = next(self.model.parameters()).device
-        self.best = {k: v.to(device) for k, v in _below(tensors, "best.").items()}
-        for i, parameter in enumerate(self._optimised()):
-            given = _below(tensors, f"adam.{i}.")
+        self.best = {k: v.to(device) for k, v in _with_prefix(tensors, "best.").items()}
+        for i, parameter in enumerate(self._optimized_parameters()):
+            saved = _with_prefix(tensors, f"adam.{i}.")
             state = self.optimizer.state[parameter]
-            for k, v in given.items():
+            for k, v in saved.items():
                 if k in state:
                     state[k].copy_(v)
                 else:
-                    where = device if self.optimizer.defaults["capturable"] or k != "step" else torch.device("cpu")
-                    state[k] = v.to(where).clone()
-            if not given:
+                    on_device = self.optimizer.defaults["capturable"] or k != "step"
+                    state[k] = v.to(device if on_device else torch.device("cpu")).clone()
+            if not saved:
                 for v in state.values():
                     v.zero_()
 
+    def _optimized_parameters(self) -> list[Tensor]:
+        """Return the parameters in the optimizer's order. Those that never had a gradient have no state."""
+        assert self.optimizer is not None
+        return [q for group in self.optimizer.param_groups for q in group["params"]]
 
-def restored(folder: RunFolder, phase: str, state: State) -> tuple[Progress, bool]:
-    """How far a phase has come by what its folder says, ``state`` brought there; and whether there was anything.
 
-    A phase that is finished leaves its best weights, one cut off its latest checkpoint. Lines of ``history.jsonl`` that
-    will be written again are dropped.
+def restore_progress(folder: RunFolder, phase: str, state: TrainingState) -> tuple[Progress, bool]:
+    """Load the latest checkpoint of a phase into ``state``; return its progress, and whether there was one.
+
+    A finished phase has its best weights instead of a checkpoint. Lines of ``history.jsonl`` after the checkpoint are
+    deleted, because they will be written again.
     """
-    kept = "model.safetensors" if phase == "fit" else "refit.safetensors"
-    if folder.has(kept):
-        weights, about = folder.read_tensors(kept)
-        if about.get("finished"):
+    final = "model.safetensors" if phase == "fit" else "refit.safetensors"
+    if folder.has(final):
+        weights, metadata = folder.read_tensors(final)
+        if metadata.get("finished"):
             state.best = weights
-            return _read_progress(folder, kept, about), True
-    progress, found, name = Progress(phase=phase), False, folder.latest_state()
+            return _parse_progress(folder, final, metadata), True
+    progress, found, name = Progress(phase=phase), False, folder.latest_checkpoint()
     if name is not None:
-        tensors, about = folder.read_tensors(name)
-        found = about.get("phase") == phase
+        tensors, metadata = folder.read_tensors(name)
+        found = metadata.get("phase") == phase
         if found:
-            progress = _read_progress(folder, name, about)
+            progress = _parse_progress(folder, name, metadata)
             try:
-                state.load(tensors)
+                state.load_state_dict(tensors)
             except (RuntimeError, KeyError):
-                raise folder.damaged(name, "it does not fit this run's model.") from None
-    folder.keep_history(phase, progress.epoch, progress.events)
+                raise folder.damaged_error(name, "it does not fit this run's model.") from None
+    folder.truncate_history(phase, progress.epoch, progress.events)
     return progress, found
 
 
-def _read_progress(folder: RunFolder, name: str, about: dict[str, Any]) -> Progress:
+def _parse_progress(folder: RunFolder, name: str, metadata: dict[str, Any]) -> Progress:
     try:
-        return Progress(**about)
+        return Progress(**{"best_metric" if k == "best_figure" else k: v for k, v in metadata.items()})  # v0.1's name
     except TypeError as error:
-        raise folder.damaged(name, f"{error}.") from None
+        raise folder.damaged_error(name, f"{error}.") from None
 
 
-def _below(tensors: dict[str, Tensor], prefix: str, v01_prefix: str | None = None) -> dict[str, Tensor]:
-    """Tensors whose names start with ``prefix``, without it. ``v01_prefix`` is the same prefix in v0.1 checkpoints."""
+def _with_prefix(tensors: dict[str, Tensor], prefix: str, v01_prefix: str | None = None) -> dict[str, Tensor]:
+    """Return the tensors whose names start with ``prefix``, without it; in v0.1 checkpoints, with ``v01_prefix``."""
     found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-    return found if found or v01_prefix is None else _below(tensors, v01_prefix)
+    return found if found or v01_prefix is None else _with_prefix(tensors, v01_prefix)

@@ -1,4 +1,4 @@
-"""The device that a model lies on: which one, how exactly it multiplies, the most memory that was used."""
+"""Choose the device of a model, its matmul precision, and measure its peak memory."""
 
 from __future__ import annotations
 
@@ -8,40 +8,42 @@ import sys
 import torch
 
 from cordgt.errors import SettingError
-from cordgt.runtime.distributed import own_device
+from cordgt.runtime.distributed import local_device
 from cordgt.training.settings import Settings
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is a GPU where there is one; of several processes each has its own."""
-    name = own_device(name)
+    """Return the device of a name: cpu, cuda or ``auto``, a GPU if there is one. Each process has its own GPU."""
+    name = local_device(name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise SettingError(f"There is no device '{name}': it is auto, cpu or cuda.") from None
+        raise SettingError(f"There is no device '{name}'. Use auto, cpu or cuda.") from None
     if device.type == "cuda" and device.index is not None and torch.cuda.is_available():
         if device.index >= torch.cuda.device_count():
-            raise SettingError(f"There is no device '{name}': this machine has {torch.cuda.device_count()} of them.")
-        torch.cuda.set_device(device)  # kernels and streams go to the current one
+            raise SettingError(
+                f"There is no device '{name}': this machine has {torch.cuda.device_count()} CUDA devices."
+            )
+        torch.cuda.set_device(device)  # kernels and streams use the current device
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise SettingError("CUDA was asked for, but this machine has no usable CUDA device. Use --device cpu or auto.")
+        raise SettingError("CUDA was requested, but this machine has no usable CUDA device. Use --device cpu or auto.")
     if device.type not in ("cpu", "cuda"):
-        raise SettingError(f"The device '{name}' is not supported: it is auto, cpu or cuda.")
-    if str(device) == "cuda":  # with its number, as tensors there have it: "cuda" is not equal to "cuda:0"
+        raise SettingError(f"The device '{name}' is not supported. Use auto, cpu or cuda.")
+    if str(device) == "cuda":  # add the index, as tensors have it: "cuda" is not equal to "cuda:0"
         return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
-def use_precision(settings: Settings, device: torch.device) -> None:
-    """Let this process multiply matrices on a GPU as the settings say, also where a trained model is only asked."""
+def set_matmul_precision(settings: Settings, device: torch.device) -> None:
+    """Set the precision of matrix products on a GPU in this process, for training and inference."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if settings.training.precision == "fp32" else "high")
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """The most memory used so far: the GPU's where one is used, otherwise the process's."""
+    """Return the peak memory so far in MiB: of the GPU if ``device`` is one, otherwise of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

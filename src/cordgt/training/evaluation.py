@@ -15,12 +15,12 @@ from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 def evaluate_splits(
     model: LinkModel, task: LinkTask, callbacks: Callback = NO_CALLBACK, splits: Sequence[str] = SPLITS
 ) -> dict[str, Any]:
-    """``{"validation": {"transductive": …, "inductive": …}, "test": …, "baselines": …}`` for the given splits."""
-    found: dict[str, Any] = {}
+    """Return ``{"validation": {"transductive": …, "inductive": …}, "test": …, "baselines": …}``."""
+    metrics: dict[str, Any] = {}
     for split in splits:
-        found[split] = {}
+        metrics[split] = {}
         for setting in SETTINGS:
-            callbacks.on_stage_start(f"evaluating: {split}, {setting}", len(task.asked(split, setting)[0]))
-            found[split][setting] = evaluate(model, task, split, setting, callbacks=callbacks)
-    found["baselines"] = baseline_metrics(task, splits)
-    return found
+            callbacks.on_stage_start(f"evaluating: {split}, {setting}", len(task.evaluation_events(split, setting)[0]))
+            metrics[split][setting] = evaluate(model, task, split, setting, callbacks=callbacks)
+    metrics["baselines"] = baseline_metrics(task, splits)
+    return metrics

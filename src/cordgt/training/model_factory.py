@@ -1,4 +1,4 @@
-"""The network of a run's settings: made with fresh weights, or given those of another."""
+"""Build the model of a run's settings, and load weights into it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from cordgt.models.base import LinkModel
 from cordgt.training.settings import Settings
 
 
-def make_network(settings: Settings, *, edge_dim: int, node_dim: int, n_nodes: int = 0) -> LinkModel:
-    """The model of the settings with fresh weights, drawn from the run's seed; some hold a row for each node."""
+def build_model(settings: Settings, *, edge_dim: int, node_dim: int, n_nodes: int = 0) -> LinkModel:
+    """Return the model with new weights from the run's seed. Transductive models have a row per node."""
     torch.manual_seed(settings.seed)
-    network: Any = models.find(settings.model).network
-    rows = {"n_nodes": n_nodes} if network.is_transductive else {}
-    return network(settings.model_settings, edge_dim=edge_dim, node_dim=node_dim, **rows)
+    network: Any = models.find_model(settings.model).network
+    sizes = {"n_nodes": n_nodes} if network.is_transductive else {}
+    return network(settings.model_settings, edge_dim=edge_dim, node_dim=node_dim, **sizes)
 
 
-def network_for(settings: Settings, stream: EventStream) -> LinkModel:
-    """`make_network` for a stream."""
-    return make_network(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim, n_nodes=stream.n_nodes)
+def build_model_for(settings: Settings, stream: EventStream) -> LinkModel:
+    """Return `build_model` with the dimensions of a stream."""
+    return build_model(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim, n_nodes=stream.n_nodes)
 
 
 def load_weights(model: LinkModel, weights: dict[str, Tensor], where: str) -> None:
-    """Put weights into a model; SettingError where they are another model's."""
+    """Load weights into a model. SettingError if they do not fit; ``where`` names their origin."""
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Where memory runs out: an error that says what to do, and which batch size would have fitted."""
+"""Out of memory: turn the error into one that says what to do, and which batch size would fit."""
 
 from __future__ import annotations
 
@@ -11,113 +11,115 @@ import torch
 
 from cordgt.errors import RunError
 from cordgt.models.base import LinkModel
-from cordgt.runtime.profiling import batch_that_fits, free_memory, peak_bytes, peak_of
+from cordgt.runtime.profiling import free_memory, max_batch_size, measure_peak_bytes, predict_peak_bytes
 from cordgt.tasks.link import LinkTask
 from cordgt.training.run_folder import RunFolder
-from cordgt.training.settings import Settings, written
-from cordgt.training.step import events_a_part
+from cordgt.training.settings import Settings, format_value
+from cordgt.training.step import max_events_per_chunk
 
-PLACE_BYTES = 64  # of an event of a batch however it is worked off: its position, weight and share, and copies of them
+BYTES_PER_EVENT = 64  # of a batch, however it is split: position and weight of an event, and copies of them
+
+
+class OutOfMemoryHint(MemoryError):
+    """Memory ran out in a training step. Its text says which batch size would fit; it is empty if that is unknown."""
 
 
 @contextmanager
-def memory_explained(settings: Settings, folder: RunFolder | None = None) -> Iterator[None]:
-    """RunError, with what to do, where memory runs out: Python's, numpy's, torch's on the CPU or on a GPU.
+def explain_out_of_memory(settings: Settings, folder: RunFolder | None = None) -> Iterator[None]:
+    """Re-raise an out-of-memory error of Python, NumPy or PyTorch as a RunError that says what to do.
 
-    ``folder``: where a training writes; None where nothing is trained, only measured.
+    ``folder`` is where a training writes; None if nothing is written.
     """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        used: dict[str, Any] = {"batch_size": settings.training.batch_size}
-        used |= {k: v for k, v in vars(settings.model_settings).items() if k in ("fanout", "hidden")}
-        fewer = ", ".join(f"{k} (now {written(v)})" for k, v in used.items())
-        fits = f" {error.fits}" if isinstance(error, TooLarge) and error.fits else ""
-        another = "" if folder is None else "another --out and "
-        saved = ""
-        if folder is not None and folder.holds_run:
-            saved = f" What {folder.path} holds is intact: --resume goes on from it where there is more memory."
-        raise RunError(f"Memory ran out. With {another}a smaller {fewer} it takes less.{fits}{saved}") from None
+        sizes: dict[str, Any] = {"batch_size": settings.training.batch_size}
+        sizes |= {k: v for k, v in vars(settings.model_settings).items() if k in ("fanout", "hidden")}
+        message = "Memory ran out. Use a smaller " + ", ".join(f"{k} (now {format_value(v)})" for k, v in sizes.items())
+        message += "." if folder is None else ", with another --out."
+        if isinstance(error, OutOfMemoryHint) and str(error):
+            message += f" {error}"
+        if folder is not None and folder.has_run:
+            message += f" {folder.path} is intact: with more memory, --resume continues it."
+        raise RunError(message) from None
 
 
 @contextmanager
-def fits_told(told: Callable[[], str]) -> Iterator[None]:
-    """`TooLarge`, with what ``told`` says once the memory is free again, where it runs out."""
+def oom_hint(make_hint: Callable[[], str]) -> Iterator[None]:
+    """Re-raise an out-of-memory error as `OutOfMemoryHint`.
+
+    ``make_hint`` is called after the failed step's tensors are freed, so it may allocate.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        traceback.clear_frames(error.__traceback__)  # which hold what had been made so far
-        raise TooLarge(told()) from None
-
-
-class TooLarge(MemoryError):
-    """Memory ran out in a training step. ``fits`` says which batch size would fit, as far as it can be told."""
-
-    def __init__(self, fits: str) -> None:
-        super().__init__(fits)
-        self.fits = fits
+        traceback.clear_frames(error.__traceback__)  # frees the tensors of the failed step
+        raise OutOfMemoryHint(make_hint()) from None
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return any(words in str(error) for words in ("can't allocate memory", "not enough memory", "CUDA out of memory"))
+    return any(text in str(error) for text in ("can't allocate memory", "not enough memory", "CUDA out of memory"))
 
 
-def events_at_once(settings: Settings, model: LinkModel, device: torch.device) -> int | None:
-    """The most events that a step holds at once, because it works off parts, as many as there are threads.
+def max_events_in_memory(settings: Settings, model: LinkModel, device: torch.device) -> int | None:
+    """Return how many events a step holds in memory at once: a chunk per thread. None means the whole batch."""
+    chunk = max_events_per_chunk(model, settings.training.num_negatives) if device.type == "cpu" else None
+    return chunk if chunk is None or not model.is_thread_safe() else chunk * torch.get_num_threads()
 
-    None where it works off everything together.
+
+def suggest_batch_size(settings: Settings, task: LinkTask, model: LinkModel) -> str:
+    """Return a sentence with the batch size that fits in the free memory; empty if that is unknown.
+
+    It is estimated from steps of a few events. Where a batch is split into chunks, the chunks have to fit.
     """
-    part = events_a_part(model, settings.training.num_negatives) if device.type == "cpu" else None
-    return part if part is None or not model.is_thread_safe() else part * torch.get_num_threads()
-
-
-def what_fits(settings: Settings, task: LinkTask, model: LinkModel) -> str:
-    """Which batch size the memory that is free now would hold, judged by steps of a few events; empty if unknown.
-
-    Where a batch is worked off in parts, it is a part that has to fit. On the CPU tensors are counted, on a GPU the
-    allocator is asked.
-    """
-    size, device = settings.training.batch_size, task.network_device
-    few = min(4, size)
+    batch_size, device = settings.training.batch_size, task.network_device
+    few = min(4, batch_size)
     try:
         free = free_memory(device)
-        peaks = {n: peak_at_once(settings, task, model, n) for n in (few, 2 * few)}
+        peaks = {n: peak_step_memory(settings, task, model, n) for n in (few, 2 * few)}
     except (MemoryError, RuntimeError):  # not even these fit, or the device is lost
         return ""
     if free is None:
         return ""
     micro_batches = max(1, settings.training.micro_batches)
-    n, at_once = batch_that_fits(peaks, free), events_at_once(settings, model, device)
-    bounded = at_once is not None and size > at_once * micro_batches
-    parts = f"A batch is worked off {at_once} events at a time" if bounded else ""
-    if at_once is not None and bounded and n >= at_once:
-        if size * PLACE_BYTES > free:
-            return ""  # it is the batch after all
-        each, below = peak_of(peaks, at_once) / 2**20, at_once * micro_batches
-        return f"{parts}, which takes about {each:,.0f} MB: only below {below} does a smaller batch_size take less."
-    if n * micro_batches >= size:
+    n_fit, n_held = max_batch_size(peaks, free), max_events_in_memory(settings, model, device)
+    prefix = ""
+    if n_held is not None and batch_size > n_held * micro_batches:
+        prefix = f"Training holds {n_held} events of a batch in memory at a time. "
+        if n_fit >= n_held:
+            if batch_size * BYTES_PER_EVENT > free:
+                return ""  # the batch itself is too large
+            megabytes = predict_peak_bytes(peaks, n_held) / 2**20
+            return (
+                f"{prefix}They take about {megabytes:,.0f} MB: only a batch_size below {n_held * micro_batches} "
+                "takes less."
+            )
+    if n_fit * micro_batches >= batch_size:
         return ""
-    told = f"batch_size={n * micro_batches}" if n else "no batch"
-    by = f"{parts}; by" if parts else "By"
-    return f"{by} a step of {2 * few} events, {told} would fit the {free / 2**30:.1f} GB that are free."
+    suggestion = f"batch_size={n_fit * micro_batches}" if n_fit else "no batch size"
+    return f"{prefix}Estimate: {suggestion} fits in the {free / 2**30:.1f} GB of free memory."
 
 
-def peak_at_once(settings: Settings, task: LinkTask, model: LinkModel, size: int) -> int:
-    """Bytes that so many events hold at once in a step; it is taken back to front but not applied."""
-    positions = torch.from_numpy(task.split.train[-size:]).to(task.device)
+def peak_step_memory(settings: Settings, task: LinkTask, model: LinkModel, batch_size: int) -> int:
+    """Return the peak memory in bytes of a forward and backward pass; weights do not change."""
+    positions = torch.from_numpy(task.split.train[-batch_size:]).to(task.device)
 
-    def back_to_front() -> None:
-        seed, num_negatives = settings.seed, settings.training.num_negatives
+    def run_step() -> None:
         queries = task.queries(
-            positions, positions[:1], task.pools.train, seed=seed, epoch=1, num_negatives=num_negatives
+            positions,
+            positions[:1],
+            task.pools.train,
+            seed=settings.seed,
+            epoch=1,
+            num_negatives=settings.training.num_negatives,
         )
-        model.losses(model.read(task.training, queries)).sum().backward()
+        model.losses(model.read(task.train_history, queries)).sum().backward()
         model.zero_grad(set_to_none=True)
 
-    return peak_bytes(back_to_front, task.network_device)
+    return measure_peak_bytes(run_step, task.network_device)

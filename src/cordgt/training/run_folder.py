@@ -33,11 +33,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from cordgt.errors import DataError, RunError, SettingError, nearest
-from cordgt.events.fingerprints import fingerprint_of, ids_fingerprint_of
+from cordgt.errors import DataError, RunError, SettingError, did_you_mean
+from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
 from cordgt.events.stream import EventStream
-from cordgt.files import exclusive, names_beside, write_bytes
-from cordgt.io.column_options import as_text
+from cordgt.files import file_lock, sibling_names, write_bytes
+from cordgt.io.column_options import options_to_text
 from cordgt.models import MODELS
 from cordgt.store.store import is_store, open_store
 from cordgt.tasks.run_metrics import RunMetrics
@@ -45,8 +45,8 @@ from cordgt.training.settings import FORMAT, Settings, from_tables, toml_lines, 
 
 STORE_FILE = "events.json"
 # Files that `create` writes before config.toml.
-BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
-STATES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
+FILES_BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
+CHECKPOINT_FILES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
 REQUIRED_METRICS = ("model", "data", "seed", "epochs", "validation", "test")  # keys of metrics.json
 
 
@@ -55,12 +55,11 @@ class InitWeights(NamedTuple):
 
     weights: Mapping[str, Tensor]
     run: str
-    knows: str  # which evaluation data of the new run that run was trained on, in words; empty if none
+    overlap: str  # which evaluation data of the new run that run was trained on, in words; empty if none
 
-    @property
-    def about(self) -> dict[str, str]:
-        """The entry ``init`` of metrics.json."""
-        return {"run": self.run, "knows": self.knows}
+    def to_json(self) -> dict[str, str]:
+        """Return the entry ``init`` of metrics.json."""
+        return {"run": self.run, "knows": self.overlap}
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class RunConfig:
     run: Mapping[str, Any]  # table [run]: init, init_run, init_knows, refit
 
     @classmethod
-    def new(
+    def from_stream(
         cls,
         settings: Settings,
         stream: EventStream,
@@ -81,7 +80,7 @@ class RunConfig:
         init: InitWeights | None = None,
         refit: bool = False,
     ) -> RunConfig:
-        """The configuration of a new run.
+        """Return the configuration of a new run.
 
         ``columns`` are the column options that the events were read with. `--events` uses them again, and `--resume`
         uses ``init`` and ``refit``.
@@ -96,19 +95,19 @@ class RunConfig:
         }
         run: dict[str, Any] = {"init": init is not None, "refit": refit}
         if init is not None:
-            run |= {"init_run": init.run, "init_knows": init.knows}
+            run |= {"init_run": init.run, "init_knows": init.overlap}
         return cls(settings, data, run)
 
     @property
     def data_fingerprint(self) -> str:
-        """The hash of the events that the run was trained on; see `fingerprint`."""
+        """Hash of the events that the run was trained on; see `fingerprint`."""
         return str(self.data.get("fingerprint"))
 
     @property
     def columns(self) -> dict[str, str]:
         """The column options that the events were read with."""
-        found = self.data.get("columns")
-        return as_text(found) if isinstance(found, dict) else {}
+        columns = self.data.get("columns")
+        return options_to_text(columns) if isinstance(columns, dict) else {}
 
     def to_toml(self) -> str:
         """The text of ``config.toml``."""
@@ -123,35 +122,35 @@ class RunFolder:
     path: Path
 
     @property
-    def holds_run(self) -> bool:
+    def has_run(self) -> bool:
         return (self.path / "config.toml").exists()
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return (self.path / "metrics.json").exists()
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Create the folder and lock it against other trainings. RunError if another process holds the lock.
 
         A folder that was created here and is still empty at the end is deleted.
         """
-        made = not self.path.exists()
+        is_new = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             if self.path.is_file():
-                raise RunError(f"{self.path} is a file; --out names a folder.") from None
-            raise RunError(f"{self.path} cannot be written: {error.strerror or error}.") from None
+                raise RunError(f"{self.path} is a file, but --out must name a folder.") from None
+            raise self._write_error(self.path, error) from None
         busy = f"Another process is training in {self.path}. Let it finish, or choose another folder with --out."
-        with exclusive(self.path, RunError(busy)):
+        with file_lock(self.path, RunError(busy)):
             try:
                 yield
             finally:
-                if made and self.path.is_dir() and not any(self.path.iterdir()):
+                if is_new and self.path.is_dir() and not any(self.path.iterdir()):
                     self.path.rmdir()
 
-    def sweep(self) -> None:
+    def delete_partial_files(self) -> None:
         """Delete the partial files of a process that was killed while writing. Call it under the lock only."""
         for part in self.path.glob(".*.part"):
             with suppress(OSError):  # in a read-only folder the next write raises the error
@@ -166,7 +165,7 @@ class RunFolder:
         init: InitWeights | None = None,
         refit: bool = False,
     ) -> RunConfig:
-        """Create the folder with its events and configuration; arguments as in `RunConfig.new`.
+        """Create the folder with its events and configuration; arguments as in `RunConfig.from_stream`.
 
         ``config.toml`` is written last: a folder without it holds no run.
         """
@@ -174,11 +173,11 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._save_stream(stream)
         except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror or error}.") from None
+            raise self._write_error(self.path, error) from None
         if init is not None:
             self.write_tensors("init.safetensors", init.weights, {})
         self.write_text("history.jsonl", "")
-        config = RunConfig.new(settings, stream, columns=columns, init=init, refit=refit)
+        config = RunConfig.from_stream(settings, stream, columns=columns, init=init, refit=refit)
         self.write_text("config.toml", config.to_toml())
         return config
 
@@ -192,7 +191,7 @@ class RunFolder:
         self.write_text(STORE_FILE, json.dumps({"store": str(store), "relative": relative}) + "\n")
 
     def streams(self, fingerprint: str) -> tuple[EventStream, EventStream]:
-        """The events of the training, and the events to answer from. The second are more if a store has grown since.
+        """Return the events of the training, and the current events. These are more if a store has grown since.
 
         ``fingerprint`` is that of the training. RunError if the events are missing, damaged or changed.
         """
@@ -211,20 +210,20 @@ class RunFolder:
             store = open_store(path)
             return store.stream(fingerprint), store.stream()
         except DataError as error:
-            raise RunError(f"{self.path} cannot answer: {error}") from None
+            raise RunError(f"{self.path} cannot be used: {error}") from None
 
     def read_config(self) -> RunConfig:
         """Parse ``config.toml``. RunError if it is missing or damaged, or the folder is not that of a link model."""
         path = self.path / "config.toml"
         if not self.path.exists():
-            raise RunError(f"{self.path} does not exist.{nearest(self.path.name, names_beside(self.path))}")
+            raise RunError(f"{self.path} does not exist.{did_you_mean(self.path.name, sibling_names(self.path))}")
         if not path.exists():
-            raise RunError(f"{self.path} is not a run folder: it has no config.toml.{self._hint()}")
+            raise RunError(f"{self.path} is not a run folder: it has no config.toml.{self._subfolder_hint()}")
         tables = self._parse_config()
         model, run = tables.get("model"), tables.get("run")
         if isinstance(model, str) and model not in MODELS:
             raise RunError(
-                f"{path} names an unknown model '{model}'.{nearest(model, MODELS)}"
+                f"{path} names an unknown model '{model}'.{did_you_mean(model, MODELS)}"
                 " If it is your own model, add it in the same Python process first."
             )
         try:
@@ -236,7 +235,7 @@ class RunFolder:
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
 
     def _parse_config(self) -> dict[str, Any]:
-        """The tables of ``config.toml``, read once."""
+        """Return the tables of ``config.toml``."""
         path = self.path / "config.toml"
         try:
             tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -253,26 +252,26 @@ class RunFolder:
             )
         return tables
 
-    def _hint(self) -> str:
-        """Name one of the runs in a folder of runs."""
+    def _subfolder_hint(self) -> str:
+        """Return a hint that names one of the runs in a folder of runs."""
         runs = sorted(p.parent.name for p in self.path.glob("*/config.toml"))
         return f" It contains runs, such as {self.path / runs[0]}." if runs else ""
 
     def read_metrics(self) -> RunMetrics:
-        """``metrics.json`` of a finished run. RunError if the run is not finished, or the file is damaged."""
+        """Return ``metrics.json`` of a finished run. RunError if the run is not finished, or the file is damaged."""
         path = self.path / "metrics.json"
         if not path.exists():
             raise RunError(f"{self.path} is not finished: it has no metrics.json yet. Continue it with --resume.")
         try:
-            found = RunMetrics.from_json(path.read_text(encoding="utf-8"))
+            metrics = RunMetrics.from_json(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
-        missing = [key for key in REQUIRED_METRICS if key not in found]
+        missing = [key for key in REQUIRED_METRICS if key not in metrics]
         if missing:
             raise RunError(f"{path} is damaged: it has no key '{missing[0]}'.")
-        if isinstance(found.get("protocol"), dict):
-            found["protocol"] = upgrade_keys(found["protocol"])  # v0.1 wrote other names
-        return found
+        if isinstance(metrics.get("protocol"), dict):
+            metrics["protocol"] = upgrade_keys(metrics["protocol"])  # v0.1 wrote other names
+        return metrics
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         self.write_text("metrics.json", RunMetrics(metrics).to_json())
@@ -288,62 +287,60 @@ class RunFolder:
         except DataError as error:
             raise RunError(f"{error}{self._resume_hint()}") from None
 
-    def _resume_hint(self) -> str:
-        """How to continue after a failed write, if there is a run to continue."""
-        if not self.holds_run:
-            return ""
-        return " What was saved before is intact. Fix this, then continue with --resume."
+    def _write_error(self, path: Path, error: OSError) -> RunError:
+        return RunError(f"{path} cannot be written: {error.strerror or error}.{self._resume_hint()}")
 
-    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Write tensors with their metadata ``about`` and a checksum, atomically."""
+    def _resume_hint(self) -> str:
+        """Return how to continue after a failed write, if there is a run to continue."""
+        hint = " What was saved before is intact. Fix this, then continue with --resume."
+        return hint if self.has_run else ""
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+        """Write tensors with metadata and a checksum, atomically."""
         on_cpu = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        metadata = {"about": json.dumps(about)}
-        metadata["sha256"] = _checksum(on_cpu, metadata["about"])
-        self._write(name, save(on_cpu, metadata))  # `save_file` would leave a temporary file if killed
+        about = json.dumps(metadata)
+        header = {"about": about, "sha256": _checksum(on_cpu, about)}
+        self._write(name, save(on_cpu, header))  # `save_file` would leave a temporary file if killed
 
     def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and metadata of `write_tensors`. RunError if the file is missing, damaged or altered."""
+        """Return the tensors and metadata of `write_tensors`. RunError if the file is missing, damaged or altered."""
         path = self.path / name
         try:
             with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
+                header = file.metadata() or {}
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            about = metadata.get("about", "{}")
-            if metadata.get("sha256") not in (None, _checksum(tensors, about)):  # None: an old file without a checksum
-                raise self.damaged(name, "its checksum is wrong.")
+            about = header.get("about", "{}")
+            if header.get("sha256") not in (None, _checksum(tensors, about)):  # None: an old file without a checksum
+                raise self.damaged_error(name, "its checksum is wrong.")
             return tensors, dict(json.loads(about))
         except FileNotFoundError:
             raise RunError(f"{path} is missing: the run folder is incomplete.") from None
         except (OSError, SafetensorError, TypeError, ValueError, RecursionError) as error:
-            raise self.damaged(name, _sentence(error)) from None
+            raise self.damaged_error(name, _sentence(error)) from None
 
-    def damaged(self, name: str, why: str) -> RunError:
-        """The error for a damaged tensor file, with what to do about it."""
+    def damaged_error(self, name: str, why: str) -> RunError:
+        """Return the error for a damaged tensor file, with what to do about it."""
         message = f"{self.path / name} is damaged: {why}"
-        if name not in STATES:
+        if name not in CHECKPOINT_FILES:
             return RunError(message)
-        older = [k for k in STATES[STATES.index(name) + 1 :] if self.has(k)]
-        then = f"continues from {older[0]}, the checkpoint before it" if older else "trains from the start"
+        previous = CHECKPOINT_FILES[1]
+        has_previous = name != previous and self.has(previous)
+        then = f"continues from {previous}, the checkpoint before it" if has_previous else "trains from the start"
         return RunError(f"{message} Delete it: --resume then {then}, with the same result.")
 
-    def write_state(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    def write_checkpoint(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
         """Write a checkpoint and keep the previous one. If killed here, the previous one is the latest."""
-        latest, previous = STATES
+        latest, previous = CHECKPOINT_FILES
         if self.has(latest):
-            self._rename(latest, previous)
-        self.write_tensors(latest, tensors, about)
+            try:
+                os.replace(self.path / latest, self.path / previous)
+            except OSError as error:
+                raise self._write_error(self.path / previous, error) from None
+        self.write_tensors(latest, tensors, metadata)
 
-    def _rename(self, old: str, new: str) -> None:
-        try:
-            os.replace(self.path / old, self.path / new)
-        except OSError as error:
-            raise RunError(
-                f"{self.path / new} cannot be written: {error.strerror or error}.{self._resume_hint()}"
-            ) from None
-
-    def latest_state(self) -> str | None:
-        """The file name of the checkpoint to continue from."""
-        return next((name for name in STATES if self.has(name)), None)
+    def latest_checkpoint(self) -> str | None:
+        """Return the file name of the checkpoint to continue from; None if there is none."""
+        return next((name for name in CHECKPOINT_FILES if self.has(name)), None)
 
     def has(self, name: str) -> bool:
         return (self.path / name).exists()
@@ -358,22 +355,22 @@ class RunFolder:
             with open(path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise RunError(f"{path} cannot be written: {error.strerror or error}.{self._resume_hint()}") from None
+            raise self._write_error(path, error) from None
 
     def read_history(self) -> list[dict[str, Any]]:
-        """The valid lines of ``history.jsonl``; none if there is no such file."""
+        """Return the valid lines of ``history.jsonl``; none if there is no such file."""
         path = self.path / "history.jsonl"
-        found = []
+        records = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):
                 continue  # the process was killed while writing it
             if isinstance(record, dict):
-                found.append(record)
-        return found
+                records.append(record)
+        return records
 
-    def keep_history(self, phase: str, epochs: int, events: int = 0) -> None:
+    def truncate_history(self, phase: str, epochs: int, events: int = 0) -> None:
         """Delete the lines of ``phase`` after ``epochs`` epochs and ``events`` events: that part is trained again."""
 
         def is_before(record: dict[str, Any]) -> bool:
@@ -385,69 +382,55 @@ class RunFolder:
         self.write_text("history.jsonl", "".join(lines))
 
 
-class ReadOnlyRunFolder(RunFolder):
-    """The folder of a run that another process of the same training writes.
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
+    pass
 
-    Writes do nothing, and no file is found.
+
+class ReadOnlyRunFolder(RunFolder):
+    """The run folder in a process that must not write: another process of the same training does.
+
+    Writes do nothing, and `has` finds no file.
     """
 
+    write_text = write_tensors = write_checkpoint = append_history = truncate_history = _do_nothing
+    remove = delete_partial_files = _do_nothing
+
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         yield
-
-    def sweep(self) -> None:
-        """Nothing to remove."""
-
-    def write_text(self, name: str, text: str) -> None:
-        """Nothing is written."""
-
-    def write_tensors(self, name: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Nothing is written."""
-
-    def write_state(self, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        """Nothing is written."""
-
-    def append_history(self, record: Mapping[str, Any]) -> None:
-        """Nothing is written."""
-
-    def keep_history(self, phase: str, epochs: int, events: int = 0) -> None:
-        """Nothing to drop."""
 
     def has(self, name: str) -> bool:
         return False
 
-    def remove(self, name: str) -> None:
-        """Nothing to remove."""
 
-
-def every_setting(settings: Settings) -> dict[str, Any]:
-    """All settings of the protocol, the training and the model by key, without the model's name and the seed."""
+def settings_by_key(settings: Settings) -> dict[str, Any]:
+    """Return all settings of the protocol, the training and the model by key, without the model's name and the seed."""
     return {**vars(settings.protocol), **vars(settings.training), **vars(settings.model_settings)}
 
 
 def fingerprint(stream: EventStream) -> str:
-    """A hash of a stream's events and features: the same for the same data."""
+    """Return a hash of a stream's events and features: the same for the same data."""
     if stream.backing is not None:
         return stream.backing.fingerprint
     arrays = (stream.src, stream.dst, stream.t, stream.edge_x, stream.node_x)
-    return fingerprint_of(x for x in arrays if x is not None)
+    return fingerprint_arrays(x for x in arrays if x is not None)
 
 
 def ids_fingerprint(stream: EventStream) -> str:
-    """A hash of the ids and of the kind of times. `fingerprint` does not cover these."""
+    """Return a hash of the ids and of the kind of times. `fingerprint` does not cover these."""
     if stream.backing is not None:
         return stream.backing.ids_fingerprint
-    return ids_fingerprint_of(stream.ids.names, stream.time.kind)
+    return fingerprint_ids(stream.ids.names, stream.time.kind)
 
 
 def is_same_data(stream: EventStream, data: Mapping[str, Any]) -> bool:
-    """Whether a stream has the fingerprints of a ``[data]`` table."""
+    """Return whether a stream has the fingerprints of a ``[data]`` table."""
     same = fingerprint(stream) == data.get("fingerprint")
     return same and data.get("ids") in (None, ids_fingerprint(stream))
 
 
 def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
-    """A hash of the tensors' names, types, shapes and bytes, and of their metadata."""
+    """Return a hash of the tensors' names, types, shapes and bytes, and of their metadata."""
     digest = hashlib.sha256(about.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -456,5 +439,5 @@ def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    """A library's error message on one line, with one full stop."""
+    """Return a library's error message on one line, with one full stop."""
     return " ".join(str(error).split()).rstrip(".") + "."

@@ -1,4 +1,8 @@
-"""Settings as frozen dataclasses: checked values, read from and written to TOML. An unknown key is an error."""
+"""Settings of a run: frozen dataclasses with checked values, read from and written to TOML.
+
+`make_settings` builds them from keys and values; an unknown key is an error that names the nearest known one. The
+protocol's settings are in `cordgt.tasks.protocol`, those of a model in its own module.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cordgt import models
-from cordgt.errors import SettingError, check_choice, nearest
-from cordgt.nn.layers import check_from_zero, check_sizes
+from cordgt.errors import SettingError, check_choice, did_you_mean
+from cordgt.nn.layers import check_non_negative, check_positive
 from cordgt.tasks.protocol import Protocol
 
 FORMAT = 2  # of config.toml and of the run folder; 1: written by v0.1, with the old names below
@@ -57,8 +61,8 @@ class Training:
     checkpoint_minutes: float = 10.0  # minutes between checkpoints; every epoch also ends with one
 
     def __post_init__(self) -> None:
-        check_sizes(self, "epochs", "batch_size", "patience", "num_negatives")
-        check_from_zero(self, "min_delta")
+        check_positive(self, "epochs", "batch_size", "patience", "num_negatives")
+        check_non_negative(self, "min_delta")
         if not 0 < self.lr < float("inf"):
             raise SettingError(f"lr={self.lr}: the learning rate must be above 0.")
         if not 0 <= self.ema_decay < 1:
@@ -66,7 +70,7 @@ class Training:
         if self.micro_batches < 0:
             raise SettingError(f"micro_batches={self.micro_batches}: use a number from 1 up, or 0 for the fastest way.")
         if not self.checkpoint_minutes >= 0:
-            raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: it is a number from 0 up.")
+            raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: use a number from 0 up.")
         check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))
         check_choice("monitor", self.monitor, ("ap", "mrr"))
 
@@ -79,7 +83,7 @@ class Settings:
     seed: int = 0  # of weights, dropout and training negatives
     protocol: Protocol = field(default_factory=Protocol)
     training: Training = field(default_factory=Training)
-    model_settings: Any = field(default_factory=models.find("cordgt").settings)  # the model's own dataclass
+    model_settings: Any = field(default_factory=models.find_model("cordgt").settings)  # the model's own dataclass
     unused: tuple[str, ...] = field(default=(), compare=False)  # given keys that this model does not have
 
     def __post_init__(self) -> None:
@@ -87,26 +91,23 @@ class Settings:
             raise SettingError("monitor=mrr needs ranks: add ranking=100 (among 100 candidates) or ranking=all.")
 
     def to_toml(self) -> str:
-        """Text of ``config.toml``. `from_toml` reads it back to an equal object."""
-        parts = [f"model = {toml_value(self.model)}", f"seed = {self.seed}"]
-        for title, table in (
-            ("protocol", self.protocol),
-            ("training", self.training),
-            ("settings", self.model_settings),
-        ):
-            parts += [f"\n[{title}]", *toml_lines({f.name: getattr(table, f.name) for f in dataclasses.fields(table)})]
-        return "\n".join(parts) + "\n"
+        """Return the text of ``config.toml``. `from_toml` reads it back to an equal object."""
+        tables = {"protocol": self.protocol, "training": self.training, "settings": self.model_settings}
+        lines = [f"model = {toml_value(self.model)}", f"seed = {self.seed}"]
+        for title, table in tables.items():
+            lines += [f"\n[{title}]", *toml_lines({f.name: getattr(table, f.name) for f in dataclasses.fields(table)})]
+        return "\n".join(lines) + "\n"
 
 
-class Given(NamedTuple):
-    """Contents of a TOML file of settings. ``model`` and ``seed`` are None if the file does not set them."""
+class ParsedSettings(NamedTuple):
+    """The content of a TOML file of settings. ``model`` and ``seed`` are None if the file does not set them."""
 
     model: str | None
     seed: int | None
     keys: dict[str, Any]
 
 
-def parse_toml(text: str, where: str) -> Given:
+def parse_toml(text: str, where: str) -> ParsedSettings:
     """Read a run's ``config.toml``, or a user's file with any part of it. Keys and values are not checked yet.
 
     A file of format 1 has the names of v0.1: its keys are upgraded.
@@ -118,65 +119,61 @@ def parse_toml(text: str, where: str) -> Given:
     return _parse_tables(tables, where)
 
 
-def _parse_tables(tables: Mapping[str, Any], where: str) -> Given:
-    """`parse_toml` for text that is parsed already."""
-    given = dict(tables)
-    model, seed = given.pop("model", None), given.pop("seed", None)
-    written_format = given.pop("format", None)
-    for table in ("data", "run"):  # of a run's config.toml; no settings
-        given.pop(table, None)
+def _parse_tables(tables: Mapping[str, Any], where: str) -> ParsedSettings:
+    """`parse_toml` for tables of parsed TOML."""
     keys: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in tables.items():
+        if key in ("model", "seed", "format", "data", "run"):  # the last three are of a run's config.toml; no settings
+            continue
         if not isinstance(value, dict):
             keys[key] = value
         elif key in ("protocol", "training", "settings"):
             keys |= value
         else:
-            raise SettingError(
-                f"{where}: there is no table [{key}].{nearest(key, ('protocol', 'training', 'settings'))}"
-            )
-    model = None if model is None else str(model)
-    return Given(model, seed, upgrade_keys(keys, model) if written_format == 1 else keys)
+            hint = did_you_mean(key, ("protocol", "training", "settings"))
+            raise SettingError(f"{where}: there is no table [{key}].{hint}")
+    model = None if tables.get("model") is None else str(tables["model"])
+    return ParsedSettings(model, tables.get("seed"), upgrade_keys(keys, model) if tables.get("format") == 1 else keys)
 
 
 def upgrade_keys(keys: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
-    """Settings of v0.1 under their new names. Keys that ``model`` itself declares stay as they are."""
+    """Return settings of v0.1 under their new names. Keys that ``model`` itself declares stay as they are."""
     own = typing.get_type_hints(models.MODELS[model].settings) if model in models.MODELS else {}
     return {key if key in own else RENAMED_SETTINGS.get(key, key): value for key, value in keys.items()}
 
 
 def from_toml(text: str, where: str) -> Settings:
-    """Inverse of `Settings.to_toml`. ``where`` names the file in errors."""
-    return _from_given(parse_toml(text, where), where)
+    """Read `Settings.to_toml` back. ``where`` names the file in errors."""
+    return _from_parsed(parse_toml(text, where), where)
 
 
 def from_tables(tables: Mapping[str, Any], where: str) -> Settings:
-    """`from_toml` for text that is parsed already."""
-    return _from_given(_parse_tables(tables, where), where)
+    """`from_toml` for tables of parsed TOML."""
+    return _from_parsed(_parse_tables(tables, where), where)
 
 
-def _from_given(given: Given, where: str) -> Settings:
-    seed = 0 if given.seed is None else given.seed
-    return make("cordgt" if given.model is None else given.model, given.keys, seed=seed, where=where)
+def _from_parsed(parsed: ParsedSettings, where: str) -> Settings:
+    seed = 0 if parsed.seed is None else parsed.seed
+    return make_settings("cordgt" if parsed.model is None else parsed.model, parsed.keys, seed=seed, where=where)
 
 
-def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "settings") -> Settings:
+def make_settings(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "settings") -> Settings:
     """Build the settings of a model. ``given`` maps keys to values or their text; other keys get their defaults.
 
     Keys that only other models have are listed in ``unused``. An unknown key is a SettingError.
     """
     if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**63:
-        raise SettingError(f"{where}: seed={_shown(seed)}: use a 64-bit integer.")
-    kind = models.find(model)
-    tables: dict[str, type[Any]] = {"protocol": Protocol, "training": Training, "model_settings": kind.settings}
-    kinds = {name: typing.get_type_hints(table) for name, table in tables.items()}
-    chosen: dict[str, dict[str, Any]] = {name: {} for name in tables}
+        raise SettingError(f"{where}: seed={_shorten(seed)}: use a 64-bit integer.")
+    spec = models.find_model(model)
+    tables: dict[str, type[Any]] = {"protocol": Protocol, "training": Training, "model_settings": spec.settings}
+    types = {name: typing.get_type_hints(table) for name, table in tables.items()}
+    values: dict[str, dict[str, Any]] = {name: {} for name in tables}
     unused = []
     for key, value in given.items():
-        home = next((name for name in tables if key in kinds[name]), None)
-        if home is not None:
-            chosen[home][key] = convert(key, value, kinds[home][key])
-            if home == "training" and not kind.network.is_trainable:
+        table = next((name for name in tables if key in types[name]), None)
+        if table is not None:
+            values[table][key] = convert_value(key, value, types[table][key])
+            if table == "training" and not spec.network.is_trainable:
                 unused.append(key)
         elif key in known_keys():
             unused.append(key)
@@ -184,21 +181,21 @@ def make(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "s
             raise SettingError(f"{where}: '{key}' has an option of its own; use --{key}.")
         else:
             raise SettingError(f"{where}: {unknown_setting(key)}")
-    chosen["training"] = kind.training | chosen["training"]
-    made = {name: table(**chosen[name]) for name, table in tables.items()}
-    return Settings(model=model, seed=seed, unused=tuple(unused), **made)
+    values["training"] = spec.training | values["training"]
+    built = {name: cls(**values[name]) for name, cls in tables.items()}
+    return Settings(model=model, seed=seed, unused=tuple(unused), **built)
 
 
 def unknown_setting(key: str) -> str:
-    """Error text for a key that is no setting: its new name, or the nearest known one."""
+    """Return the error text for a key that is no setting: its new name, or the nearest known one."""
     if key in RENAMED_SETTINGS:
         return f"the setting '{key}' is now called '{RENAMED_SETTINGS[key]}'."
-    return f"there is no setting '{key}'.{nearest(key, known_keys())}"
+    return f"there is no setting '{key}'.{did_you_mean(key, known_keys())}"
 
 
 def known_keys() -> list[str]:
-    """Every key of the protocol, the training loop or any model."""
-    tables = [Protocol, Training, *(kind.settings for kind in models.MODELS.values())]
+    """Return every key of the protocol, the training loop and all models."""
+    tables = [Protocol, Training, *(spec.settings for spec in models.MODELS.values())]
     return list(dict.fromkeys(name for table in tables for name in typing.get_type_hints(table)))
 
 
@@ -213,7 +210,7 @@ def parse_assignments(assignments: list[str]) -> dict[str, str]:
     return given
 
 
-def read_config(path: Path) -> Given:
+def read_config(path: Path) -> ParsedSettings:
     """Read the file given with ``--config``."""
     try:
         return parse_toml(path.read_text(encoding="utf-8"), str(path))
@@ -221,36 +218,35 @@ def read_config(path: Path) -> Given:
         raise SettingError(f"{path} cannot be read: {error}.") from None
 
 
-def convert(key: str, value: Any, kind: Any) -> Any:
-    """Convert ``value``, or its text, to the type ``kind`` of the setting. SettingError if that fails."""
+def convert_value(key: str, value: Any, expected_type: Any) -> Any:
+    """Convert ``value``, or its text, to the type of the setting. SettingError if that fails."""
     try:
-        if kind is bool:
+        if expected_type is bool:
             return _to_bool(value)
-        if kind is int:
+        if expected_type is int:
             return _to_int(value)
-        if kind is float and not isinstance(value, bool):
+        if expected_type is float and not isinstance(value, bool):
             return float(value)
-        if kind is str and isinstance(value, str | int) and not isinstance(value, bool):
+        if expected_type is str and isinstance(value, str | int) and not isinstance(value, bool):
             return str(value)  # ranking=100 as well as ranking="all"
-        if typing.get_origin(kind) is tuple:
+        if typing.get_origin(expected_type) is tuple:
             items = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
             if isinstance(items, list | tuple):
                 return tuple(_to_int(x) for x in items)
     except (TypeError, ValueError, OverflowError):
         pass
-    expected = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}.get(
-        kind, "whole numbers, as in 32,1"
-    )
-    raise SettingError(f"{key}={_shown(value)}: expected {expected}.")
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+    expected = names.get(expected_type, "whole numbers, as in 32,1")
+    raise SettingError(f"{key}={_shorten(value)}: expected {expected}.")
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value as ``--set`` takes it, e.g. ``20,1`` for a tuple."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _shown(value: Any) -> str:
-    """Format a value for an error message; long ones are cut at 500 characters."""
+def _shorten(value: Any) -> str:
+    """Format a value for an error message, at most 500 characters."""
     try:
         text = str(value)
     except ValueError:  # an integer of thousands of digits
@@ -259,25 +255,25 @@ def _shown(value: Any) -> str:
 
 
 def _to_bool(value: Any) -> bool:
-    words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
-    if isinstance(value, bool):
-        return value
-    if str(value).lower() in words:
-        return words[str(value).lower()]
+    text = str(value).lower()
+    if text in ("true", "on", "yes", "1"):
+        return True
+    if text in ("false", "off", "no", "0"):
+        return False
     raise ValueError(value)
 
 
 def _to_int(value: Any) -> int:
     if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError(value)
-    whole = int(value)
-    if not -(2**63) <= whole < 2**63:
-        raise ValueError(whole.bit_length())
-    return whole
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(number.bit_length())
+    return number
 
 
 def toml_lines(values: Mapping[str, Any]) -> list[str]:
-    """Lines of a TOML table."""
+    """Return the lines of a TOML table."""
     return [f"{key} = {toml_value(value)}" for key, value in values.items()]
 
 

@@ -1,7 +1,8 @@
-"""One training step: run as it is on the CPU, recorded once and replayed as a CUDA graph on a GPU.
+"""One training step: queries, forward, backward and optimizer. It runs directly on a CPU, as a CUDA graph on a GPU.
 
-Where the past does not fit the GPU, it is read on the host, a few batches ahead, and the recorded step is fed with what
-was read.
+`Step` is the step itself, with the gradient all-reduce over processes. `CudaGraphStep` records it once and replays it.
+`PrefetchStep` does the same where history does not fit on the GPU: a thread reads batches on the host in advance.
+The loop around it is in `cordgt.training.trainer`.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cordgt.history import rng
 from cordgt.models.base import LinkModel, list_tensors, map_tensors, to_device
-from cordgt.nn.attention import drawing_from
-from cordgt.runtime.threads import alone, keep_threads, side_by_side
+from cordgt.nn.attention import dropout_seed
+from cordgt.runtime.signals import StopRequest
+from cordgt.runtime.threads import parallel_map, pin_num_threads, single_thread
 from cordgt.tasks.link import LinkTask
 from cordgt.training.settings import Settings
+
+N_WARMUP_STEPS = 3  # steps on a side stream before a CUDA graph is recorded, as PyTorch requires
 
 
 class Ema:
@@ -39,14 +43,14 @@ class Ema:
         self.steps = torch.zeros((), dtype=torch.float32, device=device)
 
     @classmethod
-    def of(cls, settings: Settings, model: LinkModel) -> Ema | None:
-        """The average for these settings; None if ``ema_decay`` is 0 or the model does not train."""
+    def from_settings(cls, settings: Settings, model: LinkModel) -> Ema | None:
+        """Return the average for these settings; None if ``ema_decay`` is 0 or the model does not train."""
         decay = settings.training.ema_decay
         return cls(model, decay) if decay and model.is_trainable else None
 
     @torch.no_grad()
-    def add(self, model: LinkModel) -> None:
-        """Update the average after an optimizer step. Does not synchronise with the device."""
+    def update(self, model: LinkModel) -> None:
+        """Update the average after an optimizer step. Does not synchronize with the device."""
         self.steps += 1
         share = (1.0 / self.steps).clamp_min(1.0 - self.decay)
         averages = list(self.weights.values())
@@ -55,7 +59,7 @@ class Ema:
         torch._foreach_add_(averages, change)
 
     @contextmanager
-    def in_place(self, model: LinkModel) -> Iterator[None]:
+    def swap_into(self, model: LinkModel) -> Iterator[None]:
         """Give the model the averaged weights inside this context, its own again afterwards."""
         own = {name: q.detach().clone() for name, q in model.named_parameters()}
         self._copy(self.weights, model)
@@ -70,36 +74,36 @@ class Ema:
         for name, q in model.named_parameters():
             q.copy_(weights[name])
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything a resume needs, by name."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the step count and the averaged weights."""
         return {"steps": self.steps, **self.weights}
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """The inverse of `tensors`, in place. KeyError where something is missing."""
-        for name, place in self.tensors().items():
-            place.copy_(tensors[name])
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
+        """Load `state_dict` in place. KeyError if a tensor is missing."""
+        for name, target in self.state_dict().items():
+            target.copy_(tensors[name])
 
 
 def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -> torch.optim.Optimizer:
-    """Adam over a model's parameters, in one kernel, such that a step on a GPU can be recorded.
+    """Return fused Adam for a model; on a GPU a CUDA graph can record it.
 
-    On a CPU it is four times as fast so, and takes gradients to lie in memory as their parameters do.
+    On a CPU fused Adam is four times as fast, but requires gradients with the memory layout of their parameters.
     """
     cuda = device.type == "cuda"
     return torch.optim.Adam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True)
 
 
-def events_a_part(model: LinkModel, num_negatives: int) -> int | None:
-    """The most events that are worked off together in training on a CPU; None: as many as there are."""
+def max_events_per_chunk(model: LinkModel, num_negatives: int) -> int | None:
+    """Return how many events a CPU trains on at once; None means the whole batch."""
     return None if model.micro_batch_size is None else max(1, 2 * model.micro_batch_size // (1 + num_negatives))
 
 
 @dataclass
 class Step:
-    """One training step on one device, everything included: queries, trees, distances, forward, backward, Adam.
+    """One training step on one device: queries, context, distances, forward, backward, Adam.
 
-    It is given positions of events and nothing else; the rest is read from what already lies on the device. Where
-    several processes train, each takes its part of the batch it is given, and all end with the same weights.
+    Its input is the positions of events. Everything else is already on the device. With several processes, each
+    computes its share of the batch, and an all-reduce gives all of them the same gradients.
     """
 
     model: LinkModel
@@ -107,13 +111,14 @@ class Step:
     optimizer: torch.optim.Optimizer
     seed: int
     epoch: Tensor | int
-    half: bool = False  # True: matrix products in bfloat16; the sums, the residual stream and Adam stay in float32
+    use_bf16: bool = False  # True: matrix products in bfloat16; sums, the residual stream and Adam stay in float32
     num_negatives: int = 1  # random destinations per event
     ema: Ema | None = None
     micro_batches: int = 0  # splits a batch; gradients are summed in order. 0: fastest
+    stop: StopRequest | None = None  # checked before each chunk of a batch is read; `TrainingStopped` leaves no trace
 
     @classmethod
-    def of(
+    def from_settings(
         cls,
         settings: Settings,
         task: LinkTask,
@@ -121,176 +126,188 @@ class Step:
         optimizer: torch.optim.Optimizer,
         epoch: Tensor | int,
         ema: Ema | None = None,
-    ) -> Self:
-        """The step that settings ask for, in training as where it is measured."""
+        stop: StopRequest | None = None,
+    ) -> Step:
+        """Return the step that the settings describe."""
         training = settings.training
-        half = task.network_device.type == "cuda" and model.supports_bf16 and training.precision == "bf16"
         return cls(
-            model, task, optimizer, settings.seed, epoch, half, training.num_negatives, ema, training.micro_batches
+            model,
+            task,
+            optimizer,
+            settings.seed,
+            epoch,
+            use_bf16=task.network_device.type == "cuda" and model.supports_bf16 and training.precision == "bf16",
+            num_negatives=training.num_negatives,
+            ema=ema,
+            micro_batches=training.micro_batches,
+            stop=stop,
         )
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the network."""
+        return self.task.network_device
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next batches."""
+        self.epoch = epoch
+
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
-        """Shapes: position (B,) int64; weight (B,), 0 for events that only fill the batch. The mean loss comes back."""
-        share, start = weight / weight.sum(), position[:1]
-        in_one = self.task.group.size == 1 and not self.micro_batches
-        loss = self._gradients(position, share, start) if in_one else self._shared(position, share, start)
-        self._move()
+        """Train on one batch and return its mean loss.
+
+        Shapes: position (B,) int64; weight (B,), 0 for events that only pad the batch.
+        """
+        loss_weight, start = weight / weight.sum(), position[:1]
+        if self.task.group.world_size == 1 and not self.micro_batches:
+            loss = self._compute_gradients(position, loss_weight, start)
+        else:
+            loss = self._all_reduce_gradients(position, loss_weight, start)
+        self._update_weights()
         return loss
 
-    def _move(self) -> None:
-        """Change the weights by the gradients at hand."""
+    def train_on_batch(self, batch: Any, weight: Tensor) -> Tensor:
+        """`__call__` for a batch that is read already and is on the network's device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self._backward(batch, weight / weight.sum())
+        self._update_weights()
+        return loss
+
+    def read(self, position: Tensor, batch_start: Tensor) -> Any:
+        """Return the model's input for the events at ``position``, on the device of the history."""
+        if self.stop is not None:
+            self.stop.raise_if_requested()
+        queries = self.task.queries(
+            position,
+            batch_start.expand_as(position),
+            self.task.pools.train,
+            seed=self.seed,
+            epoch=self.epoch,
+            num_negatives=self.num_negatives,
+        )
+        return self.model.reader.read(replace(self.task.train_history, epoch=self.epoch), queries)
+
+    def losses(self, batch: Any) -> Tensor:
+        """Return the loss of each event, (B,) float32."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
+            return self.model.losses(batch).float()
+
+    def _backward(self, batch: Any, loss_weight: Tensor) -> Tensor:
+        loss = (self.losses(batch) * loss_weight).sum()
+        loss.backward()
+        return loss.detach()
+
+    def _update_weights(self) -> None:
         self.optimizer.step()
         if self.ema is not None:
-            self.ema.add(self.model)
+            self.ema.update(self.model)
 
-    def _gradients(self, position: Tensor, share: Tensor, start: Tensor) -> Tensor:
-        """Leave the gradients of some events of the batch that begins at ``start``; their part of its loss comes back.
+    def _compute_gradients(self, position: Tensor, loss_weight: Tensor, start: Tensor) -> Tensor:
+        """Set the gradients of some events of the batch that begins at ``start``; return their weighted loss.
 
-        Shapes: position (n,); share (n,), what each counts in the whole batch; start (1,).
+        Shapes: position (n,); loss_weight (n,), the weight of each event in the mean over the whole batch; start (1,).
         """
         self.optimizer.zero_grad(set_to_none=True)
-        n_parts = self._n_parts(len(position))
-        if n_parts > 1:
-            return self._in_parts(position, share, start, n_parts)
-        with alone() if self.device.type == "cpu" and self.model.is_thread_safe() else nullcontext():
-            return self._learn(to_device(self.read(position, start), self.device), share)
+        n_chunks = self._n_chunks(len(position))
+        if n_chunks > 1:
+            return self._compute_gradients_in_chunks(position, loss_weight, start, n_chunks)
+        with single_thread() if self.device.type == "cpu" and self.model.is_thread_safe() else nullcontext():
+            return self._backward(to_device(self.read(position, start), self.device), loss_weight)
 
-    def _n_parts(self, n: int) -> int:
-        """In how many parts ``n`` events are worked off: one on a GPU, and where there is too little to share.
+    def _n_chunks(self, n: int) -> int:
+        """Return in how many chunks ``n`` events are trained on: 1 on a GPU or for few events.
 
-        A power of two otherwise, so that even numbers of threads end together.
+        Otherwise a power of two, so that an even number of threads finishes together.
         """
-        at_once = events_a_part(self.model, self.num_negatives)
-        if self.device.type != "cpu" or at_once is None or 8 * n <= at_once:
+        max_events = max_events_per_chunk(self.model, self.num_negatives)
+        if self.device.type != "cpu" or max_events is None or 8 * n <= max_events:
             return 1
-        return 2 ** max(1, (math.ceil(n / at_once) - 1).bit_length())
+        return 2 ** max(1, (math.ceil(n / max_events) - 1).bit_length())
 
-    def _in_parts(self, position: Tensor, share: Tensor, start: Tensor, n_parts: int) -> Tensor:
-        """`_gradients` on a CPU in even parts that fit its caches, several at once where the model lets threads do so.
+    def _compute_gradients_in_chunks(
+        self, position: Tensor, loss_weight: Tensor, start: Tensor, n_chunks: int
+    ) -> Tensor:
+        """`_compute_gradients` on a CPU, in equal chunks that fit its caches; in threads if the model is thread-safe.
 
-        Each draws its own dropout, and all are added up in their order: how many threads there are changes nothing.
+        Each chunk has its own dropout seed, and gradients are summed in order: the number of threads changes nothing.
         """
         parameters = [q for q in self.model.parameters() if q.requires_grad]
-        size = -(-len(position) // n_parts)
+        size = -(-len(position) // n_chunks)
         seeds = torch.randint(2**62, (-(-len(position) // size),)).tolist()
-        parts = zip(position.split(size), share.split(size), seeds, strict=True)
-        read = ((self.read(of, start), part, seed) for of, part, seed in parts)
+        chunks = zip(position.split(size), loss_weight.split(size), seeds, strict=True)
+        inputs = ((self.read(events, start), weight, seed) for events, weight, seed in chunks)
 
-        def learn(part: tuple[Any, Tensor, int]) -> tuple[Tensor, ...]:
-            batch, share, seed = part
-            with drawing_from(seed):
-                loss = (self.losses(batch) * share).sum()
-                found = torch.autograd.grad(loss, parameters, allow_unused=True)
-            return loss.detach(), *found
+        def differentiate(chunk: tuple[Any, Tensor, int]) -> tuple[Tensor, ...]:
+            batch, weight, seed = chunk
+            with dropout_seed(seed):
+                loss = (self.losses(batch) * weight).sum()
+                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            return loss.detach(), *gradients
 
-        loss = share.new_zeros(())
-        for own, *gradients in side_by_side(learn, read) if self.model.is_thread_safe() else map(learn, read):
-            loss += own
+        total = loss_weight.new_zeros(())
+        map_chunks = parallel_map if self.model.is_thread_safe() else map
+        for loss, *gradients in map_chunks(differentiate, inputs):
+            total += loss
             for q, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
                     q.grad = gradient.contiguous() if q.grad is None else q.grad + gradient
-        return loss
+        return total
 
-    def _shared(self, position: Tensor, share: Tensor, start: Tensor) -> Tensor:
-        """`_gradients` of a whole batch, of which each process does its part.
+    def _all_reduce_gradients(self, position: Tensor, loss_weight: Tensor, start: Tensor) -> Tensor:
+        """`_compute_gradients` of a whole batch, shared by all processes and summed with an all-reduce.
 
-        What each event counts, it counts in the whole batch, so that sums over processes are what one process has, but
-        for rounding. Micro-batches avoid the rounding too: one process computes each whole micro-batch, with its own
-        dropout, and all processes sum them in the same order.
+        Events keep their weight in the whole batch, so the sum equals that of one process except for rounding.
+        Micro-batches remove the rounding too: one process computes each micro-batch, with its own dropout seed, and
+        all processes sum the micro-batches in the same order.
         """
-        group, seed = self.task.group, self._seeds()
+        group, seed_dropout, n = self.task.group, self._dropout_seeder(), len(position)
         parameters = [q for q in self.model.parameters() if q.requires_grad]
-        n_sums, mine = self._own(len(position))
-        table = share.new_zeros(n_sums, sum(q.numel() for q in parameters) + 1)  # a row: gradients, and the loss
-        for number, part in mine.items():
-            seed(number if self.micro_batches else group.rank)
-            table[number] = self._flat(parameters, self._gradients(position[part], share[part], start))
-        group.add_up(table)
+        sizes = [q.numel() for q in parameters]
+        if self.micro_batches:  # a row for each, computed by one process
+            size = -(-n // self.micro_batches)
+            slices = [slice(first, first + size) for first in range(0, n, size)]
+            own = group.shard(len(slices))
+            own_rows = [(row, slices[row], row) for row in range(own.start, own.stop)]
+        else:  # a single row, to which every process adds
+            slices = [group.shard(n)]
+            own_rows = [(0, s, group.rank) for s in slices if s.stop > s.start]
+        table = loss_weight.new_zeros(len(slices), sum(sizes) + 1)  # a row: all gradients, then the loss
+        for row, events, part in own_rows:
+            seed_dropout(part)
+            loss = self._compute_gradients(position[events], loss_weight[events], start)
+            # zeros where there is no gradient: another process may have one, and Adam ignores a zero
+            gradients = [torch.zeros_like(q) if q.grad is None else q.grad for q in parameters]
+            table[row] = torch.cat([*(gradient.flatten() for gradient in gradients), loss.reshape(1)])
+        group.all_reduce_sum(table)
         total = torch.zeros_like(table[0])
-        for row in table:
-            total += row
-        *sums, loss = total.split([*(q.numel() for q in parameters), 1])
+        for gradient_row in table:
+            total += gradient_row
+        *sums, loss = total.split([*sizes, 1])
         for q, gradient in zip(parameters, sums, strict=True):
             q.grad = gradient.view_as(q)
         return loss.squeeze(0)
 
-    def _own(self, n: int) -> tuple[int, dict[int, slice]]:
-        """How many sums a batch of ``n`` events has, and this process's part of each that it adds to.
+    def _dropout_seeder(self) -> Callable[[int], Any]:
+        """Return a function that seeds dropout for a part of the batch, from the batch's seed and the part's number.
 
-        With micro-batches there is one sum for each, computed by one process. Without, all processes add to one sum.
-        """
-        group = self.task.group
-        if not self.micro_batches:
-            part = group.part(n)
-            return 1, {0: part} if part.stop > part.start else {}
-        size = -(-n // self.micro_batches)
-        slices = [slice(first, first + size) for first in range(0, n, size)]
-        mine = group.part(len(slices))
-        return len(slices), {number: slices[number] for number in range(mine.start, mine.stop)}
-
-    @staticmethod
-    def _flat(parameters: list[nn.Parameter], loss: Tensor) -> Tensor:
-        """Gradients and loss in a row. Where there is no gradient, zeros: others may have one, and Adam moves nothing
-        by zeros."""
-        found = [torch.zeros_like(q) if q.grad is None else q.grad for q in parameters]
-        return torch.cat([*(gradient.flatten() for gradient in found), loss.reshape(1)])
-
-    def _seeds(self) -> Callable[[int], Any]:
-        """Lets each part of a batch draw its own dropout, from the batch's seed and the part's number.
-
-        Not in a step that is recorded: there the parts draw one after the other.
+        It does nothing in a step that a CUDA graph records: there the parts draw one after the other.
         """
         generator = dropout_generator(self.device)
-        if self.device.type != "cpu" and self.task.group.size == 1:
+        if self.device.type != "cpu" and self.task.group.world_size == 1:
             return lambda part: None
-        of_batch = generator.initial_seed()
-        return lambda part: generator.manual_seed(rng.child_int(of_batch, part) & (2**63 - 1))
-
-    def at(self, epoch: int) -> None:
-        """The epoch that the next batches are of."""
-        self.epoch = epoch
-
-    def losses(self, batch: Any) -> Tensor:
-        """(B,) what the model makes small, with products as precise as was asked for."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-            return self.model.losses(batch).float()
-
-    def read(self, position: Tensor, batch_start: Tensor) -> Any:
-        """What the network is told of the events at ``position``, where the past lies."""
-        start, pool = batch_start.expand_as(position), self.task.pools.train
-        n = self.num_negatives
-        queries = self.task.queries(position, start, pool, seed=self.seed, epoch=self.epoch, num_negatives=n)
-        return self.model.reader.pairs(replace(self.task.training, epoch=self.epoch), queries)
-
-    def _learn(self, batch: Any, share: Tensor) -> Tensor:
-        loss = (self.losses(batch) * share).sum()
-        loss.backward()
-        return loss.detach()
-
-    def learn(self, batch: Any, weight: Tensor) -> Tensor:
-        """The rest of a step, once its batch has been read and lies where the network is."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self._learn(batch, weight / weight.sum())
-        self._move()
-        return loss
-
-    @property
-    def device(self) -> torch.device:
-        """Where the network computes."""
-        return self.task.network_device
+        batch_seed = generator.initial_seed()
+        return lambda part: generator.manual_seed(rng.fold_in_int(batch_seed, part) & (2**63 - 1))
 
 
-class CapturedStep:
-    """The same step, recorded once as a CUDA graph and replayed: no launch gaps.
+class CudaGraphStep:
+    """A `Step` that is recorded once as a CUDA graph and replayed, without gaps between kernel launches.
 
-    Shapes are static, so the last batch is filled up with events of weight 0.
+    Shapes are static, so the last batch is padded with events of weight 0.
     """
 
     def __init__(self, step: Step, batch_size: int) -> None:
-        self.step = step
         self.position = torch.zeros(batch_size, dtype=torch.int64, device=step.device)
         self.weight = torch.ones(batch_size, device=step.device)
-        self.replay = _recorded(step, lambda: step(self.position, self.weight))
+        self.replay = _record(step, lambda: step(self.position, self.weight))
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
         n = len(position)
@@ -301,73 +318,73 @@ class CapturedStep:
         return self.replay()
 
 
-class FedStep:
-    """A captured step whose batches are read on the host: the past lies there, because it does not fit the GPU.
+class PrefetchStep:
+    """A CUDA graph step for history on the host, where it is if it does not fit on the GPU.
 
-    `expect` says which batches come; a thread reads them, `AHEAD` of the one that is learnt from, into pinned memory.
-    So reading and learning go on at the same time, and copies wait for nobody. On a CPU nothing is recorded.
+    `prefetch` names the next batches. A thread reads `PREFETCH_BATCHES` of them in advance, into pinned memory, so
+    reading, copying and training overlap. On a CPU nothing is recorded.
     """
 
-    AHEAD = 4  # batches: enough to even out slow and fast ones
+    PREFETCH_BATCHES = 4  # enough to balance slow and fast batches
 
     def __init__(self, step: Step, batch_size: int) -> None:
-        self.step, self.size = step, batch_size
+        self.step, self.batch_size = step, batch_size
         self.weight = torch.ones(batch_size, device=step.device)
-        self.reader = ThreadPoolExecutor(1, thread_name_prefix="cordgt-reads", initializer=keep_threads)
-        self.coming: Iterator[Tensor] = iter(())
-        self.waiting: deque[tuple[Tensor, Future[Any]]] = deque()
-        self.batch = _copied(self._read(torch.from_numpy(step.task.split.train[:1])), step.device)
-        self.replay = _recorded(step, lambda: step.learn(self.batch, self.weight))
+        self.executor = ThreadPoolExecutor(1, thread_name_prefix="cordgt-reads", initializer=pin_num_threads)
+        self.upcoming: Iterator[Tensor] = iter(())
+        self.queue: deque[tuple[Tensor, Future[Any]]] = deque()
+        first = self._read(torch.from_numpy(step.task.split.train[:1]))
+        self.batch = map_tensors(first, lambda x: x.to(step.device, copy=True))  # the graph's input
+        self.replay = _record(step, lambda: step.train_on_batch(self.batch, self.weight))
 
-    def at(self, epoch: int) -> None:
-        """The epoch that the next batches are of; none may be waiting."""
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next batches; the queue must be empty."""
         self.step.epoch = epoch
 
-    def expect(self, batches: Iterable[Tensor]) -> None:
-        """These batches of positions come next, each given to a call in turn."""
-        while self.waiting:  # those of an epoch that was left
-            self.waiting.popleft()[1].cancel()
-        self.coming = iter(batches)
-        self._go_on()
+    def prefetch(self, batches: Iterable[Tensor]) -> None:
+        """Read these batches of positions in advance; each must then be passed to a call, in order."""
+        while self.queue:  # left over from an interrupted epoch
+            self.queue.popleft()[1].cancel()
+        self.upcoming = iter(batches)
+        self._fill_queue()
 
     def __call__(self, position: Tensor, weight: Tensor) -> Tensor:
-        expected, read = self.waiting.popleft()
+        expected, future = self.queue.popleft()
         if expected is not position:
-            raise ValueError("a batch was given that was not expected")
-        self._fill(read.result())
-        self._go_on()
+            raise ValueError("the batch is not the next one given to prefetch")
+        self._copy_into_batch(future.result())
+        self._fill_queue()
         n = len(position)
         self.weight[:n] = weight
         self.weight[n:] = 0.0
         return self.replay()
 
     def close(self) -> None:
-        """Read no further."""
-        self.reader.shutdown(cancel_futures=True)
+        """Stop reading."""
+        self.executor.shutdown(cancel_futures=True)
 
-    def _go_on(self) -> None:
-        for position in islice(self.coming, self.AHEAD - len(self.waiting)):
-            self.waiting.append((position, self.reader.submit(self._read, position)))
+    def _fill_queue(self) -> None:
+        for position in islice(self.upcoming, self.PREFETCH_BATCHES - len(self.queue)):
+            self.queue.append((position, self.executor.submit(self._read, position)))
 
     def _read(self, position: Tensor) -> Any:
-        filled = torch.cat([position, position[-1:].expand(self.size - len(position))])
-        read = self.step.read(filled, filled[:1])
-        return _pinned(read) if self.step.device.type == "cuda" else read
+        padded = torch.cat([position, position[-1:].expand(self.batch_size - len(position))])
+        batch = self.step.read(padded, padded[:1])
+        if self.step.device.type != "cuda":
+            return batch
+        return map_tensors(batch, lambda x: x.contiguous().pin_memory())
 
-    def _fill(self, read: Any) -> None:
-        for place, tensor in zip(list_tensors(self.batch), list_tensors(read), strict=True):
-            if place.shape != tensor.shape:
-                raise ValueError(f"a batch has another shape than the first: {tensor.shape}, not {place.shape}")
-            place.copy_(tensor, non_blocking=True)
+    def _copy_into_batch(self, batch: Any) -> None:
+        for target, tensor in zip(list_tensors(self.batch), list_tensors(batch), strict=True):
+            if target.shape != tensor.shape:
+                raise ValueError(f"a batch has shape {tensor.shape}, but the first one has {target.shape}")
+            target.copy_(tensor, non_blocking=True)
 
 
-WARM_UP = 3  # steps outside the graph, on a side stream, as recording asks for
+def _record(step: Step, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Return a function that replays ``run`` as a CUDA graph; on a CPU, return ``run`` itself.
 
-
-def _recorded(step: Step, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """``run`` as a CUDA graph that is replayed; as it is on a CPU.
-
-    Weights are as they were before; Adam's state is emptied: whoever had one puts it back, as `loop.Fit` does.
+    Weights are restored afterwards. The optimizer's state is zeroed: the caller restores it, as `Trainer` does.
     """
     if step.device.type == "cpu":
         return run
@@ -375,7 +392,7 @@ def _recorded(step: Step, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
+        for _ in range(N_WARMUP_STEPS):
             run()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -393,18 +410,8 @@ def _recorded(step: Step, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return replay
 
 
-def _copied(read: Any, device: torch.device) -> Any:
-    """A batch of its own on a device, to be filled again and again."""
-    return map_tensors(read, lambda x: x.to(device, copy=True))
-
-
-def _pinned(read: Any) -> Any:
-    """A batch in memory from which a GPU copies by itself."""
-    return map_tensors(read, lambda x: x.contiguous().pin_memory())
-
-
 def dropout_generator(device: torch.device) -> torch.Generator:
-    """Where dropout draws from. `torch.manual_seed` would seed every device there could be, in forty times the time."""
+    """Return the generator of dropout. `torch.manual_seed` seeds every device, which takes forty times as long."""
     if device.type == "cpu":
         return torch.default_generator
     return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard; nothing at all where it is not installed."""
+"""Training curves for TensorBoard, if it is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDER = "tensorboard"  # within the run folder
 
 
 class TensorBoardCallback(Callback):
-    """Writes loss and validation figures as scalars, a point an epoch."""
+    """Writes loss and validation metrics as scalars, one point per epoch."""
 
     def __init__(self, writer: Any) -> None:
         self.writer = writer
@@ -28,20 +28,14 @@ class TensorBoardCallback(Callback):
 
 @contextmanager
 def tensorboard_callback(run: Path) -> Iterator[Callback]:
-    """A callback that writes curves under ``run``; one that does nothing where TensorBoard is not installed."""
-    writer = _writer(run / FOLDER)
-    if writer is None:
+    """Yield a callback that writes curves under ``run``, or does nothing if TensorBoard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
         yield NO_CALLBACK
         return
+    writer = SummaryWriter(str(run / FOLDER))
     try:
         yield TensorBoardCallback(writer)
     finally:
         writer.close()
-
-
-def _writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder))

@@ -1,1 +1,1 @@
-"""Jobs that train: one run, several seeds, a search, a node classifier."""
+"""Trainings: one run, several seeds, a grid search, a node classifier."""

@@ -1,4 +1,4 @@
-"""Train one model several times, with different seeds or different masked nodes: mean and std of each metric."""
+"""Train one model with several seeds or several draws of masked nodes, and report mean and std of each metric."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cordgt.callbacks import Callbacks, as_callback
 from cordgt.events.stream import EventStream
 from cordgt.runtime import distributed
 from cordgt.tasks.run_metrics import RunMetrics
-from cordgt.training.output_folder import check_free_for
+from cordgt.training.output_folder import check_run_names
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import Settings
 from cordgt.workflows.train import train_run
@@ -29,34 +29,34 @@ def train_seeds(
 ) -> RunMetrics:
     """Train several runs one after the other into the folders of `settings_by_folder`.
 
-    Returns the metrics over all runs, as in `RunMetrics.over_runs`, and writes them to ``metrics.json`` in ``out``.
+    Returns the metrics over all runs, as in `RunMetrics.from_runs`, and writes them to ``metrics.json`` in ``out``.
     ``options`` are those of `train_run`.
     """
-    settings_of = settings_by_folder(settings, seeds, mask_draws)
-    if distributed.join().leads:
-        check_free_for(out, list(settings_of), resume)
+    by_folder = settings_by_folder(settings, seeds, mask_draws)
+    if distributed.init_process_group().is_main_process:
+        check_run_names(out, list(by_folder), resume)
     runs, callback = [], as_callback(callbacks)
-    for name, own in settings_of.items():
+    for name, own in by_folder.items():
         callback.on_run_start(name)
         runs.append(train_run(stream, own, out / name, resume=resume, callbacks=callback, **options).metrics)
         callback.on_run_end(name, runs[-1])
-    summary = RunMetrics.over_runs(runs)
-    if distributed.current().leads:
+    summary = RunMetrics.from_runs(runs)
+    if distributed.current_group().is_main_process:
         RunFolder(out).write_metrics(summary)
     return summary
 
 
 def settings_by_folder(settings: Settings, seeds: int | None, mask_draws: int | None) -> dict[str, Settings]:
-    """The settings of each run, by its folder: ``seed-*``, ``mask-*``, or ``mask-*-seed-*`` where both vary.
+    """Return the settings of each run by its folder: ``seed-*``, ``mask-*``, or ``mask-*-seed-*`` if both vary.
 
     Seeds count up from those in ``settings``.
     """
-    found = {}
+    by_folder = {}
     for mask in range(mask_draws or 1):
         for seed in range(seeds or 1):
             protocol = replace(settings.protocol, mask_seed=settings.protocol.mask_seed + mask)
             own = replace(settings, seed=settings.seed + seed, protocol=protocol)
             names = [] if mask_draws is None else [f"mask-{protocol.mask_seed}"]
             names += [] if seeds is None else [f"seed-{own.seed}"]
-            found["-".join(names)] = own
-    return found
+            by_folder["-".join(names)] = own
+    return by_folder

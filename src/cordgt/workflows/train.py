@@ -1,4 +1,7 @@
-"""`train`: train a model on a stream, evaluate it, and write the run folder and its report."""
+"""`train`: train a model on a stream, evaluate it, and write the run folder and its report.
+
+The training loop is in `training.trainer`, the folder's files in `training.run_folder`.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +11,34 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
 from cordgt import __version__
-from cordgt.analysis.report.run_report import FILE, write_report
+from cordgt.analysis.report.run_report import REPORT_FILE, write_report
 from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList, Callbacks, as_callback
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.inference.run import Run
-from cordgt.io.column_options import as_text
+from cordgt.io.column_options import options_to_text
 from cordgt.runtime import distributed
-from cordgt.runtime.distributed import Group
-from cordgt.runtime.threads import keep_threads
+from cordgt.runtime.distributed import ProcessGroup
+from cordgt.runtime.threads import pin_num_threads
 from cordgt.store.store import open_store
-from cordgt.tasks.link import LinkTask, split_of
+from cordgt.tasks.link import LinkTask, split_stream
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.devices import choose_device
-from cordgt.training.oom import memory_explained
+from cordgt.training.oom import explain_out_of_memory
 from cordgt.training.output_folder import (
-    check_free,
-    check_same,
-    check_weights,
+    check_empty_folder,
+    check_init_weights,
+    check_same_run,
     default_folder,
-    first_free,
+    flatten_with_seed,
+    next_free_path,
     original_options,
-    taken_error,
-    with_seed,
+    run_exists_error,
 )
 from cordgt.training.run_folder import (
     InitWeights,
@@ -46,9 +48,9 @@ from cordgt.training.run_folder import (
     fingerprint,
     ids_fingerprint,
 )
-from cordgt.training.settings import Settings, make
+from cordgt.training.settings import Settings, make_settings
 from cordgt.training.tensorboard import tensorboard_callback
-from cordgt.training.trainer import check_may_share, train_in
+from cordgt.training.trainer import check_distributed_support, fit_and_evaluate
 
 
 def train(
@@ -78,11 +80,10 @@ def train(
         columns: the column options the stream was read with; `Run.with_events` uses them again.
         settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``.
     """
-    made = make(model, settings, seed=seed)
-    path = Path(out) if out is not None else first_free(default_folder(stream.name, model, seed))
+    path = Path(out) if out is not None else next_free_path(default_folder(stream.name, model, seed))
     return train_run(
         stream,
-        made,
+        make_settings(model, settings, seed=seed),
         path,
         device=device,
         resume=resume,
@@ -109,36 +110,40 @@ def train_run(
 ) -> Run:
     """`train` with complete settings. RunError if another process is training in the same folder.
 
-    Under torchrun the processes share the training, and each returns the run. Only the first writes the folder.
+    Under torchrun the processes share the training and each returns the run. Only the main process writes the folder.
     """
-    chosen, callback = choose_device(device), as_callback(callbacks)
-    keep_threads()
-    group = distributed.join()
-    check_may_share(settings, group)
-    if group.size > 1:
-        distributed.check_same(group, _shared_options(settings, stream, resume, refit, init is not None))
-    folder = RunFolder(out) if group.leads else ReadOnlyRunFolder(out)
-    with folder.locked(), memory_explained(settings, folder):
-        weights = None if init is None or not group.leads else _init_weights(init, settings, stream)
+    torch_device, callback = choose_device(device), as_callback(callbacks)
+    pin_num_threads()
+    group = distributed.init_process_group()
+    check_distributed_support(settings, group)
+    if group.world_size > 1:
+        distributed.check_same_inputs(group, _shared_options(settings, stream, resume, refit, init is not None))
+    folder = RunFolder(out) if group.is_main_process else ReadOnlyRunFolder(out)
+    with folder.lock(), explain_out_of_memory(settings, folder):
+        weights = None if init is None or not group.is_main_process else _init_weights(init, settings, stream)
         run, task = _train_locked(
-            stream, settings, folder, chosen, resume, weights, refit, as_text(columns or {}), callback, group
+            stream,
+            settings,
+            folder,
+            torch_device,
+            resume,
+            weights,
+            refit,
+            options_to_text(columns or {}),
+            callback,
+            group,
         )
-        if report and group.leads and not folder.has(FILE):
-            _report_at_the_end(run, task, callback)
+        if report and group.is_main_process and not folder.has(REPORT_FILE):
+            try:
+                write_report(run, callback, task=task)
+            except RunError as error:
+                raise RunError(f"The run is finished, but not its report: {error} `cordgt report` writes it.") from None
     return run
 
 
-def _report_at_the_end(run: Run, task: LinkTask | None, callbacks: Callback) -> None:
-    """Write the report of a finished run. ``task`` is that of the training, if it is in memory."""
-    try:
-        write_report(run, callbacks, task=task)
-    except RunError as error:
-        raise RunError(f"The run is finished, but not its report: {error} `cordgt report` writes it.") from None
-
-
 def _shared_options(settings: Settings, stream: EventStream, resume: bool, refit: bool, init: bool) -> dict[str, str]:
-    """The options that must be the same in every process of a training, by name."""
-    options = {key: json.dumps(value) for key, value in with_seed(settings).items()}
+    """Return the options, by name, that must be the same in every process of a training."""
+    options = {key: json.dumps(value) for key, value in flatten_with_seed(settings).items()}
     options |= {"model": settings.model, "the data": f"{stream.n_events} events, hash {fingerprint(stream)}"}
     options |= {"the data's ids": ids_fingerprint(stream), "cordgt": __version__, "torch": torch.__version__}
     return options | {"--resume": str(resume), "--refit": str(refit), "--init": str(init)}
@@ -154,81 +159,84 @@ def _train_locked(
     refit: bool,
     columns: dict[str, str],
     callbacks: Callback,
-    group: Group,
+    group: ProcessGroup,
 ) -> tuple[Run, LinkTask | None]:
     """`train_run` in a locked folder. The task is None if the run was finished before.
 
-    Only the first process reads the folder, and sends the others what they need.
+    Only the main process reads the folder; it broadcasts what the others need.
     """
     finished: Run | None = None
-    config = folder.read_config() if resume and group.leads and folder.holds_run else None
-    own = _stream_at_start(stream, config, group) if resume else stream
-    if group.leads and folder.holds_run:
+    config = folder.read_config() if resume and group.is_main_process and folder.has_run else None
+    original = _stream_at_start(stream, config, group) if resume else stream
+    if group.is_main_process and folder.has_run:
         if config is None:
-            raise taken_error(folder.path)
-        check_same(folder, config, settings, own)
+            raise run_exists_error(folder.path)
+        check_same_run(folder, config, settings, original)
         init, refit = original_options(folder, config, init, refit)
-        if folder.finished and not (refit and "refit" not in folder.read_metrics()):
-            finished = Run._load(folder, config, str(device))
-    metrics, refit, has_init = group.from_first(
+        if folder.is_finished and not (refit and "refit" not in folder.read_metrics()):
+            finished = Run.from_folder(folder, config, str(device))
+    metrics, refit, has_init = group.broadcast(
         (None if finished is None else finished.metrics, refit, init is not None)
     )
     if finished is not None:
         return finished, None
     task = None
     if metrics is None:
-        weights = group.tensors_from_first({} if init is None else init.weights) if has_init else None
-        task = LinkTask.prepare(own, settings.protocol, seed=settings.seed, device=device, group=group)
-        if group.leads and config is None:  # nothing is written before the task is known to be valid
-            check_free(folder.path)
-            check_weights(weights, settings, stream)
+        weights = group.broadcast_tensors({} if init is None else init.weights) if has_init else None
+        task = LinkTask.prepare(original, settings.protocol, seed=settings.seed, device=device, group=group)
+        if group.is_main_process and config is None:  # nothing is written before the task is known to be valid
+            check_empty_folder(folder.path)
+            check_init_weights(weights, settings, stream)
             config = folder.create(settings, stream, columns=columns, init=init, refit=refit)
-        about = None if init is None else init.about
-        with tensorboard_callback(folder.path) if group.leads else nullcontext(NO_CALLBACK) as curves:
-            both = CallbackList([callbacks, curves]) if group.leads else NO_CALLBACK
-            metrics = train_in(folder, settings, task, start=weights, init=about, refit=refit, callbacks=both)
-    config = config or RunConfig.new(settings, own, columns=columns, init=init, refit=refit)
-    return Run(RunFolder(folder.path), config, stream, own, metrics, device), task
+        about = None if init is None else init.to_json()
+        with tensorboard_callback(folder.path) if group.is_main_process else nullcontext(NO_CALLBACK) as tensorboard:
+            callback = CallbackList([callbacks, tensorboard]) if group.is_main_process else NO_CALLBACK
+            metrics = fit_and_evaluate(
+                folder, settings, task, init_weights=weights, init_info=about, refit=refit, callbacks=callback
+            )
+    config = config or RunConfig.from_stream(settings, original, columns=columns, init=init, refit=refit)
+    return Run(RunFolder(folder.path), config, stream, original, metrics, device), task
 
 
-def _stream_at_start(stream: EventStream, config: RunConfig | None, group: Group) -> EventStream:
-    """The stream of a store as it was when the run of ``config`` began; otherwise ``stream`` itself."""
+def _stream_at_start(stream: EventStream, config: RunConfig | None, group: ProcessGroup) -> EventStream:
+    """Return the stream of a store as it was when the run of ``config`` started, or ``stream`` itself."""
     if stream.backing is None:
         return stream
-    fingerprint = group.from_first(None if config is None else config.data.get("fingerprint"))
+    fingerprint = group.broadcast(None if config is None else config.data.get("fingerprint"))
     try:
         return stream if fingerprint is None else open_store(stream.backing.path).stream(fingerprint)
     except DataError:
-        return stream  # `check_same` raises the error
+        return stream  # `check_same_run` raises the error
 
 
 def _init_weights(init: str | Path | Run, settings: Settings, stream: EventStream) -> InitWeights:
-    """The weights a run was evaluated with. Refitted weights may know test events of the new run."""
+    """Return the weights a run was evaluated with. Refitted weights may know test events of the new run."""
     run = init if isinstance(init, Run) else Run.load(init, "cpu")
     if run.settings.model != settings.model:
         raise SettingError(f"--init {run.path} is a {run.settings.model}; this run is a {settings.model}.")
-    known = _known_before(run, stream, settings.protocol)
-    return InitWeights(run._read_weights("model.safetensors"), str(run.path), known)
+    leakage = _describe_leakage(run, stream, settings.protocol)
+    return InitWeights(run.read_weights("model.safetensors"), str(run.path), leakage)
 
 
-def _known_before(run: Run, stream: EventStream, protocol: Protocol) -> str:
-    """What the run of --init knows of the new run's evaluation data, in words; empty if nothing."""
-    own = run.own_stream
-    if own.time.kind != stream.time.kind:
+def _describe_leakage(run: Run, stream: EventStream, protocol: Protocol) -> str:
+    """Describe what the run of --init knows of the new run's evaluation data; empty if nothing."""
+    original = run.original_stream
+    if original.time.kind != stream.time.kind:
         return ""
-    theirs, ours = split_of(own, run.settings.protocol), split_of(stream, protocol)
-    if not len(ours.train):
+    init_split, split = split_stream(original, run.settings.protocol), split_stream(stream, protocol)
+    if not len(split.train):
         return ""  # the training raises the error
     facts = []
-    until, end = (of.t[split.train[-1]] for of, split in ((own, theirs), (stream, ours)))
-    if until > end:
-        shown = (of.time.format(np.array([t]))[0].as_py() for of, t in ((own, until), (stream, end)))
-        facts.append("it was trained on events until {}, past the training period here, which ends {}".format(*shown))
-    known, new = (
-        of.ids.names.filter(pa.array(which)) for of, which in ((own, ~theirs.new_node), (stream, ours.new_node))
-    )
+    init_end, end = original.t[init_split.train[-1]], stream.t[split.train[-1]]
+    if init_end > end:
+        facts.append(
+            f"it was trained on events until {original.time.format_one(init_end)}, past the training period here, "
+            f"which ends {stream.time.format_one(end)}"
+        )
+    known = original.ids.names.filter(pa.array(~init_split.new_node))
+    new = stream.ids.names.filter(pa.array(split.new_node))
     if known.type == new.type:
-        both = int(pc.sum(pc.is_in(new, pc.unique(known))).as_py() or 0)
-        if both:
-            facts.append(f"it knows {both:,} of the {len(new):,} nodes that count as new here")
+        n_known = int(pc.sum(pc.is_in(new, pc.unique(known))).as_py() or 0)
+        if n_known:
+            facts.append(f"it knows {n_known:,} of the {len(new):,} nodes that count as new here")
     return "; ".join(facts)

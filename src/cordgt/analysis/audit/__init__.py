@@ -1,1 +1,1 @@
-"""Audit: does a model see what it must not, and what is there to know about data before a figure on it is believed?"""
+"""Audits: `model` checks that a model sees only what it may; `data` reports what to know about a stream first."""

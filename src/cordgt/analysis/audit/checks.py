@@ -1,22 +1,22 @@
-"""What an audit finds: checks, a line of a table each."""
+"""The result of an audit: a list of checks, one per row of the printed table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-OK, FAIL, DESIGN, NOTE, WARNING = "ok", "FAIL", "by design", "note", "warning"
+OK, FAIL, BY_DESIGN, NOTE, WARNING = "ok", "FAIL", "by design", "note", "warning"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the table."""
+    """One check. The fields are the columns of the table and the keys of ``cordgt audit --json``."""
 
-    check: str
-    compared: str
-    result: str
+    check: str  # its name
+    compared: str  # what was changed or looked at
+    result: str  # one of the constants above
     detail: str
 
 
-def failed(checks: Sequence[Check]) -> bool:
+def has_failures(checks: Sequence[Check]) -> bool:
     return any(check.result == FAIL for check in checks)

@@ -1,4 +1,4 @@
-"""What is to be known about data before a figure on it is believed."""
+"""Checks of a stream: what to know about the data before trusting a metric on them."""
 
 from __future__ import annotations
 
@@ -8,89 +8,96 @@ import numpy as np
 
 from cordgt.analysis.audit.checks import FAIL, NOTE, OK, WARNING, Check
 from cordgt.errors import DataError
-from cordgt.events.describe import n_repeated
+from cordgt.events.describe import count_duplicates
 from cordgt.events.stream import EventStream
-from cordgt.tasks.link import split_of
+from cordgt.tasks.link import split_stream
 from cordgt.tasks.protocol import Protocol
 
 
 def audit_data(stream: EventStream, protocol: Protocol) -> list[Check]:
-    """What there is to know about a stream before a figure on it is believed. FAIL where none can be had."""
-    checks = [_ties(stream), _duplicates(stream), _gaps(stream)]
+    """Return the checks of a stream. FAIL means that no metric can be computed on it."""
+    checks = [_check_ties(stream), _check_duplicates(stream), _check_gaps(stream)]
     try:
-        split = split_of(stream, replace(protocol, mask_nodes=0.0))
+        split = split_stream(stream, replace(protocol, mask_nodes=0.0))
     except DataError as error:
-        return [*checks, Check("split", "training, validation, test", FAIL, str(error)), _destinations(stream, None)]
+        failure = Check("split", "training, validation, test", FAIL, str(error))
+        return [*checks, failure, _check_destinations(stream, None)]
     test = split.test
     sizes = f"{len(split.train):,}, {len(split.validation):,} and {len(test):,} events"
     few = len(test) < 100
-    checks.append(
-        Check("split", "training, validation, test", WARNING if few else OK, sizes + (": few" if few else ""))
-    )
-    checks += [_repetition(stream, split.validation[0], test), _newness(stream, split.new_node, test)]
-    return [*checks, _destinations(stream, test)]
+    return [
+        *checks,
+        Check(
+            "split", "training, validation, test", WARNING if few else OK, f"{sizes}: few test events" if few else sizes
+        ),
+        _check_repetition(stream, split.validation[0], test),
+        _check_new_nodes(stream, split.new_node, test),
+        _check_destinations(stream, test),
+    ]
 
 
-def _ties(stream: EventStream) -> Check:
+def _warn_if(condition: bool, name: str, compared: str, detail: str, advice: str = "") -> Check:
+    """A warning with ``advice`` if the condition holds, otherwise a note."""
+    if not condition:
+        return Check(name, compared, NOTE, detail)
+    return Check(name, compared, WARNING, f"{detail}: {advice}" if advice else detail)
+
+
+def _check_ties(stream: EventStream) -> Check:
     sizes = np.bincount(stream.tie_start)
     share, largest = sizes[sizes > 1].sum() / stream.n_events, int(sizes.max())
-    told = f"{share:.1%} of the events share their time with another; at most {largest:,} share one"
-    many = largest > 0.05 * stream.n_events and largest > 10
-    if many:
-        told += ": they do not see each other, so much of the past is missing from their queries"
-    return Check("ties", "events at one time", WARNING if many else NOTE, told)
+    detail = f"{share:.1%} of the events share their time with another; at most {largest:,} share one time"
+    advice = "they do not see each other, so their queries miss much of the recent history"
+    is_large = largest > 0.05 * stream.n_events and largest > 10
+    return _warn_if(is_large, "ties", "events at the same time", detail, advice)
 
 
-def _duplicates(stream: EventStream) -> Check:
-    n, loops = n_repeated(stream), int((stream.src == stream.dst).sum())
-    many = n > 0.01 * stream.n_events
-    told = f"{n:,} events repeat another in pair, time and features ({n / stream.n_events:.1%}); {loops:,} self-loops"
-    return Check("duplicates", "events that are there twice", WARNING if many else NOTE, told)
+def _check_duplicates(stream: EventStream) -> Check:
+    n, n_loops = count_duplicates(stream), int((stream.src == stream.dst).sum())
+    share = n / stream.n_events
+    detail = f"{n:,} events repeat another in pair, time and features ({share:.1%}); {n_loops:,} self-loops"
+    return _warn_if(share > 0.01, "duplicates", "identical events", detail)
 
 
-def _gaps(stream: EventStream) -> Check:
+def _check_gaps(stream: EventStream) -> Check:
     span = stream.elapsed[-1]
     if span == 0:
-        return Check("gaps", "time between events", WARNING, "all events share one time")
-    step = np.diff(stream.elapsed)
-    at = int(step.argmax())
-    share = step[at] / span
-    when = stream.time.format_one(stream.t[at])
-    told = f"the longest is {share:.1%} of the span, after {when} (event {at + 1:,} of {stream.n_events:,})"
-    return Check("gaps", "time between events", WARNING if share > 0.1 else NOTE, told)
+        return Check("gaps", "time between events", WARNING, "all events have the same time")
+    steps = np.diff(stream.elapsed)
+    i = int(steps.argmax())
+    share, start = steps[i] / span, stream.time.format_one(stream.t[i])
+    detail = f"the longest is {share:.1%} of the time range, after {start} (event {i + 1:,} of {stream.n_events:,})"
+    return _warn_if(share > 0.1, "gaps", "time between events", detail)
 
 
-def _repetition(stream: EventStream, trained: int, test: np.ndarray) -> Check:
+def _check_repetition(stream: EventStream, train_end: int, test: np.ndarray) -> Check:
     low, high = np.minimum(stream.src, stream.dst), np.maximum(stream.src, stream.dst)
-    order = np.lexsort((np.arange(stream.n_events), high, low))
-    fresh = np.ones(stream.n_events, dtype=bool)
-    fresh[1:] = (low[order][1:] != low[order][:-1]) | (high[order][1:] != high[order][:-1])
-    first = np.empty(stream.n_events, dtype=np.int64)
-    first[order] = order[np.maximum.accumulate(np.where(fresh, np.arange(stream.n_events), 0))]
-    again, long_known = (first[test] < stream.tie_start[test]).mean(), (first[test] < trained).mean()
-    told = f"{again:.1%} of the test events repeat an earlier pair, {long_known:.1%} one of the training period"
-    if again > 0.8:
-        told += ": remembering pairs is nearly enough, see the floors and --negatives historical"
-    return Check("repetition", "test events and earlier pairs", WARNING if again > 0.8 else NOTE, told)
+    pair_key = low.astype(np.int64) * stream.n_nodes + high
+    _, first_event, pair = np.unique(pair_key, return_index=True, return_inverse=True)
+    first = first_event[pair[test]]  # position of the first event of each test pair
+    repeated, in_training = (first < stream.tie_start[test]).mean(), (first < train_end).mean()
+    detail = f"{repeated:.1%} of the test events repeat an earlier pair, {in_training:.1%} one of the training period"
+    advice = "remembering pairs is nearly enough; compare with the baselines and --negatives historical"
+    return _warn_if(repeated > 0.8, "repetition", "test events and earlier pairs", detail, advice)
 
 
-def _newness(stream: EventStream, new: np.ndarray, test: np.ndarray) -> Check:
-    src, dst = new[stream.src[test]], new[stream.dst[test]]
-    told = (
-        f"{(src | dst).mean():.1%} of the test events touch a node that is not in the training period, "
-        f"{(src & dst).mean():.1%} two; {new.sum():,} of {stream.n_nodes:,} nodes"
+def _check_new_nodes(stream: EventStream, is_new: np.ndarray, test: np.ndarray) -> Check:
+    src, dst = is_new[stream.src[test]], is_new[stream.dst[test]]
+    detail = (
+        f"{(src | dst).mean():.1%} of the test events have a node that is not in the training period, "
+        f"{(src & dst).mean():.1%} have two; {is_new.sum():,} of {stream.n_nodes:,} nodes are new"
     )
-    return Check("new nodes", "test events and nodes of the training", NOTE, told)
+    return Check("new nodes", "test events and training nodes", NOTE, detail)
 
 
-def _destinations(stream: EventStream, test: np.ndarray | None) -> Check:
-    """Of the test events, or of all of them where the stream cannot be split."""
-    counts = np.bincount(stream.dst if test is None else stream.dst[test])
-    n, most = len(np.unique(stream.dst)), counts.max() / counts.sum()
-    told = f"{n:,} destinations; the most frequent has {most:.1%} of the {'events' if test is None else 'test events'}"
+def _check_destinations(stream: EventStream, test: np.ndarray | None) -> Check:
+    """Check the destinations of the test events, or of all events if the stream cannot be split."""
+    n = len(np.unique(stream.dst))
     if n < 2:
-        return Check("destinations", "what negatives are drawn from", FAIL, "one destination: nothing to tell it from")
-    few = n < 20 or most > 0.5
-    return Check(
-        "destinations", "what negatives are drawn from", WARNING if few else NOTE, told + (": few" if few else "")
-    )
+        detail = "only one destination: there is no negative to compare it with"
+        return Check("destinations", "candidates for negatives", FAIL, detail)
+    counts = np.bincount(stream.dst if test is None else stream.dst[test])
+    share = counts.max() / counts.sum()
+    events = "events" if test is None else "test events"
+    detail = f"{n:,} destinations; the most frequent has {share:.1%} of the {events}"
+    return _warn_if(n < 20 or share > 0.5, "destinations", "candidates for negatives", detail, "few candidates")

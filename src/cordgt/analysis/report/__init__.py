@@ -1,1 +1,1 @@
-"""The report of a run, or of several: one HTML file each, which needs nothing but a browser."""
+"""HTML reports: `run_report` of one run, `comparison_report` of several. Each is one file that needs only a browser."""

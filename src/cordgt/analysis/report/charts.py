@@ -1,66 +1,68 @@
-"""Plots as inline SVG: drawn for the width of a phone, so that their words stay readable there and grow elsewhere.
+"""Charts as inline SVG, drawn for the width of a phone so that their text stays readable there.
 
-Colours are the page's (`cordgt.analysis.report.html.STYLE`), so a plot follows the reader's scheme. Every plot says in words
-what it shows, and every point has its value as a tooltip.
+Colors come from the page (`cordgt.analysis.report.html.STYLE`), so a chart follows the reader's light or dark scheme.
+Every chart has an alternative text (``alt``), and every point has its value as a tooltip.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cordgt.analysis.report.html import Html, join, text
 
-WIDTH = 360.0  # of the drawing, in its own units: about a phone's
+WIDTH = 360.0  # of a chart, in SVG units: about a phone's width
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 3", "10 4", "3 5")
-COLOURS = 8
-MOST_POINTS = 400  # of a line; more cannot be told apart
+N_COLORS = 8
+GREY = 7  # color for baselines and small groups
+MAX_POINTS = 400  # of a series; more cannot be distinguished
+MAX_NAME_LENGTH = 44
 
 
 @dataclass(frozen=True)
-class Line:
-    """A series: points from left to right. NaN leaves a gap."""
+class Series:
+    """Points of a line from left to right. NaN leaves a gap."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    marks: bool = True  # a dot at each point
+    has_markers: bool = True  # a dot at each point
 
 
 @dataclass(frozen=True)
-class Dot:
-    """A row of a dot plot: its value, whiskers if there are any, and words to the right; ``series`` sets the colour."""
+class DotRow:
+    """A row of a dot plot: a value, optional whiskers, and a label at the right."""
 
     name: str
     value: float | None
     low: float | None = None
     high: float | None = None
-    note: str = ""
-    series: int = 0
+    label: str = ""
+    color: int = 0
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis is called, where it reaches, and which ticks stand there (found where none are given)."""
+    """An axis from ``low`` to ``high``. Without ``ticks`` (value, name), round values are chosen."""
 
     label: str
     low: float
     high: float
-    ticks: Sequence[tuple[float, str]] = field(default=())
+    ticks: Sequence[tuple[float, str]] = ()
 
     @property
-    def marked(self) -> Sequence[tuple[float, str]]:
-        return self.ticks or [(v, number(v)) for v in nice_ticks(self.low, self.high)]
+    def labeled_ticks(self) -> Sequence[tuple[float, str]]:
+        return self.ticks or [(v, format_number(v)) for v in nice_ticks(self.low, self.high)]
 
-    def place(self, value: float, start: float, stop: float) -> float:
-        """Where a value stands between two ends of the drawing."""
+    def scale(self, value: float, start: float, stop: float) -> float:
+        """Map a value to a coordinate between ``start`` and ``stop``; values outside the axis are clipped."""
         share = 0.5 if self.high <= self.low else (value - self.low) / (self.high - self.low)
         return start + (stop - start) * min(max(share, 0.0), 1.0)
 
 
 def nice_ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Round values between two others, ``low`` and ``high`` included where they are round."""
+    """Return round values from ``low`` to ``high``, about ``about`` of them."""
     if not (math.isfinite(low) and math.isfinite(high)) or high <= low:
         return [low]
     raw = (high - low) / about
@@ -70,227 +72,220 @@ def nice_ticks(low: float, high: float, about: int = 4) -> list[float]:
     return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def reach(
-    values: Sequence[float], *, least: float = 0.0, within: tuple[float, float] | None = None
+def padded_range(
+    values: Sequence[float], *, min_width: float = 0.0, bounds: tuple[float, float] | None = None
 ) -> tuple[float, float]:
-    """Ends of an axis that hold all values with a little room, at least ``least`` apart, ``within`` what can be."""
-    sound = [v for v in values if math.isfinite(v)]
-    if not sound:
-        return within or (0.0, 1.0)
-    low, high = min(sound), max(sound)
-    room = max(0.08 * (high - low), (least - (high - low)) / 2, 1e-9)
-    low, high = low - room, high + room
-    return (low, high) if within is None else (max(low, within[0]), min(high, within[1]))
+    """Return a range that holds all finite values with some padding, at least ``min_width`` wide, within ``bounds``."""
+    finite = [v for v in values if math.isfinite(v)]
+    if not finite:
+        return bounds or (0.0, 1.0)
+    low, high = min(finite), max(finite)
+    padding = max(0.08 * (high - low), (min_width - (high - low)) / 2, 1e-9)
+    low, high = low - padding, high + padding
+    return (low, high) if bounds is None else (max(low, bounds[0]), min(high, bounds[1]))
 
 
-def number(value: float) -> str:
-    """A number on an axis, short."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 10_000:
-        for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-            if abs(value) >= unit:
-                return f"{value / unit:.4g}{name}"
+def format_number(value: float) -> str:
+    """Format a number for an axis, such as ``12.5k``."""
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(unit, 10_000):
+            return f"{value / unit:.4g}{name}"
     return f"{value:.4g}"
 
 
 def line_chart(
-    lines: Sequence[Line],
+    series: Sequence[Series],
     x: Axis,
     y: Axis,
     *,
-    says: str,
-    mark: tuple[float, str] | None = None,
-    level: float | None = None,
+    alt: str,
+    marker: tuple[float, str] | None = None,
+    reference: float | None = None,
 ) -> Html:
-    """Lines over a common axis, with a legend where there are several.
+    """Draw lines, with a legend if there are several.
 
-    ``mark`` is a vertical line with words, ``level`` a horizontal one (what guessing reaches).
+    ``marker`` is a vertical line with a label, ``reference`` a horizontal one, such as the value of guessing.
     """
     left, right, top, bottom = 46.0, WIDTH - 10, 20.0, 190.0
     parts = [_grid(x, y, left, right, top, bottom)]
-    if level is not None and y.low <= level <= y.high:
-        at = y.place(level, bottom, top)
-        parts.append(Html(f'<line class="mark" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'))
-    if mark is not None:
-        at = x.place(mark[0], left, right)
-        side, shift = ("end", -4) if at > (left + right) / 2 else ("start", 4)
-        parts.append(Html(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{bottom}"/>'))
-        low = _is_low(lines, mark[0], y)  # the words stand where the lines do not
-        parts.append(_words(at + shift, top + 11 if low else bottom - 6, mark[1], side))
-    for i, line in enumerate(lines):
-        parts.append(_drawn(i, _thinned(line), x, y, (left, right, top, bottom)))
+    if reference is not None and y.low <= reference <= y.high:
+        at = y.scale(reference, bottom, top)
+        parts.append(_line("mark", left, right, at, at))
+    if marker is not None:
+        at = x.scale(marker[0], left, right)
+        anchor, shift = ("end", -4) if at > (left + right) / 2 else ("start", 4)
+        parts.append(_line("mark", at, at, top, bottom))
+        label_y = top + 11 if _runs_low(series, marker[0], y) else bottom - 6  # away from the lines
+        parts.append(_label(at + shift, label_y, marker[1], anchor))
+    parts += [_path(i, _thin_out(one), x, y, (left, right, top, bottom)) for i, one in enumerate(series)]
     height = bottom + 36
-    if len(lines) > 1:
-        legend, height = _legend([line.name for line in lines], height + 4)
-        parts.append(legend)
-    return _svg(height, says, parts)
+    if len(series) > 1:
+        parts.append(_legend([one.name for one in series], height + 4))
+        height += 4 + 16 * len(series)
+    return _svg(height, alt, parts)
 
 
-def _is_low(lines: Sequence[Line], at: float, y: Axis) -> bool:
-    """Whether the lines run through the lower half of a chart near ``at``."""
-    near = [min(zip(line.x, line.y, strict=True), key=lambda p: abs(p[0] - at))[1] for line in lines if line.x]
-    sound = [v for v in near if math.isfinite(v)]
-    return bool(sound) and sum(sound) / len(sound) < (y.low + y.high) / 2
-
-
-def dot_plot(dots: Sequence[Dot], axis: Axis, *, says: str, level: float | None = None) -> Html:
-    """A row a value, its name above it: names may be long, and phones are narrow."""
-    left, right, row = 8.0, WIDTH - 8, 38.0
-    bottom = 8 + row * len(dots)
+def dot_plot(rows: Sequence[DotRow], axis: Axis, *, alt: str, reference: float | None = None) -> Html:
+    """Draw one value per row. The name stands above the value, because names are long and phones are narrow."""
+    left, right, top, row_height = 8.0, WIDTH - 8, 8.0, 38.0
+    bottom = top + row_height * len(rows)
     parts: list[Html] = []
 
-    def upright(kind: str, value: float) -> None:
-        """A line beside the marks of every row, with a gap where the row's words stand: none is crossed."""
-        at = axis.place(value, left, right)
-        path = "".join(f"M{at:.1f} {8 + row * i + 17:g}v{row - 19:g}" for i in range(len(dots)))
-        parts.append(Html(f'<path class="{kind}" d="{path}"/>'))
+    def add_vertical_line(css: str, value: float) -> None:
+        """Draw a line next to the dots of every row, with gaps where the rows have text."""
+        at = axis.scale(value, left, right)
+        path = "".join(f"M{at:.1f} {top + row_height * i + 17:g}v{row_height - 19:g}" for i in range(len(rows)))
+        parts.append(Html(f'<path class="{css}" d="{path}"/>'))
 
-    for value, name in axis.marked:
-        upright("grid", value)
-        at = axis.place(value, left, right)
-        parts.append(_words(at, bottom + 13, name, _anchor(at, left, right)))
-    if level is not None and axis.low <= level <= axis.high:
-        upright("mark", level)
-    for i, dot in enumerate(dots):
-        parts.append(_row(dot, axis, left, right, 8 + row * i))
-    parts.append(_words((left + right) / 2, bottom + 28, axis.label, "middle"))
-    return _svg(bottom + 34, says, parts)
+    for value, name in axis.labeled_ticks:
+        add_vertical_line("grid", value)
+        at = axis.scale(value, left, right)
+        parts.append(_label(at, bottom + 13, name, _anchor(at, left, right)))
+    if reference is not None and axis.low <= reference <= axis.high:
+        add_vertical_line("mark", reference)
+    parts += [_dot_row(row, axis, left, right, top + row_height * i) for i, row in enumerate(rows)]
+    parts.append(_label((left + right) / 2, bottom + 28, axis.label, "middle"))
+    return _svg(bottom + 34, alt, parts)
 
 
 def heatmap(
     values: Sequence[Sequence[float]],
-    notes: Sequence[Sequence[str]],
-    across: tuple[str, Sequence[str]],
-    down: tuple[str, Sequence[str]],
+    tooltips: Sequence[Sequence[str]],
+    columns: tuple[str, Sequence[str]],
+    rows: tuple[str, Sequence[str]],
     *,
-    says: str,
+    alt: str,
 ) -> Html:
-    """Cells coloured by sign and size, with their value in them; NaN leaves a cell blank. ``notes`` are tooltips.
+    """Draw cells colored by sign and size, with their values; NaN leaves a cell blank.
 
-    ``across`` and ``down`` are the axes: what they are called, and the name of each column or row.
+    ``columns`` and ``rows`` are the label of an axis and the names of its groups.
     """
-    left, top, cell_h = 78.0, 30.0, 34.0
-    cell_w = (WIDTH - left - 4) / max(len(across[1]), 1)
-    most = max((abs(v) for row in values for v in row if math.isfinite(v)), default=0.0) or 1.0
-    parts = [_words(left + cell_w * len(across[1]) / 2, 11, across[0], "middle")]
-    parts += [_words(left + cell_w * (j + 0.5), 25, name, "middle") for j, name in enumerate(across[1])]
+    left, top, height = 78.0, 30.0, 34.0
+    width = (WIDTH - left - 4) / max(len(columns[1]), 1)
+    largest = max((abs(v) for row in values for v in row if math.isfinite(v)), default=0.0) or 1.0
+    parts = [_label(left + width * len(columns[1]) / 2, 11, columns[0], "middle")]
+    parts += [_label(left + width * (j + 0.5), 25, name, "middle") for j, name in enumerate(columns[1])]
     for i, row in enumerate(values):
-        at = top + cell_h * i
-        parts.append(_words(left - 6, at + cell_h / 2 + 4, down[1][i], "end"))
+        y = top + height * i
+        parts.append(_label(left - 6, y + height / 2 + 4, rows[1][i], "end"))
         for j, value in enumerate(row):
-            parts.append(_heat_cell(left + cell_w * j, at, cell_w, cell_h, value, most, notes[i][j]))
-    bottom = top + cell_h * len(values)
-    parts.append(_words(4, bottom + 16, f"rows: {down[0]}", "start"))
-    return _svg(bottom + 22, says, parts)
+            parts.append(_heatmap_cell(left + width * j, y, width, height, value, largest, tooltips[i][j]))
+    bottom = top + height * len(values)
+    parts.append(_label(4, bottom + 16, f"rows: {rows[0]}", "start"))
+    return _svg(bottom + 22, alt, parts)
 
 
-# -------------------- parts of a drawing
+# -------------------- SVG elements
 
 
-def _svg(height: float, says: str, parts: Sequence[Html]) -> Html:
+def _svg(height: float, alt: str, parts: Sequence[Html]) -> Html:
     return Html(
-        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{text(says)}" '
+        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{text(alt)}" '
         f'preserveAspectRatio="xMidYMid meet">{join(parts)}</svg>'
     )
 
 
-def _words(x: float, y: float, words: str, anchor: str, kind: str = "") -> Html:
-    own = f' class="{kind}"' if kind else ""
-    return Html(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{own}>{text(words)}</text>')
+def _label(x: float, y: float, label: str, anchor: str, css: str = "") -> Html:
+    css_class = f' class="{css}"' if css else ""
+    return Html(
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{css_class}>{text(label, MAX_NAME_LENGTH)}</text>'
+    )
 
 
-def _anchor(at: float, left: float, right: float) -> str:
-    return "start" if at < left + 8 else "end" if at > right - 8 else "middle"
+def _line(css: str, x1: float, x2: float, y1: float, y2: float, style: str = "") -> Html:
+    return Html(f'<line class="{css}"{style} x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>')
+
+
+def _circle(x: float, y: float, radius: float, color: int, tooltip: str) -> Html:
+    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="var(--s{color % N_COLORS})">'
+    return Html(f"{circle}<title>{text(tooltip)}</title></circle>")
+
+
+def _stroke(i: int) -> str:
+    """Attributes that distinguish series ``i`` by color and by dashes."""
+    dash = DASHES[i % len(DASHES)]
+    return f' stroke="var(--s{i % N_COLORS})"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+
+def _anchor(x: float, left: float, right: float) -> str:
+    return "start" if x < left + 8 else "end" if x > right - 8 else "middle"
 
 
 def _grid(x: Axis, y: Axis, left: float, right: float, top: float, bottom: float) -> Html:
     parts = []
-    for value, name in y.marked:
-        at = y.place(value, bottom, top)
-        parts.append(Html(f'<line class="grid" x1="{left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'))
-        parts.append(_words(left - 5, at + 4, name, "end"))
-    for value, name in x.marked:
-        at = x.place(value, left, right)
-        parts.append(Html(f'<line class="axis" x1="{at:.1f}" x2="{at:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'))
-        parts.append(_words(at, bottom + 16, name, _anchor(at, left, right)))
-    parts.append(Html(f'<line class="axis" x1="{left}" x2="{right}" y1="{bottom}" y2="{bottom}"/>'))
-    parts.append(_words((left + right) / 2, bottom + 31, x.label, "middle"))
-    parts.append(_words(2, 9, y.label, "start"))
+    for value, name in y.labeled_ticks:
+        at = y.scale(value, bottom, top)
+        parts += [_line("grid", left, right, at, at), _label(left - 5, at + 4, name, "end")]
+    for value, name in x.labeled_ticks:
+        at = x.scale(value, left, right)
+        parts.append(_line("axis", at, at, bottom, bottom + 4))
+        parts.append(_label(at, bottom + 16, name, _anchor(at, left, right)))
+    parts.append(_line("axis", left, right, bottom, bottom))
+    parts.append(_label((left + right) / 2, bottom + 31, x.label, "middle"))
+    parts.append(_label(2, 9, y.label, "start"))
     return join(parts)
 
 
-def _drawn(i: int, line: Line, x: Axis, y: Axis, box: tuple[float, float, float, float]) -> Html:
+def _path(i: int, series: Series, x: Axis, y: Axis, box: tuple[float, float, float, float]) -> Html:
     left, right, top, bottom = box
-    colour = f"var(--s{i % COLOURS})"
-    path, pen, dots = [], "M", []
-    for a, b in zip(line.x, line.y, strict=True):
-        if not math.isfinite(b):
-            pen = "M"
+    path, command, markers = [], "M", []
+    for value_x, value_y in zip(series.x, series.y, strict=True):
+        if not math.isfinite(value_y):
+            command = "M"
             continue
-        px, py = x.place(a, left, right), y.place(b, bottom, top)
-        path.append(f"{pen}{px:.1f} {py:.1f}")
-        pen = "L"
-        if line.marks:
-            told = f"{line.name}: {b:.4g} at {number(a)}"
-            dots.append(
-                f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2.6" fill="{colour}"><title>{text(told)}</title></circle>'
-            )
-    dash = f' stroke-dasharray="{DASHES[i % len(DASHES)]}"' if DASHES[i % len(DASHES)] else ""
-    return Html(f'<path class="series" stroke="{colour}"{dash} d="{"".join(path)}"/>{"".join(dots)}')
+        px, py = x.scale(value_x, left, right), y.scale(value_y, bottom, top)
+        path.append(f"{command}{px:.1f} {py:.1f}")
+        command = "L"
+        if series.has_markers:
+            tooltip = f"{series.name}: {value_y:.4g} at {format_number(value_x)}"
+            markers.append(_circle(px, py, 2.6, i, tooltip))
+    return Html(f'<path class="series"{_stroke(i)} d="{"".join(path)}"/>{join(markers)}')
 
 
-def _thinned(line: Line) -> Line:
-    n = len(line.x)
-    if n <= MOST_POINTS:
-        return line
-    kept = sorted({round(k * (n - 1) / (MOST_POINTS - 1)) for k in range(MOST_POINTS)})
-    return Line(line.name, [line.x[k] for k in kept], [line.y[k] for k in kept], line.marks)
+def _thin_out(series: Series) -> Series:
+    n = len(series.x)
+    if n <= MAX_POINTS:
+        return series
+    rows = sorted({round(k * (n - 1) / (MAX_POINTS - 1)) for k in range(MAX_POINTS)})
+    return Series(series.name, [series.x[k] for k in rows], [series.y[k] for k in rows], series.has_markers)
 
 
-def _legend(names: Sequence[str], top: float) -> tuple[Html, float]:
-    """A row a series, and where the drawing ends."""
+def _runs_low(series: Sequence[Series], x: float, y: Axis) -> bool:
+    """Return whether the lines are, on average, in the lower half of the chart near ``x``."""
+    near = [min(zip(one.x, one.y, strict=True), key=lambda point: abs(point[0] - x))[1] for one in series if one.x]
+    finite = [v for v in near if math.isfinite(v)]
+    return bool(finite) and sum(finite) / len(finite) < (y.low + y.high) / 2
+
+
+def _legend(names: Sequence[str], top: float) -> Html:
     parts = []
     for i, name in enumerate(names):
-        at = top + 16 * i
-        dash = f' stroke-dasharray="{DASHES[i % len(DASHES)]}"' if DASHES[i % len(DASHES)] else ""
-        parts.append(
-            Html(f'<line class="series" stroke="var(--s{i % COLOURS})"{dash} x1="46" x2="74" y1="{at}" y2="{at}"/>')
-        )
-        parts.append(Html(f'<text class="value" x="80" y="{at + 4}">{text(name, 44)}</text>'))
-    return join(parts), top + 16 * len(names)
-
-
-def _row(dot: Dot, axis: Axis, left: float, right: float, top: float) -> Html:
-    at = top + 26
-    colour = f"var(--s{dot.series % COLOURS})"
-    parts = [
-        Html(f'<text class="value" x="{left}" y="{top + 12}">{text(dot.name, 44)}</text>'),
-        _words(right, top + 12, dot.note, "end"),
-    ]
-    if dot.value is None:
-        return join(parts)
-    if dot.low is not None and dot.high is not None:
-        a, b = axis.place(dot.low, left, right), axis.place(dot.high, left, right)
-        parts.append(Html(f'<line stroke="{colour}" stroke-width="2" x1="{a:.1f}" x2="{b:.1f}" y1="{at}" y2="{at}"/>'))
-    px = axis.place(dot.value, left, right)
-    told = f"{dot.name}: {dot.value:.4g}"
-    parts.append(Html(f'<circle cx="{px:.1f}" cy="{at}" r="5" fill="{colour}"><title>{text(told)}</title></circle>'))
+        y = top + 16 * i
+        parts += [_line("series", 46, 74, y, y, _stroke(i)), _label(80, y + 4, name, "start", "value")]
     return join(parts)
 
 
-def _heat_cell(x: float, y: float, w: float, h: float, value: float, most: float, note: str) -> Html:
-    box = f'x="{x:.1f}" y="{y:.1f}" width="{w - 2:.1f}" height="{h - 2:.1f}" rx="3"'
+def _dot_row(row: DotRow, axis: Axis, left: float, right: float, top: float) -> Html:
+    y = top + 26
+    parts = [_label(left, top + 12, row.name, "start", "value"), _label(right, top + 12, row.label, "end")]
+    if row.value is None:
+        return join(parts)
+    if row.low is not None and row.high is not None:
+        a, b = axis.scale(row.low, left, right), axis.scale(row.high, left, right)
+        style = f' stroke="var(--s{row.color % N_COLORS})" stroke-width="2"'
+        parts.append(_line("whisker", a, b, y, y, style))
+    parts.append(_circle(axis.scale(row.value, left, right), y, 5, row.color, f"{row.name}: {row.value:.4g}"))
+    return join(parts)
+
+
+def _heatmap_cell(x: float, y: float, width: float, height: float, value: float, largest: float, tooltip: str) -> Html:
+    box = f'x="{x:.1f}" y="{y:.1f}" width="{width - 2:.1f}" height="{height - 2:.1f}" rx="3"'
     if not math.isfinite(value):
         return Html(f'<rect {box} fill="none" stroke="var(--line)"/>')
-    colour = "var(--plus)" if value >= 0 else "var(--minus)"
-    share = 0.08 + 0.62 * abs(value) / most
+    color = "var(--plus)" if value >= 0 else "var(--minus)"
+    opacity = 0.08 + 0.62 * abs(value) / largest
+    number = f"{value:+.1f}" if abs(value) < 100 else f"{value:+.0f}"
     return Html(
-        f'<g><title>{text(note)}</title><rect {box} fill="{colour}" fill-opacity="{share:.2f}"/>'
-        f"{_words(x + (w - 2) / 2, y + h / 2 + 3, signed(value), 'middle', 'value inside')}</g>"
+        f'<g><title>{text(tooltip)}</title><rect {box} fill="{color}" fill-opacity="{opacity:.2f}"/>'
+        f"{_label(x + (width - 2) / 2, y + height / 2 + 3, number, 'middle', 'value inside')}</g>"
     )
-
-
-def signed(value: float) -> str:
-    """A number with its sign, in three characters or a few more."""
-    return f"{value:+.1f}" if abs(value) < 100 else f"{value:+.0f}"

@@ -2,278 +2,221 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from cordgt.analysis.compare import data_words, on_same_data, paired_bootstrap, protocol_differences
-from cordgt.analysis.remarks import verdict_of_several
-from cordgt.analysis.report.charts import Axis, Dot, Line, dot_plot, line_chart, reach
-from cordgt.analysis.report.data import ReportData, percent, share_axis, wins
-from cordgt.analysis.report.html import (
-    DASH,
-    Html,
-    contents,
-    figure,
-    page,
-    paragraph,
-    section,
-    side_by_side,
-    table,
-    text,
-    warning,
+from cordgt.analysis.compare import describe_data, has_same_data, paired_bootstrap, protocol_differences
+from cordgt.analysis.remarks import comparison_verdict
+from cordgt.analysis.report import html
+from cordgt.analysis.report.charts import GREY, DotRow, dot_plot
+from cordgt.analysis.report.data import ReportData
+from cordgt.analysis.report.html import DASH, Html, PageSection
+from cordgt.analysis.report.plots import (
+    ap_figure,
+    format_percent,
+    format_win_rate,
+    percent_axis,
+    precision_recall_plot,
+    time_plot,
+    training_plots,
 )
-from cordgt.analysis.report.run_report import MARK, epoch_axis, epochs_of, recall_axis, time_line
-from cordgt.analysis.report.sample import by_newness, staircase
+from cordgt.analysis.report.run_report import ABOVE_MARK
+from cordgt.analysis.report.sample import group_by_novelty
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.run_metrics import SETTINGS
-from cordgt.training.run_folder import every_setting
-from cordgt.training.settings import Settings, written
+from cordgt.training.run_folder import settings_by_key
+from cordgt.training.settings import Settings, format_value
 
-RESAMPLES = 1000
-GREY = 7  # colour of baselines
-# (title, setting, metric) of each column of metrics
-COLUMNS = tuple((f"{LINK_METRICS[m].title}, {setting}", setting, m) for setting in SETTINGS for m in ("ap", "auc"))
+N_RESAMPLES = 1000
+# (setting, metric) of each column of metrics
+COLUMNS = tuple((setting, metric) for setting in SETTINGS for metric in ("ap", "auc"))
+Runs = Mapping[str, ReportData]  # by name; the others are compared with the first
 
 
-def comparison(looks: Mapping[str, ReportData]) -> str:
-    """The report of several runs, by name. The others are compared with the first."""
-    from cordgt import __version__
-
-    warnings = differences(looks)
-    links = [("figures", "Metrics"), ("curves", "Curves"), ("settings", "Settings that differ")]
-    sections = [_metrics(looks, bool(warnings)), _curves(looks)]
+def render_comparison(runs: Runs) -> str:
+    """Return the report of several runs as an HTML page. The others are compared with the first."""
+    warnings = comparability_warnings(runs)
+    sections = [_metrics_section(runs, are_comparable=not warnings), _training_section(runs)]
     if not warnings:
-        links[2:2] = [("precision", "Precision and recall"), ("time", "Over time"), ("newness", "Newness")]
-        sections += [_precision_recall(looks), _time(looks), _newness(looks)]
-    data = sorted({look.task.stream.name or "events" for look in looks.values()})
-    return page(
-        f"{len(looks)} runs on {', '.join(data)}",
-        paragraph(verdict_of_several({name: look.metrics for name, look in looks.items()}), kind="lead"),
-        *(warning(sentence) for sentence in warnings),
-        contents(links),
-        *sections,
-        _settings(looks),
-        foot=f"Written by cordgt {__version__}. This file needs no network.",
+        sections += [_precision_recall_section(runs), _time_section(runs), _novelty_section(runs)]
+    datasets = sorted({data.task.stream.name or "events" for data in runs.values()})
+    return html.page(
+        f"{len(runs)} runs on {', '.join(datasets)}",
+        html.paragraph(comparison_verdict({name: data.metrics for name, data in runs.items()}), css="lead"),
+        *(html.warning(sentence) for sentence in warnings),
+        sections=[*sections, _settings_section(runs)],
     )
 
 
-def differences(looks: Mapping[str, ReportData]) -> list[str]:
-    """Why metrics of runs do not compare: a sentence for each run that differs from the first; [] where all compare."""
-    (first, own), *others = looks.items()
-    found = []
-    for name, look in others:
-        if not on_same_data(own.task, look.task):
-            data = [f"{n} on {data_words(k.task)}" for n, k in ((first, own), (name, look))]
-            found.append(f"These runs use other data: {data[0]}, {data[1]}. Their metrics do not compare.")
-            continue
-        differing = protocol_differences(own.settings.protocol, look.settings.protocol)
-        if differing:
-            found.append(
+def comparability_warnings(runs: Runs) -> list[str]:
+    """A sentence for each run whose metrics do not compare with the first run's."""
+    (first, reference), *others = runs.items()
+    warnings = []
+    for name, data in others:
+        if not has_same_data(reference.task, data.task):
+            both = ", ".join(f"{n} on {describe_data(d.task)}" for n, d in ((first, reference), (name, data)))
+            warnings.append(f"These runs use different data: {both}. Their metrics do not compare.")
+        elif differing := protocol_differences(reference.settings.protocol, data.settings.protocol):
+            warnings.append(
                 f"{first} and {name} have protocols that differ in {', '.join(differing)}. They answer other queries, "
                 "so their metrics compare only roughly."
             )
-    return found
+    return warnings
 
 
 # -------------------- metrics
 
 
-def _metrics(looks: Mapping[str, ReportData], differ: bool) -> Html:
-    rows = [
-        _row(name, look, None if i == 0 else next(iter(looks.values()))) for i, (name, look) in enumerate(looks.items())
-    ]
-    if not differ:
-        rows += _mean_and_std(looks) + _baselines(looks)
-    aps = {name: look.metrics.metric("ap").mean for name, look in looks.items()}
-    dots = [Dot(name, ap, note=f"{percent(ap)} %", series=i) for i, (name, ap) in enumerate(aps.items())]
-    best = None if differ else next(iter(looks.values())).metrics.best_baseline("transductive")
-    if best is not None:
-        dots.append(Dot(f"{best[0]} (trivial)", best[1], note=f"{percent(best[1])} %", series=GREY))
-    summary = "Test AP, transductive: " + ", ".join(f"{d.name} {d.note}" for d in dots)
-    plot = dot_plot(dots, share_axis([d.value for d in dots], "test AP", least=0.02), says=summary, level=0.5)
-    head = ["run", "model", "seed", *(name for name, _, _ in COLUMNS), "epochs", "s an epoch"]
-    return section(
+def _metrics_section(runs: Runs, *, are_comparable: bool) -> PageSection:
+    first, reference = next(iter(runs.items()))
+    rows = [_run_row(name, data, None if name == first else reference) for name, data in runs.items()]
+    aps = [(name, data.metrics.metric("ap").mean, i) for i, (name, data) in enumerate(runs.items())]
+    caption = f"In percent; in brackets the difference to {first}"
+    if are_comparable:
+        rows += _mean_and_std_row(runs) + _baseline_rows(runs)
+        if any(ABOVE_MARK in str(cell) for row in rows for cell in row):
+            caption += f";{ABOVE_MARK}: a trivial baseline is above every run"
+        if best := reference.metrics.best_baseline("transductive"):
+            aps.append((f"{best[0]} (trivial)", best[1], GREY))
+    titles = [f"{LINK_METRICS[metric].title}, {setting}" for setting, metric in COLUMNS]
+    return html.section(
         "Metrics of the test period",
-        table(head, rows, caption=f"In percent; in brackets the difference to {next(iter(looks))}{_marked(rows)}"),
-        side_by_side(figure(plot, "Test AP, transductive: farther right is better.")),
-        *([] if differ else [_intervals(looks)]),
-        name="figures",
+        html.table(["run", "model", "seed", *titles, "epochs", "s per epoch"], rows, caption=caption),
+        html.side_by_side(ap_figure(aps, "transductive", min_width=0.02)),
+        *(_intervals(runs) if are_comparable else []),
+        anchor="metrics",
+        link="Metrics",
     )
 
 
-def _row(name: str, look: ReportData, first: ReportData | None) -> list[Any]:
+def _run_row(name: str, data: ReportData, reference: ReportData | None) -> list[Any]:
     """A run's metrics, with the differences to the first run."""
     cells = []
-    for _, setting, key in COLUMNS:
-        value = look.metrics.metric(key, "test", setting).mean
-        other = None if first is None else first.metrics.metric(key, "test", setting).mean
-        change = "" if value is None or other is None else f" ({100 * (value - other):+.2f})"
-        cells.append(f"{percent(value)}{change}")
-    seconds = look.metrics.get("seconds_per_epoch", 0.0)
-    return [name, look.settings.model, str(look.settings.seed), *cells, str(look.metrics["epochs"]), f"{seconds:.1f}"]
+    for setting, metric in COLUMNS:
+        value = data.metrics.metric(metric, "test", setting).mean
+        other = None if reference is None else reference.metrics.metric(metric, "test", setting).mean
+        difference = "" if value is None or other is None else f" ({100 * (value - other):+.2f})"
+        cells.append(f"{format_percent(value)}{difference}")
+    seconds = data.metrics.get("seconds_per_epoch", 0.0)
+    return [name, data.settings.model, str(data.settings.seed), *cells, str(data.metrics["epochs"]), f"{seconds:.1f}"]
 
 
-def _mean_and_std(looks: Mapping[str, ReportData]) -> list[list[Any]]:
-    """Mean and standard deviation where the runs differ only in their seeds."""
-    if len(looks) < 2 or len({_but_seed(look.settings) for look in looks.values()}) > 1:
+def _mean_and_std_row(runs: Runs) -> list[list[Any]]:
+    """Mean and standard deviation if the runs differ only in their seeds; otherwise no row."""
+    settings = [data.settings for data in runs.values()]
+    if len(runs) < 2 or len({(s.model, s.protocol, s.training, s.model_settings) for s in settings}) > 1:
         return []
     cells = []
-    for _, setting, key in COLUMNS:
-        values = [100 * v for v in _values_of(looks, setting, key)]
+    for setting, metric in COLUMNS:
+        values = [100 * v for v in _metric_values(runs, setting, metric)]
         cells.append(f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else DASH)
     return [[Html("<strong>mean ± standard deviation</strong>"), "", "", *cells, "", ""]]
 
 
-def _but_seed(settings: Settings) -> tuple[Any, ...]:
-    return settings.model, settings.protocol, settings.training, settings.model_settings
-
-
-def _baselines(looks: Mapping[str, ReportData]) -> list[list[Any]]:
-    """A row per baseline, with a mark where it is above every run. Baselines are the same for runs that compare."""
-    found = []
-    metrics = next(iter(looks.values())).metrics
+def _baseline_rows(runs: Runs) -> list[list[Any]]:
+    """A row per baseline, with a mark if it is above every run. Comparable runs have the same baselines."""
+    metrics = next(iter(runs.values())).metrics
+    highest = [max(_metric_values(runs, *column), default=np.inf) for column in COLUMNS]
+    rows = []
     for name in metrics.baselines:
-        values = {(s, k): metrics.metric(k, "test", s, name).mean for _, s, k in COLUMNS}
-        marks = {key: MARK if _is_above(value, *key, looks) else "" for key, value in values.items()}
-        title = Html(f'<span class="baseline">{text(name)}{MARK if any(marks.values()) else ""}</span>')
-        cells = [f"{percent(value)}{marks[key]}" for key, value in values.items()]
-        found.append([title, "", "", *cells, "", ""])
-    return found
+        cells = []
+        for (setting, metric), limit in zip(COLUMNS, highest, strict=True):
+            value = metrics.metric(metric, "test", setting, name).mean
+            mark = ABOVE_MARK if value is not None and value > limit else ""
+            cells.append(f"{format_percent(value)}{mark}")
+        mark = ABOVE_MARK if any(ABOVE_MARK in cell for cell in cells) else ""
+        rows.append([Html(f'<span class="baseline">{html.text(name)}{mark}</span>'), "", "", *cells, "", ""])
+    return rows
 
 
-def _is_above(value: float | None, setting: str, key: str, looks: Mapping[str, ReportData]) -> bool:
-    """True where a value is higher than that of every run."""
-    values = _values_of(looks, setting, key)
-    return value is not None and bool(values) and value > max(values)
-
-
-def _values_of(looks: Mapping[str, ReportData], setting: str, key: str) -> list[float]:
-    """A metric of the runs' test periods, of the runs that have it."""
-    means = (look.metrics.metric(key, "test", setting).mean for look in looks.values())
+def _metric_values(runs: Runs, setting: str, metric: str) -> list[float]:
+    """A test metric of the runs that have it."""
+    means = (data.metrics.metric(metric, "test", setting).mean for data in runs.values())
     return [mean for mean in means if mean is not None]
 
 
-def _marked(rows: Sequence[Sequence[Any]]) -> str:
-    """The meaning of the mark, where a row has it."""
-    has_mark = any(MARK in str(cell) for row in rows for cell in row)
-    return f";{MARK}: a trivial baseline is above every run" if has_mark else ""
-
-
-def _intervals(looks: Mapping[str, ReportData]) -> Html:
+def _intervals(runs: Runs) -> list[Html]:
     """The differences to the first run, with their confidence intervals."""
-    (first, own), *others = looks.items()
+    (first, reference), *others = runs.items()
     rows = []
-    for name, look in others:
-        scores = [(k.asked.positive, k.asked.negative) for k in (own, look)]
-        for key, row in paired_bootstrap(scores, resamples=RESAMPLES).items():
+    for name, data in others:
+        scores = [(d.sample.positive, d.sample.negative) for d in (reference, data)]
+        for metric, row in paired_bootstrap(scores, resamples=N_RESAMPLES).items():
             low, high = 100 * row["low"], 100 * row["high"]
-            verdict = "better" if low > 0 else "worse" if high < 0 else "no clear difference"
+            result = "better" if low > 0 else "worse" if high < 0 else "no clear difference"
             difference = f"{100 * row['difference']:+.2f}"
-            rows.append([name, LINK_METRICS[key].title, difference, f"{low:+.2f} to {high:+.2f}", verdict])
-    return Html(
-        table(["run", "metric", "difference", "95 % interval", f"than {first}"], rows)
-        + paragraph(
-            f"A paired bootstrap with {RESAMPLES:,} resamples of the {len(own.asked):,} test events in this report. It "
-            "does not cover other seeds. `cordgt compare` uses every test event.",
-            kind="how",
+            rows.append([name, LINK_METRICS[metric].title, difference, f"{low:+.2f} to {high:+.2f}", result])
+    about = (
+        f"Intervals from a paired bootstrap: {N_RESAMPLES:,} resamples of the {len(reference.sample):,} test events in "
+        "this report. They do not cover other seeds. `cordgt compare` uses every test event."
+    )
+    header = ["run", "metric", "difference", "95 % interval", f"than {first}"]
+    return [html.table(header, rows), html.paragraph(about, css="how")]
+
+
+# -------------------- curves and groups
+
+
+def _training_section(runs: Runs) -> PageSection:
+    plots = training_plots(runs, "ap")
+    if plots is None:
+        content = html.paragraph("There is nothing to train in these models.")
+    else:
+        content = html.side_by_side(
+            html.figure(plots[1], "AP on the validation period after each epoch: higher is better."),
+            html.figure(
+                plots[0], "Mean training loss of each epoch. Losses of different models may not be comparable."
+            ),
         )
-    )
+    return html.section("Training curves", content, anchor="curves", link="Curves")
 
 
-# -------------------- curves over each other
+def _precision_recall_section(runs: Runs) -> PageSection:
+    caption = "Farther up and right is better; guessing gives 50 %."
+    plot = html.figure(precision_recall_plot(runs), caption)
+    return html.section("Precision and recall", html.side_by_side(plot), anchor="precision")
 
 
-def _curves(looks: Mapping[str, ReportData]) -> Html:
-    trained = {name: epochs_of(look.history) for name, look in looks.items()}
-    lines: dict[str, list[Line]] = {"loss": [], "ap": []}
-    for name, epochs in trained.items():  # an untrained run has an empty line, so that the others keep their colours
-        at = [float(r["epoch"]) for r in epochs]
-        lines["loss"].append(Line(name, at, [float(r["loss"]) for r in epochs]))
-        found = [float(r["validation"]["ap"]) if "validation" in r else np.nan for r in epochs]
-        lines["ap"].append(Line(name, at, found))
-    if not any(trained.values()):
-        return section("Curves", paragraph("There is nothing to train in these models."), name="curves")
-    x = epoch_axis([v for line in lines["loss"] for v in line.x])
-    loss, ap = ([v for line in lines[k] for v in line.y] for k in ("loss", "ap"))
-    return section(
-        "Curves",
-        side_by_side(
-            figure(
-                line_chart(lines["ap"], x, share_axis(ap, "validation AP", least=0.01), says="Validation AP by epoch"),
-                "AP on the validation period after each epoch: higher is better.",
-            ),
-            figure(
-                line_chart(lines["loss"], x, Axis("training loss", *reach(loss)), says="Training loss by epoch"),
-                "Mean training loss of each epoch. Losses of different models may not be comparable.",
-            ),
-        ),
-        name="curves",
-    )
-
-
-def _precision_recall(looks: Mapping[str, ReportData]) -> Html:
-    lines = []
-    for name, look in looks.items():
-        lines.append(Line(name, *staircase(look.asked), marks=False))
-    y = share_axis([v for line in lines for v in line.y], "precision")
-    chart = line_chart(lines, recall_axis(), y, says="Precision over recall of each run", level=0.5)
-    caption = "Farther up and right is better; guessing stays at 50 %."
-    return section("Precision and recall", side_by_side(figure(chart, caption)), name="precision")
-
-
-def _time(looks: Mapping[str, ReportData]) -> Html:
-    found = [time_line(look.task.stream, look.asked, name) for name, look in looks.items()]
-    lines = [line for _, line in found]
-    chart = line_chart(
-        lines, found[0][0], share_axis([v for k in lines for v in k.y], "AP"), says="AP over the test period"
-    )
+def _time_section(runs: Runs) -> PageSection:
     caption = "AP in consecutive parts of the test period. A model whose AP falls faster needs training again sooner."
-    return section("Over time", side_by_side(figure(chart, caption)), name="time")
+    return html.section("Over time", html.side_by_side(html.figure(time_plot(runs), caption)), anchor="time")
 
 
-def _newness(looks: Mapping[str, ReportData]) -> Html:
-    groups = {name: by_newness(look.asked) for name, look in looks.items()}
+def _novelty_section(runs: Runs) -> PageSection:
     plots = []
-    for k, kind in enumerate(next(iter(groups.values()))):
-        if kind.events == 0:
-            continue
-        dots = [
-            Dot(name, of[k].wins, of[k].low, of[k].high, note=wins(of[k]), series=i)
-            for i, (name, of) in enumerate(groups.items())
-        ]
-        ends = [v for d in dots for v in (d.low, d.high)]
-        plot = dot_plot(dots, share_axis(ends, "above its negative"), says=f"{kind.name}: by run", level=0.5)
-        plots.append(figure(plot, f"{kind.name}: {kind.events:,} events."))
-    return section(
-        "By newness",
-        side_by_side(*plots),
-        paragraph(
-            "Share of events that score above their negative, with its 95 % interval.",
-            kind="how",
-        ),
-        name="newness",
+    for groups in zip(*(group_by_novelty(data.sample) for data in runs.values()), strict=True):  # one of each run
+        name, n_events = groups[0].name, groups[0].n_events
+        if n_events:
+            dots = [
+                DotRow(run, group.win_rate, group.low, group.high, format_win_rate(group), i)
+                for i, (run, group) in enumerate(zip(runs, groups, strict=True))
+            ]
+            axis = percent_axis([v for dot in dots for v in (dot.low, dot.high)], "win rate")
+            plot = dot_plot(dots, axis, alt=f"{name}: win rate by run", reference=0.5)
+            plots.append(html.figure(plot, f"{name}: {n_events:,} events."))
+    about = "Win rate: the share of events that score above their negative, with its 95 % confidence interval."
+    return html.section(
+        "By novelty", html.side_by_side(*plots), html.paragraph(about, css="how"), anchor="novelty", link="Novelty"
     )
 
 
 # -------------------- settings
 
 
-def _settings(looks: Mapping[str, ReportData]) -> Html:
+def _settings_section(runs: Runs) -> PageSection:
     """The settings in which the runs differ; a dash where a model lacks the setting."""
-    flat = [_flat(look.settings) for look in looks.values()]
-    keys = list(dict.fromkeys(key for one in flat for key in one))
-    rows = [[key, *values] for key in keys if len(set(values := _values(flat, key))) > 1]
-    if not rows:
-        return section("Settings that differ", paragraph("None: these runs have the same settings."), name="settings")
-    return section("Settings that differ", table(["", *looks], rows), name="settings")
+    settings = [_format_settings(data.settings) for data in runs.values()]
+    rows = []
+    for key in dict.fromkeys(key for one in settings for key in one):
+        values = [one.get(key, DASH) for one in settings]
+        if len(set(values)) > 1:
+            rows.append([key, *values])
+    content = html.table(["", *runs], rows) if rows else html.paragraph("None: these runs have the same settings.")
+    return html.section("Settings that differ", content, anchor="settings")
 
 
-def _values(flat: Sequence[Mapping[str, str]], key: str) -> list[str]:
-    return [one.get(key, DASH) for one in flat]
-
-
-def _flat(settings: Settings) -> dict[str, str]:
-    tables = {"model": settings.model, "seed": settings.seed, **every_setting(settings)}
-    return {key: written(value) for key, value in tables.items()}
+def _format_settings(settings: Settings) -> dict[str, str]:
+    values = {"model": settings.model, "seed": settings.seed, **settings_by_key(settings)}
+    return {key: format_value(value) for key, value in values.items()}

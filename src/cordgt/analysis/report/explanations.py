@@ -1,207 +1,190 @@
-"""Why a model says what it says: which context speaks for a pair, and the events where it is most surprising."""
+"""Sections that explain a model's scores: context by distance, and the most surprising events."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from cordgt.analysis.report import html
 from cordgt.analysis.report.charts import heatmap
-from cordgt.analysis.report.data import ReportData, times_of
-from cordgt.analysis.report.html import (
-    Html,
-    figure,
-    join,
-    narrow,
-    paragraph,
-    section,
-    side_by_side,
-    table,
-    text,
-    user_id,
+from cordgt.analysis.report.data import ReportData
+from cordgt.analysis.report.html import Html, PageSection
+from cordgt.analysis.report.influence import (
+    InfluenceGrid,
+    NodeEffect,
+    ablate_context_nodes,
+    influence_by_distance,
 )
-from cordgt.analysis.report.influence import Driver, Heat, drivers, heats
-from cordgt.analysis.report.sample import surprises, surprises_by_lead
-from cordgt.events.arrays import evenly
+from cordgt.analysis.report.plots import format_times
+from cordgt.analysis.report.sample import extreme_events, extreme_margins
+from cordgt.events.arrays import evenly_spaced
 from cordgt.history.queries import Queries
 from cordgt.inference.predictor import sigmoid
 
-ROWS = 5  # of each kind of surprise
-HEATED = 200  # true events whose context is looked at for the heatmaps
+N_LISTED = 5  # events of each kind of surprise
+N_HEATMAP_EVENTS = 200  # true events whose context goes into the heatmaps
 
 
-def by_distance(look: ReportData) -> Html:
-    """Heat maps of what context adds to the score, by its distance to both ends; nothing for models without trees."""
-    if not hasattr(look.model, "influences"):
-        return Html("")
-    asked = look.asked
-    found = heats(look.model, look.task, asked.true.take(evenly(len(asked), HEATED)))
-    exact = getattr(look.settings.model_settings, "head", "") == "linear"
-    how = (
-        "exactly, since this model's head is linear"
-        if exact
-        else "to first order: by the slope of the head, which is not linear (`--set head=linear` makes it exact)"
-    )
-    return section(
-        "By distance: which context speaks for a pair",
-        side_by_side(*(_heat_plot(heat) for heat in found)),
-        paragraph(
-            f"The context nodes of {min(HEATED, len(asked)):,} true events, by how far each is from either end: "
-            "temporal distance (TD: small where two met often and lately) and spatial distance (SD: hops in the "
-            f"sampled tree). A cell is what the logit would gain if all context were like that, {how}. Blank: no such "
-            "node. In the paper, nearness to both ends (top left) speaks most for a pair.",
-            kind="how",
+def distance_section(data: ReportData) -> PageSection:
+    """Heatmaps of the influence of context nodes by their distance to both ends; for models with `influences`."""
+    queries = data.sample.positive_queries.take(evenly_spaced(len(data.sample), N_HEATMAP_EVENTS))
+    grids = influence_by_distance(data.model, data.task, queries)
+    if getattr(data.settings.model_settings, "head", "") == "linear":
+        method = "It is exact, because this model has a linear head."
+    else:
+        method = "It is a first-order estimate; `--set head=linear` makes it exact."
+    return html.section(
+        "By distance: which context raises the score",
+        html.side_by_side(*(_influence_figure(grid) for grid in grids)),
+        html.paragraph(
+            "A cell shows how much the logit would grow if all context nodes were at these distances from source and "
+            f"destination. {method} Blank: no such node. TD, temporal distance, is small for nodes that met often and "
+            "recently; SD, spatial distance, counts hops in the sampled tree. In the paper, nodes near to both ends "
+            f"(top left) raise the score most. Based on the context of {len(queries.src):,} true events.",
+            css="how",
         ),
-        name="distances",
+        anchor="distances",
+        link="Distances",
     )
 
 
-def _heat_plot(heat: Heat) -> Html:
-    names = {"TD": "temporal distance", "SD": "spatial distance"}[heat.what]
-    notes = [
+def _influence_figure(grid: InfluenceGrid) -> Html:
+    name = {"TD": "temporal distance", "SD": "spatial distance"}[grid.distance]
+    tooltips = [
         [
-            f"{names} to source {a}, to destination {b}: {m:+.3f}, {c:,} nodes"
-            for b, m, c in zip(heat.names, means, counts, strict=True)
+            f"{name} to source {a}, to destination {b}: {mean:+.3f}, {count:,} nodes"
+            for b, mean, count in zip(grid.group_names, means, counts, strict=True)
         ]
-        for a, means, counts in zip(heat.names, heat.mean.tolist(), heat.count.tolist(), strict=True)
+        for a, means, counts in zip(grid.group_names, grid.mean.tolist(), grid.count.tolist(), strict=True)
     ]
-    drawn = heatmap(
-        heat.mean.tolist(),
-        notes,
-        (f"{heat.what} to the destination", heat.names),
-        (f"{heat.what} to the source", heat.names),
-        says=f"Mean influence of context nodes by {names} to both ends",
+    chart = heatmap(
+        grid.mean.tolist(),
+        tooltips,
+        (f"{grid.distance} to the destination", grid.group_names),
+        (f"{grid.distance} to the source", grid.group_names),
+        alt=f"Mean influence of context nodes by {name} to both ends",
     )
-    return figure(drawn, f"By {names} ({heat.what}) to both ends.")
+    return html.figure(chart, f"By {name} ({grid.distance}) to both ends.")
 
 
-@dataclass(frozen=True)
-class _List:
-    """Events that are listed: ``which`` rows of what was asked, and the pair of each that is shown and explained."""
-
-    title: str
-    said: str
-    which: np.ndarray
-    queries: Queries
-    met: np.ndarray
-    how: list[Html]  # how it scored, one of each row
+# -------------------- the most surprising events
 
 
-def most_surprising(look: ReportData) -> Html:
-    """The events where the model was most right against the odds, and most wrong; each with what drove its score."""
-    explained = hasattr(look.model, "influences")
-    parts = []
-    for listed in _by_lead(look) if look.model.learns_ranking else _by_score(look):
-        parts.append(Html(f"<h3>{text(listed.title)}</h3>"))
-        if not len(listed.which):
-            parts.append(paragraph("None among the events looked at.", kind="how"))
-            continue
-        parts.append(paragraph(listed.said, kind="how"))
-        parts.append(_table_of(look, listed, explained))
-    if explained:
-        parts.append(
-            paragraph(
-                "Driven by: each of the context nodes of largest influence is taken out of both trees, the pair is "
-                "scored again, and those that changed it most are named: + raised the logit, − lowered it, by so much.",
-                kind="how",
-            )
+def surprises_section(data: ReportData) -> PageSection:
+    """The events where the model is most unexpectedly right and most wrong, with the context nodes that matter."""
+    parts = _lists_by_margin(data) if data.model.learns_ranking else _lists_by_score(data)
+    if hasattr(data.model, "influences"):
+        about = (
+            "Top context nodes: the nodes without which the score changes most. + raises the logit, − lowers it. To "
+            "measure this, the report removes each node from both trees and scores the pair again."
         )
-    return section("The most surprising", *parts, name="surprises")
+        parts.append(html.paragraph(about, css="how"))
+    return html.section("The most surprising events", *parts, anchor="surprises", link="Surprises")
 
 
-def _by_score(look: ReportData) -> list[_List]:
-    """The surest and the most mistaken, where a score of one half parts what is foreseen from what is not."""
-    asked, rows = look.asked, surprises(look.asked, ROWS)
+def _lists_by_score(data: ReportData) -> list[Html]:
+    """Lists for a model whose scores are probabilities: above one half means predicted."""
+    sample, rows = data.sample, extreme_events(data.sample, N_LISTED)
 
-    def listed(kind: str, title: str, said: str, *, true: bool = True) -> _List:
+    def make(kind: str, title: str, about: str, queries: Queries, logits: np.ndarray, counts: np.ndarray) -> Html:
         which = rows[kind]
-        queries, logits, met = (
-            (asked.true, asked.positive, asked.met) if true else (asked.drawn, asked.negative, asked.met_drawn)
-        )
-        how = [Html(f"{_score(x)}&nbsp;<small>(logit&nbsp;{text(_change(x))})</small>") for x in logits[which]]
-        return _List(title, said, which, queries.take(which), met[which], how)
+        scores = [
+            Html(f"{_format_score(x)}&nbsp;<small>(logit&nbsp;{_format_change(x)})</small>") for x in logits[which]
+        ]
+        return _event_list(data, title, about, which, queries.take(which), counts[which], scores)
 
+    true = (sample.positive_queries, sample.positive, sample.pair_count)
+    false = (sample.negative_queries, sample.negative, sample.negative_pair_count)
     return [
-        listed("hits", "Foreseen, though they had never met", "True first meetings with the highest scores."),
-        listed("misses", "Missed", "True events with the lowest scores, below one half."),
-        listed(
-            "alarms", "False alarms", "Destinations that were not the event's, with the highest scores.", true=False
-        ),
+        make("hits", "Predicted new pairs", "True events of pairs that had never met, with the highest scores.", *true),
+        make("misses", "Missed events", "True events with the lowest scores, below one half.", *true),
+        make("alarms", "False alarms", "Negatives with the highest scores, above one half.", *false),
     ]
 
 
-def _by_lead(look: ReportData) -> list[_List]:
-    """The same of a model that ranks: by how far the true one is ahead of, or behind, what it is told from."""
-    asked, rows = look.asked, surprises_by_lead(look.asked, ROWS)
+def _lists_by_margin(data: ReportData) -> list[Html]:
+    """Lists for a model that ranks: by the margin between the true destination and the negative."""
+    sample, rows = data.sample, extreme_margins(data.sample, N_LISTED)
 
-    def listed(kind: str, title: str, said: str) -> _List:
+    def make(kind: str, title: str, about: str) -> Html:
         which = rows[kind]
-        true, drawn = asked.true.take(which), asked.drawn.take(which)
-        same = (true.src == drawn.src).tolist()
-        ends = [look.task.stream.ids.take(x.cpu().numpy()).to_pylist() for x in (drawn.src, drawn.dst[:, 0])]
-        how = []
-        for lead, u, v, is_same in zip(asked.lead[which], *ends, same, strict=True):
-            rival = user_id(v) if is_same else Html(f"{user_id(u)} → {user_id(v)}")
-            how.append(Html(f"{text(_change(lead))} <small>to {rival}</small>"))
-        return _List(title, said, which, true, asked.met[which], how)
+        true, false = sample.positive_queries.take(which), sample.negative_queries.take(which)
+        scores = []
+        for margin, pair, u, v in zip(sample.margin[which], _pairs(data, false), true.src, false.src, strict=True):
+            negative = html.user_id(pair[1]) if u == v else _format_pair(pair)
+            scores.append(Html(f"{_format_change(margin)} <small>to {negative}</small>"))
+        return _event_list(data, title, about, which, true, sample.pair_count[which], scores)
 
     return [
-        listed(
-            "hits",
-            "Foreseen, though they had never met",
-            "True first meetings that are furthest ahead, in logits, of the destination each is told from.",
-        ),
-        listed(
-            "misses",
-            "Missed",
-            "True events that are furthest behind the destination each is told from, which is named: the false alarm.",
-        ),
+        make("hits", "Predicted new pairs", "True events of pairs that had never met, with the largest margins."),
+        make("misses", "Missed events", "True events with negative margins: the negative named here scores higher."),
     ]
 
 
-def _table_of(look: ReportData, listed: _List, explained: bool) -> Html:
-    stream, queries, met = look.task.stream, listed.queries, listed.met
-    found = drivers(look.model, look.task, queries) if explained else [[] for _ in met]
-    times = times_of(stream, look.asked.position[listed.which])
-    ends = [stream.ids.take(x.cpu().numpy()).to_pylist() for x in (queries.src, queries.dst[:, 0])]
-    rows = []
-    for i, (a, b) in enumerate(zip(*ends, strict=True)):
-        pair = Html(f"{user_id(a)} → {user_id(b)}")
-        before = Html("<small>never met</small>") if not met[i] else Html(f"<small>met {met[i]:,}×</small>")
-        row: list[Any] = [pair, join([narrow("at"), times[i]]), listed.how[i], before]
-        rows.append([*row, _named(look, queries, i, found[i])] if explained else row)
-    header = ["source → destination", "time", "lead" if look.model.learns_ranking else "score", "before"]
-    return table([*header, "driven by"] if explained else header, rows, kind="stack")
+def _event_list(
+    data: ReportData,
+    title: str,
+    about: str,
+    rows: np.ndarray,
+    queries: Queries,
+    pair_count: np.ndarray,
+    scores: list[Html],
+) -> Html:
+    """A table of ``rows`` of the sample; ``queries`` are the pairs that it shows and explains."""
+    if not len(rows):
+        return html.join([html.heading(title), html.paragraph("None among the sampled events.", css="how")])
+    header = ["source → destination", "time", "margin" if data.model.learns_ranking else "score", "before"]
+    times = format_times(data.task.stream, data.sample.positions[rows])
+    cells: list[list[Any]] = []
+    for pair, time, score, count in zip(_pairs(data, queries), times, scores, pair_count, strict=True):
+        before = Html(f"<small>{f'met {count:,}×' if count else 'never met'}</small>")
+        cells.append([_format_pair(pair), html.join([html.narrow_label("at"), time]), score, before])
+    if hasattr(data.model, "influences"):
+        header.append("top context nodes")
+        effects = ablate_context_nodes(data.model, data.task, queries)
+        for i, ends in enumerate(queries.endpoints.tolist()):
+            cells[i].append(_format_effects(data, effects[i], ends))
+    table = html.table(header, cells, css="stack")
+    return html.join([html.heading(title), html.paragraph(about, css="how"), table])
 
 
-def _score(logit: float) -> str:
-    """A score that is not rounded to a certainty it does not have."""
+def _pairs(data: ReportData, queries: Queries) -> list[tuple[Any, Any]]:
+    """Source and destination of each query as the user's ids."""
+    ids = data.task.stream.ids
+    src, dst = (ids.decode(x.cpu().numpy()).to_pylist() for x in (queries.src, queries.dst[:, 0]))
+    return list(zip(src, dst, strict=True))
+
+
+def _format_pair(pair: tuple[Any, Any]) -> Html:
+    return Html(f"{html.user_id(pair[0])} → {html.user_id(pair[1])}")
+
+
+def _format_score(logit: float) -> Html:
+    """A probability, never rounded to 0 or 1."""
     score = float(sigmoid(logit))
-    return f"{score:.3f}" if 0.001 <= score <= 0.999 else "<0.001" if score < 0.5 else ">0.999"
+    return html.text(f"{score:.3f}" if 0.001 <= score <= 0.999 else "<0.001" if score < 0.5 else ">0.999")
 
 
-def _named(look: ReportData, queries: Any, row: int, found: list[Driver]) -> Html:
-    """The nodes that drove a score, by the user's ids."""
-    if not found:
+def _format_effects(data: ReportData, effects: list[NodeEffect], ends: Sequence[int]) -> Html:
+    """The nodes that change a score most, by the user's ids."""
+    if not effects:
         return Html("<small>no history</small>")
-    ids = look.task.stream.ids.take([d.node for d in found]).to_pylist()
-    ends = (int(queries.src[row]), int(queries.dst[row, 0]))
-    parts = []
-    for driver, name in zip(found, ids, strict=True):
-        whose = " itself" if driver.node in ends else ""
-        hops = ", ".join(
-            f"{h} from the {who}" for h, who in zip(driver.hops, ("source", "destination"), strict=True) if h
-        )
-        kind = "up" if driver.change >= 0 else "down"
+    parts = [html.narrow_label("top context nodes")]
+    for effect, name in zip(effects, data.task.stream.ids.decode([e.node for e in effects]).to_pylist(), strict=True):
+        hops = zip(effect.n_hops, ("source", "destination"), strict=True)
+        tooltip = ", ".join(f"{n} from the {end}" for n, end in hops if n)
+        itself = " itself" if effect.node in ends else ""
+        css = "up" if effect.change >= 0 else "down"
         parts.append(
             Html(
-                f'<span class="driver" title="hops: {text(hops)}">{user_id(name)}{whose} '
-                f'<span class="{kind}">{text(_change(driver.change))}</span></span>'
+                f'<span class="effect" title="hops: {html.text(tooltip)}">{html.user_id(name)}{itself} '
+                f'<span class="{css}">{_format_change(effect.change)}</span></span>'
             )
         )
-    return join([narrow("driven by"), *parts], " ")
+    return html.join(parts, " ")
 
 
-def _change(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
+def _format_change(value: float) -> Html:
+    return html.text(f"{value:+.2f}".replace("-", "−"))

@@ -1,7 +1,6 @@
-"""A page of a report as HTML: one file that fetches nothing, runs nothing, and can be read on a phone, in the dark and
-on paper.
+"""HTML of a report page: one file that loads nothing and runs nothing, readable on a phone, in the dark and on paper.
 
-Whatever comes from the user's data passes through `text`. What is markup already is of type `Html`, so that the two
+Every value from the user's data passes through `text`, which escapes it. Markup has the type `Html`, so that the two
 cannot be confused: a function that gets a plain string escapes it.
 """
 
@@ -9,91 +8,103 @@ from __future__ import annotations
 
 import html
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-LONGEST = 80  # characters of a user's id or name that are shown
-DASH = "–"  # where there is no value
+MAX_ID_LENGTH = 80  # characters of a user's id or name that are shown
+DASH = "–"  # stands for a missing value
+CONTROL_CHARACTERS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]"
+)  # all but tab and newline; surrogates too
 
 
 class Html(str):
-    """Markup, to be put into a page as it is."""
+    """Markup that goes into a page unchanged."""
 
 
-def text(value: Any, longest: int | None = None) -> Html:
-    """Any value as it may stand in a page, also within quotes; control characters are shown as �, None as a dash."""
+def text(value: Any, max_length: int | None = None) -> Html:
+    """Escape a value for a page or a quoted attribute; control characters become �, None a dash."""
     if isinstance(value, Html):
         return value
-    written = DASH if value is None else str(value)
-    if longest is not None and len(written) > longest:
-        written = f"{written[: longest - 1]}…"
-    sound = "".join("�" if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" else c for c in written)
-    return Html(html.escape(sound, quote=True))
+    plain = DASH if value is None else str(value)
+    if max_length is not None and len(plain) > max_length:
+        plain = f"{plain[: max_length - 1]}…"
+    return Html(html.escape(CONTROL_CHARACTERS.sub("�", plain), quote=True))
 
 
 def prose(value: Any) -> Html:
-    """`text`, in which what stands between backticks is set as code."""
+    """Escape a value as `text` does, and set words between backticks as code."""
     return value if isinstance(value, Html) else Html(re.sub(r"`([^`]+)`", r"<code>\1</code>", text(value)))
 
 
-def narrow(words: str) -> Html:
-    """Words that are needed only where a table is stacked: on narrow screens."""
-    return Html(f'<small class="narrow">{text(words)} </small>')
+def narrow_label(label: str) -> Html:
+    """Label that is shown only on narrow screens, where a table is stacked and has no header."""
+    return Html(f'<small class="narrow">{text(label)} </small>')
 
 
 def user_id(value: Any) -> Html:
-    """A user's own id: isolated, so that right-to-left text or a stray mark cannot reorder what stands around it."""
-    return Html(f'<bdi class="id" title="{text(value, 1000)}">{text(value, LONGEST)}</bdi>')
+    """A user's own id, isolated so that right-to-left text in it cannot reorder the text around it."""
+    return Html(f'<bdi class="id" title="{text(value, 1000)}">{text(value, MAX_ID_LENGTH)}</bdi>')
 
 
-def join(parts: Iterable[Any], between: str = "") -> Html:
-    """Several values as one piece of markup."""
-    return Html(between.join(text(part) for part in parts))
+def join(parts: Iterable[Any], separator: str = "") -> Html:
+    return Html(separator.join(text(part) for part in parts))
 
 
-def paragraph(*parts: Any, kind: str = "") -> Html:
-    """A paragraph; ``kind`` is a class of the style sheet, such as "how" for how to read a plot."""
-    return Html(f"<p{_class(kind)}>{join(map(prose, parts))}</p>")
+def heading(title: str) -> Html:
+    return Html(f"<h3>{text(title)}</h3>")
 
 
-def section(title: str, *parts: Any, name: str = "") -> Html:
-    """A part of the page under a heading; ``name`` can be linked to."""
-    own = f' id="{text(name)}"' if name else ""
-    return Html(f"<section{own}><h2>{text(title)}</h2>{join(parts)}</section>")
+def paragraph(*parts: Any, css: str = "") -> Html:
+    """A paragraph; ``css`` is a class of the style sheet, such as "how" for how to read a plot."""
+    return Html(f"<p{_class(css)}>{join(map(prose, parts))}</p>")
 
 
-def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, kind: str = "", caption: str = "") -> Html:
-    """A table that scrolls by itself where the screen is narrower. Cells of numbers stand right."""
-    head = join(Html(f'<th scope="col"{_class(_side(cell))}>{text(cell)}</th>') for cell in header)
+@dataclass(frozen=True)
+class PageSection:
+    """A section of a page, and the link to it at the top of the page."""
+
+    anchor: str
+    link: str
+    html: Html
+
+
+def section(title: str, *parts: Any, anchor: str, link: str = "") -> PageSection:
+    """A section with a heading. ``link`` is a shorter title for the link to it."""
+    content = f'<section id="{text(anchor)}"><h2>{text(title)}</h2>{join(parts)}</section>'
+    return PageSection(anchor, link or title, Html(content))
+
+
+def table(header: Sequence[Any], rows: Iterable[Sequence[Any]], *, css: str = "", caption: str = "") -> Html:
+    """A table that scrolls on narrow screens. Numbers are aligned right."""
+    head = join(Html(f'<th scope="col"{_class(_alignment(cell))}>{text(cell)}</th>') for cell in header)
     body = join(Html(f"<tr>{join(_cell(i, cell) for i, cell in enumerate(row))}</tr>") for row in rows)
-    said = f"<caption>{text(caption)}</caption>" if caption else ""
-    made = f"<table{_class(kind)}>{said}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return Html(f'<div class="wide" tabindex="0" role="region" aria-label="{text(caption or "table")}">{made}</div>')
+    title = f"<caption>{text(caption)}</caption>" if caption else ""
+    content = f"<table{_class(css)}>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return Html(f'<div class="wide" tabindex="0" role="region" aria-label="{text(caption or "table")}">{content}</div>')
 
 
-def facts(rows: Iterable[tuple[Any, Any]]) -> Html:
-    """Names and values, one below the other."""
+def definition_list(rows: Iterable[tuple[Any, Any]]) -> Html:
     return Html(f"<dl>{join(Html(f'<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>') for k, v in rows)}</dl>")
 
 
 def details(summary: str, *parts: Any) -> Html:
-    """What is there for those who look for it."""
+    """A part that is folded until the reader opens it."""
     return Html(f"<details><summary>{text(summary)}</summary>{join(parts)}</details>")
 
 
-def figure(drawing: Html, caption: str, *parts: Any) -> Html:
-    """A plot with a sentence on how to read it."""
-    return Html(f"<figure>{drawing}<figcaption>{text(caption)}</figcaption>{join(parts)}</figure>")
+def figure(chart: Html, caption: str) -> Html:
+    return Html(f"<figure>{chart}<figcaption>{text(caption)}</figcaption></figure>")
 
 
-def side_by_side(*parts: Any) -> Html:
-    """Plots beside each other where there is room."""
-    return Html(f'<div class="plots">{join(parts)}</div>')
+def side_by_side(*figures: Html) -> Html:
+    """Figures next to each other if the screen is wide enough."""
+    return Html(f'<div class="plots">{join(figures)}</div>')
 
 
 def cards(rows: Iterable[tuple[Any, Any, Any]]) -> Html:
-    """The few numbers to see first: what it is, the number, and a remark."""
+    """The main numbers of the page: name, number and remark of each."""
     made = (
         Html(f'<div class="card"><span>{text(k)}</span><strong>{text(v)}</strong><small>{text(s)}</small></div>')
         for k, v, s in rows
@@ -101,47 +112,48 @@ def cards(rows: Iterable[tuple[Any, Any, Any]]) -> Html:
     return Html(f'<div class="cards">{join(made)}</div>')
 
 
-def contents(links: Iterable[tuple[str, str]]) -> Html:
-    """Links to sections by their names."""
-    return Html(f"<nav>{join(Html(f'<a href=#{text(k)}>{text(v)}</a>') for k, v in links)}</nav>")
-
-
 def warning(*parts: Any) -> Html:
-    """What must not be overlooked."""
     return Html(f'<p class="warning" role="note"><strong>Note.</strong> {join(map(prose, parts))}</p>')
 
 
-def page(title: str, *parts: Any, foot: Any = "") -> str:
-    """The whole file. Its policy forbids every request, so that nothing in it can fetch or run anything."""
+def page(title: str, *parts: Any, sections: Sequence[PageSection] = ()) -> str:
+    """The whole file: a heading, ``parts``, links to the sections, and the sections.
+
+    Its content security policy forbids scripts and every network request.
+    """
+    from cordgt import __version__
+
+    links = join(Html(f"<a href=#{text(one.anchor)}>{text(one.link)}</a>") for one in sections)
+    body = join([*parts, Html(f"<nav>{links}</nav>"), *(one.html for one in sections)], "\n")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
         'img-src data:">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f'<link rel="icon" href="data:,">\n<title>{text(title, LONGEST)}</title>\n<style>{STYLE}</style>\n</head>\n'
-        f"<body>\n<main>\n<h1>{text(title, LONGEST)}</h1>\n{join(parts, chr(10))}\n</main>\n"
-        f"<footer>{text(foot)}</footer>\n</body>\n</html>\n"
+        f'<link rel="icon" href="data:,">\n<title>{text(title, MAX_ID_LENGTH)}</title>\n<style>{STYLE}</style>\n'
+        f"</head>\n<body>\n<main>\n<h1>{text(title, MAX_ID_LENGTH)}</h1>\n{body}\n</main>\n"
+        f"<footer>Written by cordgt {__version__}. This file needs no network.</footer>\n</body>\n</html>\n"
     )
 
 
 def _cell(column: int, cell: Any) -> Html:
     if column == 0:
         return Html(f'<th scope="row">{text(cell)}</th>')
-    return Html(f"<td{_class(_side(cell))}>{text(cell)}</td>")
+    return Html(f"<td{_class(_alignment(cell))}>{text(cell)}</td>")
 
 
-def _side(cell: Any) -> str:
-    """Markup and words stand left, what looks like a number right."""
-    written = "" if isinstance(cell, Html) else str(cell)
-    return "number" if written and (written[0].isdigit() or written[0] in "+−-–") else ""
+def _alignment(cell: Any) -> str:
+    """The class "number" (aligned right) for text that looks like a number, otherwise none."""
+    plain = "" if isinstance(cell, Html) else str(cell)
+    return "number" if plain and (plain[0].isdigit() or plain[0] in "+−-–") else ""
 
 
 def _class(name: str) -> str:
     return f' class="{name}"' if name else ""
 
 
-# Colours are named once a scheme; series are told apart by dash and mark as well, for print and for the colour-blind.
+# Each color scheme defines its colors once. Series also differ by dashes, for print and for color-blind readers.
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --ink: #1c2024; --soft: #5d6670; --line: #d9dee3; --panel: #f5f7f9;
   --warn: #fff4d6; --warn-line: #c98a00; --s0: #0067b8; --s1: #c2410c; --s2: #00795f; --s3: #9333a8; --s4: #8a6d00;
@@ -188,7 +200,7 @@ tr:has(.baseline) th, tr:has(.baseline) td { color: var(--soft); font-weight: 40
 code { font-size: .9em; background: var(--panel); border-radius: .25rem; padding: .05rem .25rem; }
 .id { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .9em;
   white-space: normal; overflow-wrap: anywhere; }
-.driver { display: inline-block; margin: 0 .75rem .1rem 0; }
+.effect { display: inline-block; margin: 0 .75rem .1rem 0; }
 .up { color: var(--plus); } .down { color: var(--minus); }
 details { margin: .5rem 0; } summary { cursor: pointer; color: var(--soft); font-size: .875rem; padding: .25rem 0; }
 pre { overflow-x: auto; background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .75rem;

@@ -1,7 +1,7 @@
-"""What a report looks at: test events, spread evenly over the split, with their scores and what was known of them.
+"""The test events that a report shows, spread evenly over the split, with their scores.
 
-So many events and no more, whatever the size of the split: a report must not cost more than a nightly run can spare.
-The figures of the run stay those of the whole split.
+Their number is limited, so that a report of a large dataset stays fast. The metrics of the run are not affected: they
+cover the whole split.
 """
 
 from __future__ import annotations
@@ -13,201 +13,191 @@ import numpy as np
 import torch
 
 from cordgt.callbacks import NO_CALLBACK, Callback
-from cordgt.events.arrays import evenly
+from cordgt.events.arrays import evenly_spaced
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
-from cordgt.tasks.link import LinkTask, score_queries, whole_pairs
+from cordgt.tasks.link import LinkTask, negative_pair_queries, score_queries
 from cordgt.tasks.metrics import ap_and_auc
 
-AT_MOST = 2000  # test events, unless asked otherwise
+MAX_EVENTS = 2000  # default number of test events
 
 
 @dataclass(frozen=True)
-class Asked:
-    """n test events and the negative of each, asked as in the evaluation. Arrays are (n,), on the host."""
+class ScoredSample:
+    """n test events, each with its negative, scored as in the evaluation. Arrays are (n,), in stream order."""
 
-    total: int  # events in the split
-    position: np.ndarray  # in the stream, ascending
-    true: Queries  # on the task's device, one candidate each: the event,
-    drawn: Queries  # and what it is told apart from
+    n_total: int  # test events in the split
+    positions: np.ndarray  # in the stream
+    positive_queries: Queries  # one candidate each, on the task's device
+    negative_queries: Queries
     positive: np.ndarray  # logits
     negative: np.ndarray
-    met: np.ndarray  # how often the pair had met before
-    met_drawn: np.ndarray
-    src_events: np.ndarray  # how many events each end had before
-    dst_events: np.ndarray
-    new_src: np.ndarray  # bool, True: in no training event
-    new_dst: np.ndarray
+    pair_count: np.ndarray  # earlier events of the same pair
+    negative_pair_count: np.ndarray
+    src_degree: np.ndarray  # earlier events of the source
+    dst_degree: np.ndarray
+    has_new_node: np.ndarray  # bool: an end is in no training event
 
     def __len__(self) -> int:
-        return len(self.position)
+        return len(self.positions)
 
     @property
-    def lead(self) -> np.ndarray:
-        """(n,) by how much each event's logit is above that of its negative."""
+    def margin(self) -> np.ndarray:
+        """(n,) logit of each event minus the logit of its negative."""
         return self.positive - self.negative
 
     @property
-    def is_sample(self) -> bool:
-        return len(self) < self.total
+    def is_partial(self) -> bool:
+        """True if the split has more events than the sample."""
+        return len(self) < self.n_total
 
 
-def ask(
+def score_sample(
     model: LinkModel,
     task: LinkTask,
     *,
-    at_most: int | None = AT_MOST,
+    max_events: int | None = MAX_EVENTS,
     callbacks: Callback = NO_CALLBACK,
-) -> Asked:
-    """Test events with their scores: all of them, or ``at_most`` so many, evenly spread; always the same ones."""
+) -> ScoredSample:
+    """Score at most ``max_events`` test events (all if None), evenly spread; always the same ones."""
     positions, queries = task.evaluation_queries("test", "transductive")
-    drawn = replace(queries, dst=queries.dst[:, 1:])
-    if task.protocol.negatives.endswith("-pairs"):
-        drawn, _ = whole_pairs(task, positions, queries)
     n = len(positions)
-    kept = evenly(n, n if at_most is None else at_most)
-    true, drawn = replace(queries, dst=queries.dst[:, :1]).take(kept), drawn.take(kept)
-    positive, negative = _scores(model, task, true, drawn, callbacks)
-    index, new = task.whole.index, task.split.new_node
-    src, dst = (x[positions[kept]] for x in (task.stream.src, task.stream.dst))
-    return Asked(
-        total=n,
-        position=positions[kept],
-        true=true,
-        drawn=drawn,
+    rows = evenly_spaced(n, n if max_events is None else max_events)
+    true = replace(queries, dst=queries.dst[:, :1]).take(rows)
+    if task.protocol.negatives.endswith("-pairs"):
+        false = negative_pair_queries(task, positions, queries)[0].take(rows)
+        positive, negative = (
+            score_queries(model, task.full_history, q, callbacks=callbacks)[:, 0] for q in (true, false)
+        )
+    else:  # an event and its negative share the source, which is read once
+        false = replace(queries, dst=queries.dst[:, 1:]).take(rows)
+        both = replace(true, dst=torch.cat([true.dst, false.dst], dim=1))
+        positive, negative = score_queries(model, task.full_history, both, callbacks=callbacks)[:, :2].T
+    positions, index, is_new = positions[rows], task.full_history.index, task.split.new_node
+    return ScoredSample(
+        n_total=n,
+        positions=positions,
+        positive_queries=true,
+        negative_queries=false,
         positive=positive,
         negative=negative,
-        met=index.pair_history(true.src, true.dst[:, 0], true.pair_cut)[0].cpu().numpy(),
-        met_drawn=index.pair_history(drawn.src, drawn.dst[:, 0], drawn.pair_cut)[0].cpu().numpy(),
-        src_events=index.degree(true.src, true.cut).cpu().numpy(),
-        dst_events=index.degree(true.dst[:, 0], true.cut).cpu().numpy(),
-        new_src=new[src],
-        new_dst=new[dst],
+        pair_count=index.pair_history(true.src, true.dst[:, 0], true.pair_cut)[0].cpu().numpy(),
+        negative_pair_count=index.pair_history(false.src, false.dst[:, 0], false.pair_cut)[0].cpu().numpy(),
+        src_degree=index.degree(true.src, true.cut).cpu().numpy(),
+        dst_degree=index.degree(true.dst[:, 0], true.cut).cpu().numpy(),
+        has_new_node=is_new[task.stream.src[positions]] | is_new[task.stream.dst[positions]],
     )
 
 
-def _scores(
-    model: LinkModel, task: LinkTask, true: Queries, drawn: Queries, callbacks: Callback
-) -> tuple[np.ndarray, np.ndarray]:
-    """Logits of both; where they have their source in common, it is read once, as in the evaluation."""
-    if task.protocol.negatives.endswith("-pairs"):
-        positive, negative = (score_queries(model, task.whole, q, callbacks=callbacks)[:, 0] for q in (true, drawn))
-        return positive, negative
-    both = replace(true, dst=torch.cat([true.dst, drawn.dst], dim=1))
-    found = score_queries(model, task.whole, both, callbacks=callbacks)
-    return found[:, 0], found[:, 1]
-
-
-# -------------------- in groups
+# -------------------- metrics of groups of events
 
 
 @dataclass(frozen=True)
-class Group:
-    """Events of one kind: how well they are told from their negatives. All None where there are none."""
+class GroupMetrics:
+    """How well a model separates a group of events from their negatives. None if the group is empty."""
 
     name: str
-    events: int
-    ap: float | None
-    wins: float | None  # share of the events scored above their own negative, ties counted half
-    low: float | None  # 95 % interval of that share (Wilson)
-    high: float | None
+    n_events: int
+    ap: float | None = None
+    win_rate: float | None = None  # share of events that score above their own negative; ties count half
+    low: float | None = None  # 95 % confidence interval of the win rate (Wilson)
+    high: float | None = None
 
 
-def group(name: str, asked: Asked, which: np.ndarray) -> Group:
-    """Figures of the events where ``which`` (n,) is True."""
-    positive, negative = asked.positive[which], asked.negative[which]
+def group_metrics(name: str, sample: ScoredSample, rows: np.ndarray | slice) -> GroupMetrics:
+    """Metrics of some events; ``rows`` is a mask (n,) or a slice."""
+    positive, negative = sample.positive[rows], sample.negative[rows]
     n = len(positive)
     if n == 0:
-        return Group(name, 0, None, None, None, None)
+        return GroupMetrics(name, 0)
     ap = float(ap_and_auc(positive[None], negative[None])[0][0])
-    wins = float(((positive > negative) + 0.5 * (positive == negative)).mean())
-    return Group(name, n, ap, wins, *wilson(wins, n))
+    win_rate = float(((positive > negative) + 0.5 * (positive == negative)).mean())
+    return GroupMetrics(name, n, ap, win_rate, *wilson_interval(win_rate, n))
 
 
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share of n."""
+def wilson_interval(share: float, n: int) -> tuple[float, float]:
+    """95 % confidence interval of a share of n."""
     z = 1.959964
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return float(max(middle - half, 0.0)), float(min(middle + half, 1.0))
 
 
-def by_newness(asked: Asked) -> list[Group]:
-    """Pairs that had met, first meetings of nodes that training knew, and events of nodes it did not."""
-    new = asked.new_src | asked.new_dst
+def group_by_novelty(sample: ScoredSample) -> list[GroupMetrics]:
+    """Groups by whether the pair is new and whether one of its nodes is new to training."""
+    is_new_pair, has_new_node = sample.pair_count == 0, sample.has_new_node
     return [
-        group("met before", asked, (asked.met > 0) & ~new),
-        group("first meeting", asked, (asked.met == 0) & ~new),
-        group("met before, an end new to the model", asked, (asked.met > 0) & new),
-        group("first meeting, an end new to the model", asked, (asked.met == 0) & new),
+        group_metrics("repeated pair", sample, ~is_new_pair & ~has_new_node),
+        group_metrics("new pair", sample, is_new_pair & ~has_new_node),
+        group_metrics("repeated pair with a new node", sample, ~is_new_pair & has_new_node),
+        group_metrics("new pair with a new node", sample, is_new_pair & has_new_node),
     ]
 
 
-ACTIVITY = (("none", 0, 0), ("1–2", 1, 2), ("3–9", 3, 9), ("10–31", 10, 31), ("32–99", 32, 99), ("100+", 100, 2**62))
+DEGREE_BINS = (("none", 0, 0), ("1–2", 1, 2), ("3–9", 3, 9), ("10–31", 10, 31), ("32–99", 32, 99), ("100+", 100, 2**62))
 
 
-def by_activity(asked: Asked, end: str) -> list[Group]:
-    """Groups by how many events one end, "src" or "dst", had before."""
-    events = asked.src_events if end == "src" else asked.dst_events
-    return [group(name, asked, (events >= low) & (events <= high)) for name, low, high in ACTIVITY]
+def group_by_degree(sample: ScoredSample, degree: np.ndarray) -> list[GroupMetrics]:
+    """Groups by the number of earlier events of one end; ``degree`` (n,) is the sample's src_degree or dst_degree."""
+    return [group_metrics(name, sample, (degree >= low) & (degree <= high)) for name, low, high in DEGREE_BINS]
 
 
-def over_time(asked: Asked, parts: int = 12, least: int = 25) -> list[tuple[int, int, Group]]:
-    """Consecutive parts of the test period with about as many events each: first and last row, and their figures."""
-    n = len(asked)
-    parts = max(1, min(parts, n // least))
-    edges = np.linspace(0, n, parts + 1).round().astype(int)
-    found = []
-    for a, b in pairwise(edges):
-        which = np.zeros(n, dtype=bool)
-        which[a:b] = True
-        found.append((int(a), int(b) - 1, group("", asked, which)))
-    return found
+def group_by_time(
+    sample: ScoredSample, max_groups: int = 12, min_events: int = 25
+) -> list[tuple[int, int, GroupMetrics]]:
+    """Consecutive groups of about equal size: first and last row, and the metrics of each."""
+    n_groups = max(1, min(max_groups, len(sample) // min_events))
+    edges = np.linspace(0, len(sample), n_groups + 1).round().astype(int).tolist()
+    return [(a, b - 1, group_metrics("", sample, slice(a, b))) for a, b in pairwise(edges)]
 
 
-def precision_recall(asked: Asked) -> tuple[np.ndarray, np.ndarray]:
-    """Recall and precision at every threshold, from the highest score down; ties are let through together."""
-    scores = np.concatenate([asked.positive, asked.negative])
+# -------------------- curves and extremes
+
+
+def precision_recall(sample: ScoredSample) -> tuple[np.ndarray, np.ndarray]:
+    """Recall and precision at every threshold, from the highest score down; tied scores share a threshold."""
+    scores = np.concatenate([sample.positive, sample.negative])
     order = np.argsort(-scores, kind="stable")
-    true = order < len(asked)
-    last = np.append(np.diff(scores[order]) != 0, True)
-    hits = np.cumsum(true)[last]
-    through = np.arange(1, len(scores) + 1)[last]
-    return np.append(0.0, hits / max(len(asked), 1)), np.append(hits[:1] / through[:1], hits / through)
+    is_last = np.append(np.diff(scores[order]) != 0, True)
+    n_true = np.cumsum(order < len(sample))[is_last]
+    n_accepted = np.arange(1, len(scores) + 1)[is_last]
+    recall = np.append(0.0, n_true / max(len(sample), 1))
+    return recall, np.append(n_true[:1] / n_accepted[:1], n_true / n_accepted)
 
 
-def staircase(asked: Asked) -> tuple[list[float], list[float]]:
-    """`precision_recall` as it is drawn: in steps, since nothing is let through between two thresholds."""
-    recall, precision = precision_recall(asked)
+def precision_recall_steps(sample: ScoredSample) -> tuple[list[float], list[float]]:
+    """`precision_recall` as a step function, for a plot."""
+    recall, precision = precision_recall(sample)
     return np.repeat(recall, 2)[1:-1].tolist(), np.repeat(precision[1:], 2).tolist()
 
 
-def surprises(asked: Asked, rows: int) -> dict[str, np.ndarray]:
-    """Rows of the most surprising events: first meetings foreseen, true events missed, and false alarms.
+def extreme_events(sample: ScoredSample, n: int) -> dict[str, np.ndarray]:
+    """Rows of the most surprising events, at most ``n`` of each kind, the most extreme first.
 
-    Each the ``rows`` most extreme, fewer where there are fewer; of a tie, the earliest. A hit is above its negative and
-    above a logit of 0, a miss below that, a false alarm above: where nothing is wrong, nothing is listed.
+    "hits" are new pairs that score above their negative and above a logit of 0. "misses" are events below 0, "alarms"
+    negatives above 0.
     """
-    hit = (asked.met == 0) & (asked.positive > 0) & (asked.positive > asked.negative)
+    is_hit = (sample.pair_count == 0) & (sample.positive > 0) & (sample.positive > sample.negative)
     return {
-        "hits": _most(asked.positive, hit, rows),
-        "misses": _most(-asked.positive, asked.positive < 0, rows),
-        "alarms": _most(asked.negative, asked.negative > 0, rows),
+        "hits": _largest(sample.positive, is_hit, n),
+        "misses": _largest(-sample.positive, sample.positive < 0, n),
+        "alarms": _largest(sample.negative, sample.negative > 0, n),
     }
 
 
-def surprises_by_lead(asked: Asked, rows: int) -> dict[str, np.ndarray]:
-    """`surprises` of a model that ranks: first meetings furthest ahead of their negative, true events furthest behind.
+def extreme_margins(sample: ScoredSample, n: int) -> dict[str, np.ndarray]:
+    """`extreme_events` of a model that ranks: its scores compare only within one query, so margins replace scores.
 
-    Only scores of one question compare then, so that there is no threshold; what a miss lost to is the false alarm.
+    "hits" are new pairs with the largest margins, "misses" are events with the most negative ones.
     """
+    margin = sample.margin
     return {
-        "hits": _most(asked.lead, (asked.met == 0) & (asked.lead > 0), rows),
-        "misses": _most(-asked.lead, asked.lead < 0, rows),
+        "hits": _largest(margin, (sample.pair_count == 0) & (margin > 0), n),
+        "misses": _largest(-margin, margin < 0, n),
     }
 
 
-def _most(of: np.ndarray, keep: np.ndarray, rows: int) -> np.ndarray:
-    """The largest ``rows`` where ``keep`` is True, largest first; of a tie, the earliest."""
-    there = np.flatnonzero(keep)
-    return there[np.argsort(-of[there], kind="stable")[:rows]]
+def _largest(values: np.ndarray, mask: np.ndarray, n: int) -> np.ndarray:
+    """Rows of the ``n`` largest values where ``mask`` is True, largest first; of tied ones, the earliest."""
+    rows = np.flatnonzero(mask)
+    return rows[np.argsort(-values[rows], kind="stable")[:n]]

@@ -1,1 +1,1 @@
-"""Benchmarks: each stage timed beside the machine's own limits, which are measured in the same run."""
+"""Benchmarks: the time of each stage, and the hardware's limits measured in the same run. Start with `suite`."""

@@ -1,7 +1,8 @@
-"""Benchmarks for people: tables, and what the figures come to in a sentence."""
+"""Benchmark results for people: tables, and a few sentences below them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich import box
@@ -9,147 +10,142 @@ from rich.markup import escape
 from rich.table import Table
 
 
-def title(found: dict[str, Any]) -> str:
-    data = found["data"]
-    return f"{found['model']} on {data['name']} ({data['events']:,} events, {data['nodes']:,} nodes), {found['device']}"
-
-
-def machine_line(found: dict[str, Any]) -> str:
-    """The limits that everything else is measured against."""
-    m = found["machine"]
+def hardware_line(result: dict[str, Any]) -> str:
+    """Return the limits that all other numbers are compared with."""
+    m = result["machine"]
     return (
         f"{m['name']}, {m['threads']} threads: {m['matrix_flops'] / 1e9:,.0f} GFLOP/s ({m['precision']}), "
-        f"{m['memory_bytes'] / 1e9:,.1f} GB/s, {1e6 * m['launch_seconds']:.1f} μs an operation"
+        f"{m['memory_bytes'] / 1e9:,.1f} GB/s, {1e6 * m['launch_seconds']:.1f} μs per operation"
     )
 
 
-def stages_table(found: dict[str, Any]) -> Table:
-    """A row a stage or part: time with spread, share of the whole, arithmetic, rate, the shares of the machine's matrix
-    rate and of its bandwidth, peak memory.
+def stages_table(result: dict[str, Any]) -> Table:
+    """Return a table with one row for each stage or part: time, its spread, share, work, rate, hardware use, memory.
 
-    Memory above 100 % says that much stayed in caches: what operations read and write is counted, not what memory did.
+    Memory use can exceed 100 %: operations' reads and writes are counted, and caches serve many of them.
     """
-    table = _table(title(found), ["stage"], ["time", "±", "share", "GFLOP", "rate", "matrix", "memory", "MB"])
-    for row in found["stages"]:
+    table = _table(result, "", "stage", ["time", "±", "share", "GFLOP", "rate", "matrix", "memory", "MB"])
+    for row in result["stages"]:
         spread = (row["high_ms"] - row["low_ms"]) / 2 / row["ms"] if row["ms"] else 0.0
         part = row["part"]
         table.add_row(
             f"  {escape(part)}" if part.startswith("·") else escape(f"{row['stage']} {part}".strip()),
-            duration(row["ms"] / 1e3),
-            f"{100 * spread:.0f}%",
-            "" if row["share"] is None else f"{100 * row['share']:.0f}%",
-            "" if row["gflop"] is None else f"{row['gflop']:.3g}",
-            "" if row["rate"] is None else f"{quantity(row['rate'])} {row['unit']}",
-            *("" if row[k] is None else f"{100 * row[k]:.0f}%" for k in ("of_matrix_rate", "of_bandwidth")),
-            "" if row["peak_mb"] is None else f"{row['peak_mb']:,.0f}",
+            format_duration(row["ms"] / 1e3),
+            f"{spread:.0%}",
+            _optional("{:.0%}", row["share"]),
+            _optional("{:.3g}", row["gflop"]),
+            "" if row["rate"] is None else f"{format_quantity(row['rate'])} {row['unit']}",
+            _optional("{:.0%}", row["of_matrix_rate"]),
+            _optional("{:.0%}", row["of_bandwidth"]),
+            _optional("{:,.0f}", row["peak_mb"]),
         )
     return table
 
 
-def shared_table(found: dict[str, Any]) -> Table:
-    """A row a number of processes: the time of a step, how much of it is the sum of gradients, and what it gains."""
+def processes_table(result: dict[str, Any]) -> Table:
+    """Return a table with one row for each number of processes: time of a step and of its all-reduce, speed-up."""
     columns = ["threads each", "step", "CPU each", "… sum", "events/s", "speed-up"]
-    table = _table(f"{title(found)}: a batch of {found['batch_size']:,} shared", ["processes"], columns)
-    for row in found["shared"]:
+    table = _table(result, f": a batch of {result['batch_size']:,} shared", "processes", columns)
+    for row in result["shared"]:
         table.add_row(
             str(row["processes"]),
             str(row["threads"]),
-            *(duration(row[k] / 1e3) for k in ("step_ms", "cpu_ms", "sum_ms")),
-            quantity(row["events_per_second"]),
+            *(format_duration(row[k] / 1e3) for k in ("step_ms", "cpu_ms", "sum_ms")),
+            format_quantity(row["events_per_second"]),
             f"{row['speed_up']:.2f}",
         )
     return table
 
 
-def growth_table(found: dict[str, Any]) -> Table:
-    columns = ["index", "roots/s", "step", "epoch", "eval/s", "index MB", "step MB"]
-    table = _table(f"{title(found)}: how cost grows", [f"fan-out {_fanout(found['settings']['fanout'])}"], columns)
-    for k in found["events"]:
-        table.add_row(
-            f"{k['events']:,} events",
-            duration(k["index_seconds"]),
-            quantity(k["sample_roots_per_second"]),
-            duration(k["step_ms"] / 1e3),
-            duration(k["epoch_seconds"]),
-            quantity(k["evaluate_events_per_second"]),
-            f"{k['index_mb']:,.0f}",
-            f"{k['step_peak_mb']:,.0f}",
-        )
-    for k in found["context"]:
-        cells = ("", "", duration(k["step_ms"] / 1e3), duration(k["epoch_seconds"]), "", "")
-        table.add_row(f"fan-out {_fanout(k['fanout'])}", *cells, f"{k['step_peak_mb']:,.0f}")
+def growth_table(result: dict[str, Any]) -> Table:
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "index": lambda row: format_duration(row["index_seconds"]),
+        "roots/s": lambda row: format_quantity(row["sample_roots_per_second"]),
+        "step": lambda row: format_duration(row["step_ms"] / 1e3),
+        "epoch": lambda row: format_duration(row["epoch_seconds"]),
+        "eval/s": lambda row: format_quantity(row["evaluate_events_per_second"]),
+        "index MB": lambda row: f"{row['index_mb']:,.0f}",
+        "step MB": lambda row: f"{row['step_peak_mb']:,.0f}",
+    }
+    fanout = ",".join(map(str, result["settings"]["fanout"]))
+    table = _table(result, ": growth of cost", f"fan-out {fanout}", list(columns))
+    for row in result["events"]:
+        table.add_row(f"{row['events']:,} events", *(cell(row) for cell in columns.values()))
+    for row in result["context"]:  # only the step is measured
+        cells = (cell(row) if name in ("step", "epoch", "step MB") else "" for name, cell in columns.items())
+        table.add_row(f"fan-out {','.join(map(str, row['fanout']))}", *cells)
     return table
 
 
-def sentences(found: dict[str, Any]) -> list[str]:
-    """What to know beside the table: the memory of a batch, what fits, what was left out."""
-    said = [f"left out: {text}" for text in found.get("left_out", [])]
-    if "step_ms" in found and "stages" in found:
-        said.append(floor(found))
-    held = found.get("memory")
-    if held:
-        peaks = ", ".join(f"{n} events {mb:,.0f} MB" for n, mb in held["peak_mb"].items())
-        said.append(f"Peak of a step: {peaks}.")
-        said += _what_fits(held)
-    return said
+def summary_lines(result: dict[str, Any]) -> list[str]:
+    """Return sentences to print below the table: skipped stages, ideal times, and which batches fit in memory."""
+    lines = [f"Skipped: {text}" for text in result.get("left_out", [])]
+    if "step_ms" in result and "stages" in result:
+        lines.append(hardware_bound_line(result))
+    memory = result.get("memory")
+    if memory:
+        peaks = ", ".join(f"{n} events {mb:,.0f} MB" for n, mb in memory["peak_mb"].items())
+        lines += [f"Peak memory of a step: {peaks}.", *_batch_size_lines(memory)]
+    return lines
 
 
-def _what_fits(held: dict[str, Any]) -> list[str]:
-    """Which batches fit what is free; nothing where that is not known."""
-    if held["free_mb"] is None:
+def _batch_size_lines(memory: dict[str, Any]) -> list[str]:
+    """Say which batches fit in the free memory; nothing if that is unknown."""
+    if memory["free_mb"] is None:
         return []
-    free = f"{held['free_mb'] / 1024:,.1f} GB free now"
-    if held["at_once"] is None:
-        return [f"In the {free}, about {held['batch_that_fits']:,} fit."]
-    parts = f"A batch is worked off {held['at_once']} events at a time, {held['at_once_mb']:,.0f} MB at the peak"
-    if held["any_batch_fits"]:
-        return [f"{parts}: in the {free} a batch of any size fits."]
-    return [f"{parts}, which the {free} do not hold: about {held['batch_that_fits']:,} events fit."]
+    free = f"{memory['free_mb'] / 1024:,.1f} GB of free memory"
+    if memory["at_once"] is None:
+        return [f"About {memory['batch_that_fits']:,} events fit in the {free}."]
+    chunks = f"A batch is processed {memory['at_once']} events at a time, with a peak of {memory['at_once_mb']:,.0f} MB"
+    if memory["any_batch_fits"]:
+        return [f"{chunks}. Any batch size fits in the {free}."]
+    return [f"{chunks}. This exceeds the {free}: about {memory['batch_that_fits']:,} events fit."]
 
 
-def floor(found: dict[str, Any]) -> str:
-    """What a step would take at the machine's limits."""
-    arithmetic = found["step_gflop"] * 1e9 / found["machine"]["matrix_flops"]
-    traffic = found["step_gbytes"] * 1e9 / found["machine"]["memory_bytes"]
-    starts = found["step_ops"] * found["machine"]["launch_seconds"]
+def hardware_bound_line(result: dict[str, Any]) -> str:
+    """Say how long the work of a step would take at the hardware's limits."""
+    limits = result["machine"]
+    arithmetic = format_duration(result["step_gflop"] * 1e9 / limits["matrix_flops"])
+    traffic = format_duration(result["step_gbytes"] * 1e9 / limits["memory_bytes"])
+    launches = format_duration(result["step_ops"] * limits["launch_seconds"])
     return (
-        f"A step of {duration(found['step_ms'] / 1e3)}: its {found['step_gflop']:.3g} GFLOP take "
-        f"{duration(arithmetic)} at the matrix rate, the {found['step_gbytes']:.3g} GB that its operations read and "
-        f"write {duration(traffic)} at the bandwidth, starting its {found['step_ops']:,} operations {duration(starts)}."
+        f"A step takes {format_duration(result['step_ms'] / 1e3)}. At the hardware's limits, its "
+        f"{result['step_gflop']:.3g} GFLOP would take {arithmetic}, its {result['step_gbytes']:.3g} GB of memory "
+        f"traffic {traffic}, and launching its {result['step_ops']:,} operations {launches}."
     )
 
 
-def duration(seconds: float) -> str:
-    """Three digits and a unit: 1.23 s, 45.6 ms, 789 μs."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "μs")):
-        if seconds * factor >= 1 or unit == "μs":
-            return f"{seconds * factor:.3g} {unit}" if seconds * factor < 1000 else f"{seconds * factor:,.0f} {unit}"
-    raise AssertionError("unreachable: the last unit takes everything")
+def format_duration(seconds: float) -> str:
+    """Format with three digits and a unit: 1.23 s, 45.6 ms, 789 μs."""
+    factor, unit = (1.0, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "μs")
+    value = seconds * factor
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
 
 
-def quantity(value: float) -> str:
-    """Three digits and k, M or G."""
+def format_quantity(value: float) -> str:
+    """Format with three digits and k, M or G."""
     for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:.3g}{unit}"
     return f"{value:.3g}"
 
 
-def _fanout(values: Any) -> str:
-    return ",".join(map(str, values))
+def _optional(template: str, value: float | None) -> str:
+    return "" if value is None else template.format(value)
 
 
-def _table(name: str, left: list[str], right: list[str]) -> Table:
+def _table(result: dict[str, Any], title: str, first_column: str, columns: list[str]) -> Table:
+    data = result["data"]
+    size = f"{data['events']:,} events, {data['nodes']:,} nodes"
     table = Table(
-        title=escape(name),
+        title=escape(f"{result['model']} on {data['name']} ({size}), {result['device']}{title}"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for column in left:
-        table.add_column(column, no_wrap=True)
-    for column in right:
+    table.add_column(first_column, no_wrap=True)
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     return table

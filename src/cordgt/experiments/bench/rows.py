@@ -1,45 +1,40 @@
-"""A row of a benchmark: how long, how much work, and which share of what the machine can do."""
+"""One row of a benchmark's table: time, work, and share of the hardware's limits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from cordgt.experiments.bench.hardware import Limits
+from cordgt.experiments.bench.hardware import HardwareLimits
 from cordgt.experiments.bench.timing import Timing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One stage, or one part of a stage.
-
-    ``share`` is that of the stage's whole; ``flops`` are of matrix products, ``bytes`` what must at least be read and
-    written; ``items`` of ``unit`` are done in one call; ``peak`` is the most that tensors take at once, in bytes. None
-    where it was not counted.
-    """
+class BenchRow:
+    """One stage, or one part of a stage. None: not counted."""
 
     stage: str
     part: str = ""
     timing: Timing
-    share: float | None = None
-    flops: int | None = None
-    bytes: int | None = None
-    items: float | None = None
-    unit: str = ""
-    peak: int | None = None
+    share: float | None = None  # of the whole stage's time
+    flops: int | None = None  # of matrix products
+    n_bytes: int | None = None  # lower bound of what is read and written
+    items: float | None = None  # processed in one call
+    unit: str = ""  # of the items
+    peak_bytes: int | None = None  # of all tensors that exist at once
 
     @property
     def rate(self) -> float | None:
-        """Items a second."""
+        """Items per second."""
         return None if self.items is None or not self.timing.median else self.items / self.timing.median
 
-    def fractions(self, limits: Limits) -> dict[str, float]:
-        """The share of the matrix rate and of the memory's bandwidth that was used, where the work was counted."""
-        used = {"matrix": (self.flops, limits.matrix_flops), "memory": (self.bytes, limits.memory_bytes)}
+    def hardware_shares(self, limits: HardwareLimits) -> dict[str, float]:
+        """Return the used shares of the matrix rate and of the memory bandwidth, if the work was counted."""
+        used = {"matrix": (self.flops, limits.matrix_flops), "memory": (self.n_bytes, limits.memory_bytes)}
         return {k: n / self.timing.median / most for k, (n, most) in used.items() if n and self.timing.median}
 
-    def as_json(self, limits: Limits) -> dict[str, Any]:
-        fractions = self.fractions(limits)
+    def to_dict(self, limits: HardwareLimits) -> dict[str, Any]:
+        shares = self.hardware_shares(limits)
         return {
             "stage": self.stage,
             "part": self.part,
@@ -49,10 +44,10 @@ class Row:
             "samples": self.timing.samples,
             "share": self.share,
             "gflop": None if self.flops is None else self.flops / 1e9,
-            "mbytes": None if self.bytes is None else self.bytes / 1e6,
+            "mbytes": None if self.n_bytes is None else self.n_bytes / 1e6,
             "rate": self.rate,
             "unit": f"{self.unit}/s" if self.unit else "",
-            "of_matrix_rate": fractions.get("matrix"),
-            "of_bandwidth": fractions.get("memory"),
-            "peak_mb": None if self.peak is None else self.peak / 2**20,
+            "of_matrix_rate": shares.get("matrix"),
+            "of_bandwidth": shares.get("memory"),
+            "peak_mb": None if self.peak_bytes is None else self.peak_bytes / 2**20,
         }

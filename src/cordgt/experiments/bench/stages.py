@@ -1,9 +1,10 @@
-"""The stages: what is measured under each name. A stage gives rows, and figures under the names that JSON has."""
+"""The stages of `cordgt bench`. A stage returns the rows of its table, and metrics under their JSON names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,247 +12,235 @@ import torch
 from torch import Tensor
 
 from cordgt.errors import SettingError
-from cordgt.experiments.bench.rows import Row
-from cordgt.experiments.bench.setup import Place
-from cordgt.experiments.bench.step_parts import ForwardParts, less, queries_of, step_parts, trees_of
-from cordgt.experiments.bench.timing import timed
+from cordgt.experiments.bench.rows import BenchRow
+from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.step_parts import ForwardParts, measure_step_parts, time_tree_sampling
+from cordgt.experiments.bench.timing import time_calls
 from cordgt.history.context import TreeShape, sample_trees
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import Queries
 from cordgt.runtime import kernel_loader as kernels
-from cordgt.runtime.profiling import batch_that_fits, counts_of, free_memory, peak_bytes, peak_of
+from cordgt.runtime.profiling import count_ops, free_memory, max_batch_size, predict_peak_bytes
 from cordgt.tasks.link import score_queries
-from cordgt.training.oom import events_at_once, peak_at_once
-from cordgt.training.step import CapturedStep, Step
+from cordgt.training.oom import max_events_in_memory, peak_step_memory
+from cordgt.training.step import CudaGraphStep, Step
 
-NEIGHBOURS = 20  # of the sampling figure that can be compared: one hop of so many
+SAMPLE_FANOUT = 20  # one hop of the sampling metric, the same for all models
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a stage found."""
+class StageResult:
+    """What a stage measured."""
 
-    rows: list[Row]
-    figures: dict[str, Any]
+    rows: list[BenchRow]
+    metrics: dict[str, Any]
 
 
-def index(place: Place) -> Measured:
-    """Building the index of all events, from columns to both sorted views; on the host, wherever it goes then."""
-    stream = place.stream
-    host = torch.device("cpu")
+def measure_index(bench: BenchContext) -> StageResult:
+    """Measure building the index of all events, from columns to both sorted views. Always on the host."""
+    stream = bench.stream
 
     def build() -> TemporalIndex:
         return TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes)
 
-    n_bytes = build().size
-    timing = timed(build, host, place.repeat)
-    row = Row(stage="index", timing=timing, bytes=n_bytes, items=stream.n_events, unit="events", peak=n_bytes)
-    return Measured([row], {"index_seconds": timing.median, "index_mb": n_bytes / 2**20})
+    n_bytes = build().nbytes
+    timing = time_calls(build, torch.device("cpu"), bench.repeat)
+    row = BenchRow(
+        stage="index", timing=timing, n_bytes=n_bytes, items=stream.n_events, unit="events", peak_bytes=n_bytes
+    )
+    return StageResult([row], {"index_seconds": timing.median, "index_mb": n_bytes / 2**20})
 
 
-def sample(place: Place) -> Measured:
-    """Sampling trees: one hop of 20, which can be compared, and the model's own."""
-    shapes = [TreeShape((NEIGHBOURS,))] + ([place.trees] if place.trees is not None else [])
-    root, cut = _roots(place, 1_000 if place.quick else 1 << 20 if place.device.type == "cuda" else 20_000)
-    rows = [_sample_row(place, shape, root, cut) for shape in shapes]
-    return Measured(rows, {"sample_roots_per_second": rows[0].rate})
+def measure_sample(bench: BenchContext) -> StageResult:
+    """Measure sampling trees: one hop of 20, to compare models, and the model's own."""
+    n = bench.n_items(quick=1_000, cpu=20_000, cuda=1 << 20)
+    at = np.sort(np.random.default_rng(0).integers(bench.stream.n_events, size=n))
+    root, cut = _to_device(bench, bench.stream.src[at], bench.stream.tie_start[at])
+    shapes = [TreeShape((SAMPLE_FANOUT,))] + ([] if bench.tree_shape is None else [bench.tree_shape])
+    rows = [_sample_row(bench, shape, root, cut) for shape in shapes]
+    return StageResult(rows, {"sample_roots_per_second": rows[0].rate})
 
 
-def _sample_row(place: Place, shape: TreeShape, root: Tensor, cut: Tensor) -> Row:
-    tree_index, seed = place.task.whole.index, place.settings.seed
-
-    def draw() -> Any:
-        return sample_trees(tree_index, shape, root, cut, seed=seed)
-
-    # Each slot is an entry read (neighbour, position, its degree: 4 bytes each) and two numbers of 8 bytes written.
-    n_bytes = len(root) * shape.size * (3 * tree_index.nbr.element_size() + 16)
-    return Row(
+def _sample_row(bench: BenchContext, shape: TreeShape, root: Tensor, cut: Tensor) -> BenchRow:
+    index = bench.task.full_history.index
+    n_slots = len(root) * shape.n_slots
+    return BenchRow(
         stage="sample",
         part=",".join(map(str, shape.fanout)),
-        timing=timed(draw, place.device, place.repeat),
-        bytes=n_bytes,
+        timing=bench.time(lambda: sample_trees(index, shape, root, cut, seed=bench.settings.seed)),
+        # a slot reads an entry (neighbor, position, degree: 4 bytes each) and writes two numbers of 8 bytes
+        n_bytes=n_slots * (3 * index.nbr.element_size() + 16),
         items=len(root),
         unit="roots",
-        peak=len(root) * shape.size * 16,
+        peak_bytes=n_slots * 16,
     )
 
 
-def _roots(place: Place, n: int) -> tuple[Tensor, Tensor]:
-    """Sources of events anywhere in the stream, each with what it sees; the same ones every time."""
-    at = np.sort(np.random.default_rng(0).integers(place.stream.n_events, size=n))
-    root, cut = place.stream.src[at], place.stream.tie_start[at]
-    return torch.from_numpy(root).to(place.device), torch.from_numpy(cut).to(place.device)
+def _to_device(bench: BenchContext, *arrays: np.ndarray) -> list[Tensor]:
+    return [torch.from_numpy(x).to(bench.device) for x in arrays]
 
 
-def pairs(place: Place) -> Measured:
-    """Pair histories: how often and when last two nodes met, for pairs that meet and as many that may not."""
-    stream, n = place.stream, 2_000 if place.quick else 1 << 20 if place.device.type == "cuda" else 100_000
+def measure_pairs(bench: BenchContext) -> StageResult:
+    """Measure looking up pair histories: half of the pairs have events, half are random."""
+    stream, n = bench.stream, bench.n_items(quick=2_000, cpu=100_000, cuda=1 << 20)
     at = np.random.default_rng(1).integers(stream.n_events, size=(2, n))
-    node, other = stream.src[at[0]], np.where(np.arange(n) % 2, stream.dst[at[0]], stream.dst[at[1]])
-    asked = [torch.from_numpy(x).to(place.device) for x in (node, other, stream.tie_start[at[0]])]
-    timing = timed(lambda: place.task.whole.index.pair_history(*asked), place.device, place.repeat)
-    row = Row(stage="pairs", timing=timing, bytes=n * 40, items=n, unit="pairs", peak=n * 16)
-    return Measured([row], {"pairs_per_second": row.rate})
+    dst = np.where(np.arange(n) % 2, stream.dst[at[0]], stream.dst[at[1]])
+    pairs = _to_device(bench, stream.src[at[0]], dst, stream.tie_start[at[0]])
+    timing = bench.time(lambda: bench.task.full_history.index.pair_history(*pairs))
+    row = BenchRow(stage="pairs", timing=timing, n_bytes=n * 40, items=n, unit="pairs", peak_bytes=n * 16)
+    return StageResult([row], {"pairs_per_second": row.rate})
 
 
-def distances(place: Place) -> Measured:
-    """What the reader reads for a batch: trees, and the rest, which is distances for a model with trees."""
-    queries = queries_of(place)
-    history = replace(place.task.training, epoch=1)
-    read = timed(lambda: place.model.reader.pairs(history, queries), place.device, place.repeat)
-    n = queries.dst.numel()
-    whole = Row(
-        stage="distances",
-        part="read",
-        timing=read,
+def measure_distances(bench: BenchContext) -> StageResult:
+    """Measure the reader on a batch: sampling trees, and the rest, which is distances for a model with trees."""
+    queries = bench.next_queries()
+    read = bench.time(lambda: bench.read(queries))
+    row = partial(BenchRow, stage="distances")
+    peak_bytes = bench.peak_bytes(lambda: bench.read(queries))
+    rows = [row(part="read", timing=read, share=1.0, items=queries.dst.numel(), unit="pairs", peak_bytes=peak_bytes)]
+    metrics = {"read_ms": 1e3 * read.median}
+    trees = time_tree_sampling(bench, queries)
+    if trees is not None:
+        share = trees.median / read.median
+        rows += [row(part="· trees", timing=trees, share=share)]
+        rows += [row(part="· distances", timing=read - trees, share=1 - share)]
+        metrics["trees_ms"] = 1e3 * trees.median
+    return StageResult(rows, metrics)
+
+
+def _measure_forward_part(bench: BenchContext, *, stage: str, part: str) -> StageResult:
+    forward = ForwardParts.measure(bench)
+    if forward is None:
+        raise SettingError(f"{bench.settings.model} has no list of layers to measure. Use --model cordgt.")
+    timing = forward.timings[part]
+    share = timing.median / forward.total.median
+    row = BenchRow(stage=stage, part=part, timing=timing, share=share, flops=forward.flops[part])
+    return StageResult([row], {f"{stage}_ms": 1e3 * timing.median})
+
+
+def measure_step(bench: BenchContext) -> StageResult:
+    """Measure a whole training step, its parts, and the peak memory of several batch sizes."""
+    whole = measure_full_step(bench)
+    parts = measure_step_parts(bench, whole.rows[-1].timing)
+    return StageResult(whole.rows + parts, whole.metrics | {"memory": measure_memory(bench)})
+
+
+def measure_full_step(bench: BenchContext) -> StageResult:
+    """Measure a training step. On a GPU with CUDA graph, as training runs it unless stateful, and without."""
+    bench.model.train()
+    step, n = bench.make_step(), bench.settings.training.batch_size
+    step(*bench.next_batch())  # brings a memory to the middle of the stream
+    with kernels.plain_torch():  # the counter sees torch's operations only
+        counts = count_ops(lambda: step(*bench.next_batch()))
+    best = eager = bench.time(lambda: step(*bench.next_batch()))
+    peak_bytes = step_peak_bytes(bench, step, n)
+    row = partial(
+        BenchRow,
+        stage="step",
         share=1.0,
+        flops=counts.flops,
+        n_bytes=counts.moved_bytes,
         items=n,
-        unit="pairs",
-        peak=peak_bytes(lambda: place.model.reader.pairs(history, queries), place.device),
+        unit="events",
+        peak_bytes=peak_bytes,
     )
-    trees = trees_of(place, queries)
-    if trees is None:
-        return Measured([whole], {"read_ms": 1e3 * read.median})
-    parts = [
-        Row(stage="distances", part="· trees", timing=trees, share=trees.median / read.median),
-        Row(stage="distances", part="· distances", timing=less(read, trees), share=1 - trees.median / read.median),
-    ]
-    return Measured([whole, *parts], {"read_ms": 1e3 * read.median, "trees_ms": 1e3 * trees.median})
-
-
-def encode(place: Place) -> Measured:
-    """Tokens: the encodings of the distances, projected to the model's width. Forward only."""
-    return _forward_part(place, "encode", "tokens")
-
-
-def attention(place: Place) -> Measured:
-    """The layers, attention and feed-forward. Forward only."""
-    return _forward_part(place, "attention", "layers")
-
-
-def _forward_part(place: Place, stage: str, part: str) -> Measured:
-    found = ForwardParts.of(place)
-    if found is None:
-        raise SettingError(f"{place.settings.model} has no layers to tell apart: --model cordgt has.")
-    timing, whole = found.timings[part], found.whole
-    row = Row(stage=stage, part=part, timing=timing, share=timing.median / whole.median, flops=found.flops[part])
-    return Measured([row], {f"{stage}_ms": 1e3 * timing.median})
-
-
-def step(place: Place) -> Measured:
-    """A whole training step, its parts taken one after the other, and what batches of other sizes hold."""
-    whole = whole_step(place)
-    parts = step_parts(place, whole.rows[-1].timing)
-    return Measured(whole.rows + parts, whole.figures | {"memory": memory(place)})
-
-
-def whole_step(place: Place) -> Measured:
-    """A training step as it is. On a GPU captured, as training runs it unless a state goes along, and not captured."""
-    place.model.train()
-    run, n = place.step(), place.settings.training.batch_size
-    run(*place.batch())  # brings a memory to the middle of the stream
-    with kernels.plainly():  # operations are counted where they are torch's
-        counted = counts_of(lambda: run(*place.batch()))
-    eager = timed(lambda: run(*place.batch()), place.device, place.repeat)
-    peak = peak_of_step(place, run, n)
-    best, rows = eager, []
-    common: dict[str, Any] = {"flops": counted.flops, "bytes": counted.moved_bytes, "peak": peak}
-    common |= {"items": n, "unit": "events"}
-    if place.device.type == "cuda" and not place.model.is_stateful:
-        captured = CapturedStep(run, n)
-        best = timed(lambda: captured(*place.batch()), place.device, place.repeat)
-        rows.append(Row(stage="step", part="captured", timing=best, share=1.0, **common))
-    rows.append(Row(stage="step", part="eager" if rows else "whole", timing=eager, share=1.0, **common))
-    figures = {
+    rows = [row(part="whole", timing=eager)]
+    if bench.is_cuda and not bench.model.is_stateful:
+        captured = CudaGraphStep(step, n)
+        best = bench.time(lambda: captured(*bench.next_batch()))
+        rows = [row(part="captured", timing=best), row(part="eager", timing=eager)]
+    metrics = {
         "step_ms": 1e3 * best.median,
         "eager_step_ms": 1e3 * eager.median,
-        "step_gflop": counted.flops / 1e9,
-        "step_gbytes": counted.moved_bytes / 1e9,
-        "step_ops": counted.ops,
-        "step_peak_mb": peak / 2**20,
+        "step_gflop": counts.flops / 1e9,
+        "step_gbytes": counts.moved_bytes / 1e9,
+        "step_ops": counts.ops,
+        "step_peak_mb": peak_bytes / 2**20,
     }
-    return Measured(rows, figures)
+    return StageResult(rows, metrics)
 
 
-def peak_of_step(place: Place, run: Step, n: int) -> int:
-    """The most bytes that a step of ``n`` events holds at once: where it works off parts, those that are at work."""
-    at_once = events_at_once(place.settings, place.model, place.device)
-    if at_once is not None:
-        piece = -(-n // max(1, place.settings.training.micro_batches))
-        return peak_at_once(place.settings, place.task, place.model, min(piece, at_once))
-    return peak_bytes(lambda: run(*place.batch(n)), place.device)
-
-
-def memory(place: Place) -> dict[str, Any]:
-    """What a step of some batch sizes takes at its peak, and which size would fill what is free now.
-
-    The peak grows with the batch, up to what is worked off at once where a step works off parts: ``at_once_mb`` is its
-    peak, and any batch fits where that does.
-    """
-    run, size = place.step(), place.settings.training.batch_size
-    at_once = events_at_once(place.settings, place.model, place.device)
-    most = size if at_once is None else min(size, at_once)
-    sizes = sorted({max(1, most // 4), max(2, most // 2), most})
+def step_peak_bytes(bench: BenchContext, step: Step, n: int) -> int:
+    """Return the peak memory of a step of ``n`` events; of the chunks processed at once if it is split."""
+    at_once = max_events_in_memory(bench.settings, bench.model, bench.device)
     if at_once is None:
-        on_line = {n: peak_of_step(place, run, n) for n in sizes}
-    else:
-        on_line = {n: peak_at_once(place.settings, place.task, place.model, n) for n in sizes}
-    tried = on_line | {size: peak_of_step(place, run, size)}
-    free = free_memory(place.device)
-    fits = None if free is None else batch_that_fits(on_line, free)
+        return bench.peak_bytes(lambda: step(*bench.next_batch(n)))
+    micro_batch = -(-n // max(1, bench.settings.training.micro_batches))
+    return peak_step_memory(bench.settings, bench.task, bench.model, min(micro_batch, at_once))
+
+
+def measure_memory(bench: BenchContext) -> dict[str, Any]:
+    """Measure the peak memory of several batch sizes, and estimate the size that fills the free memory.
+
+    The peak grows linearly with the batch, up to ``at_once`` events if a step is split into chunks: then
+    ``at_once_mb`` is the largest peak, and if that fits, any batch does.
+    """
+    step, size = bench.make_step(), bench.settings.training.batch_size
+    at_once = max_events_in_memory(bench.settings, bench.model, bench.device)
+    largest = size if at_once is None else min(size, at_once)
+    peaks = {}
+    for n in sorted({max(1, largest // 4), max(2, largest // 2), largest}):
+        if at_once is None:
+            peaks[n] = step_peak_bytes(bench, step, n)
+        else:
+            peaks[n] = peak_step_memory(bench.settings, bench.task, bench.model, n)
+    free = free_memory(bench.device)
+    fits = None if free is None else max_batch_size(peaks, free)
     any_fits = at_once is not None and fits is not None and fits >= at_once
+    all_peaks = peaks | {size: step_peak_bytes(bench, step, size)}
     return {
-        "peak_mb": {str(n): n_bytes / 2**20 for n, n_bytes in tried.items()},
+        "peak_mb": {str(n): n_bytes / 2**20 for n, n_bytes in all_peaks.items()},
         "free_mb": None if free is None else free / 2**20,
         "at_once": at_once,
-        "at_once_mb": None if at_once is None else peak_of(on_line, at_once) / 2**20,
+        "at_once_mb": None if at_once is None else predict_peak_bytes(peaks, at_once) / 2**20,
         "batch_that_fits": None if any_fits else fits,
         "any_batch_fits": any_fits,
     }
 
 
-def evaluate(place: Place) -> Measured:
-    """Scoring a split: each true destination against a random one."""
-    n = 50 if place.quick else 20_000 if place.device.type == "cuda" else 1_000
-    asked = place.task.evaluation_queries("validation", "transductive")[1]
-    queries = asked.take(slice(n))
-    row = _scored(place, "evaluate", queries, len(queries.src), "events")
-    total = len(asked.src) / (row.rate or np.inf)
-    return Measured([row], {"evaluate_events_per_second": row.rate, "validation_seconds": total})
+def measure_evaluate(bench: BenchContext) -> StageResult:
+    """Measure scoring a split: each true destination against a random one."""
+    queries = bench.task.evaluation_queries("validation", "transductive")[1]
+    some = queries.take(slice(bench.n_items(quick=50, cpu=1_000, cuda=20_000)))
+    row = _scoring_row(bench, "evaluate", some, len(some.src), "events")
+    seconds = len(queries.src) / (row.rate or np.inf)
+    return StageResult([row], {"evaluate_events_per_second": row.rate, "validation_seconds": seconds})
 
 
-def recommend(place: Place) -> Measured:
-    """One source against many destinations at the end of the stream: its tree is read once a chunk."""
-    most = 50 if place.quick else 5_000 if place.device.type == "cuda" else 500
-    everyone = np.unique(place.stream.dst)
-    dst = torch.from_numpy(everyone[:most]).to(place.device)
-    source = torch.from_numpy(place.stream.src[-1:]).to(place.device)
-    cut = torch.full((1,), place.stream.n_events, dtype=torch.int64, device=place.device)
-    t = torch.full((1,), float(place.stream.elapsed[-1]), dtype=torch.float64, device=place.device)
-    row = _scored(place, "recommend", Queries(source, dst[None], t, cut, cut), len(dst), "pairs")
+def measure_recommend(bench: BenchContext) -> StageResult:
+    """Measure scoring one source against many destinations at the end of the stream. It is read once a chunk."""
+    stream, everyone = bench.stream, np.unique(bench.stream.dst)
+    src, dst = _to_device(bench, stream.src[-1:], everyone[: bench.n_items(quick=50, cpu=500, cuda=5_000)])
+    t, cut = _to_device(bench, np.array([float(stream.elapsed[-1])]), np.array([stream.n_events]))
+    row = _scoring_row(bench, "recommend", Queries(src, dst[None], t, cut, cut), len(dst), "pairs")
     seconds = len(everyone) / (row.rate or np.inf)
-    return Measured([row], {"recommend_partners_per_second": row.rate, "recommend_all_seconds": seconds})
+    return StageResult([row], {"recommend_partners_per_second": row.rate, "recommend_all_seconds": seconds})
 
 
-def _scored(place: Place, stage: str, queries: Queries, items: int, unit: str) -> Row:
+def _scoring_row(bench: BenchContext, stage: str, queries: Queries, items: int, unit: str) -> BenchRow:
     def score() -> Any:
-        return score_queries(place.model, place.task.whole, queries)
+        return score_queries(bench.model, bench.task.full_history, queries)
 
-    counted = counts_of(score)
-    peak = peak_bytes(score, place.device)
-    timing = timed(score, place.device, place.repeat)
-    moved = counted.moved_bytes
-    return Row(stage=stage, timing=timing, flops=counted.flops, bytes=moved, items=items, unit=unit, peak=peak)
+    counts = count_ops(score)
+    return BenchRow(
+        stage=stage,
+        timing=bench.time(score),
+        flops=counts.flops,
+        n_bytes=counts.moved_bytes,
+        items=items,
+        unit=unit,
+        peak_bytes=bench.peak_bytes(score),
+    )
 
 
-STAGES: dict[str, Callable[[Place], Measured]] = {
-    "index": index,
-    "sample": sample,
-    "pairs": pairs,
-    "distances": distances,
-    "encode": encode,
-    "attention": attention,
-    "step": step,
-    "evaluate": evaluate,
-    "recommend": recommend,
+STAGES: dict[str, Callable[[BenchContext], StageResult]] = {
+    "index": measure_index,
+    "sample": measure_sample,
+    "pairs": measure_pairs,
+    "distances": measure_distances,
+    "encode": partial(_measure_forward_part, stage="encode", part="tokens"),  # forward only
+    "attention": partial(_measure_forward_part, stage="attention", part="layers"),  # forward only
+    "step": measure_step,
+    "evaluate": measure_evaluate,
+    "recommend": measure_recommend,
 }

@@ -1,4 +1,4 @@
-"""How long something takes: after a warm-up, several times, with the spread; and what it holds in memory meanwhile."""
+"""Timing: run something several times after a warm-up, and report the median and the quartiles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-SHORTEST = 0.02  # seconds of a sample: quicker work is repeated within it
+MIN_SAMPLE_SECONDS = 0.02  # shorter work is repeated within a sample
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,19 @@ class Timing:
     high: float
     samples: int
 
+    @classmethod
+    def from_samples(cls, samples: list[float]) -> Timing:
+        low, median, high = np.percentile(samples, [25, 50, 75])
+        return cls(float(median), float(low), float(high), len(samples))
+
+    def __sub__(self, part: Timing) -> Timing:
+        """Time without a part; never negative."""
+        median, low, high = self.median - part.median, self.low - part.high, self.high - part.low
+        return Timing(max(median, 0.0), max(low, 0.0), max(high, 0.0), self.samples)
+
 
 class Stopwatch:
-    """Marks moments on a device and tells the seconds between them; on a GPU by its own events, not by the host."""
+    """Seconds between marks on a device. On a GPU, CUDA events are timed, not the host."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -38,8 +48,8 @@ class Stopwatch:
         else:
             self.marks.append(time.perf_counter())
 
-    def gaps(self) -> list[float]:
-        """Seconds from each mark to the next."""
+    def intervals(self) -> list[float]:
+        """Return the seconds from each mark to the next."""
         if self.device.type != "cuda":
             return np.diff(self.marks).tolist()
         torch.cuda.synchronize(self.device)
@@ -47,25 +57,20 @@ class Stopwatch:
         return [a.elapsed_time(b) / 1000 for a, b in pairs]
 
 
-def summary(samples: list[float]) -> Timing:
-    low, median, high = np.percentile(samples, [25, 50, 75])
-    return Timing(float(median), float(low), float(high), len(samples))
-
-
-def timed(work: Callable[[], Any], device: torch.device, repeat: int) -> Timing:
-    """Call ``work`` to warm up (compiling, caches), then time it ``repeat`` times."""
+def time_calls(work: Callable[[], Any], device: torch.device, repeat: int) -> Timing:
+    """Call ``work`` once to warm up (compilation, caches), then take ``repeat`` samples."""
     work()
-    once = _seconds(work, device, 1)
-    inner = max(1, min(1000, int(np.ceil(SHORTEST / max(once, 1e-7)))))
-    return summary([_seconds(work, device, inner) / inner for _ in range(repeat)])
+    once = _time_sample(work, device, 1)
+    n_calls = max(1, min(1000, int(np.ceil(MIN_SAMPLE_SECONDS / max(once, 1e-7)))))
+    return Timing.from_samples([_time_sample(work, device, n_calls) / n_calls for _ in range(repeat)])
 
 
-def _seconds(work: Callable[[], Any], device: torch.device, times: int) -> float:
+def _time_sample(work: Callable[[], Any], device: torch.device, n_calls: int) -> float:
     watch = Stopwatch(device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     watch.mark()
-    for _ in range(times):
+    for _ in range(n_calls):
         work()
     watch.mark()
-    return watch.gaps()[0]
+    return watch.intervals()[0]

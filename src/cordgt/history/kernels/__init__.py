@@ -1,1 +1,1 @@
-"""Triton kernels that read history on a GPU."""
+"""Triton kernels of history lookups on a GPU. Each module names its torch twins."""

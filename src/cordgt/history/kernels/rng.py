@@ -1,4 +1,4 @@
-"""`cordgt.history.rng` inside kernels: the same hashes, bit for bit, over uint64."""
+"""The counter-based random numbers of `cordgt.history.rng` in Triton, bit for bit the same, over uint64."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _MIX_2: tl.constexpr = tl.constexpr(0x94D049BB133111EB)
 
 
 @triton.jit
-def mix(z):
+def mix64(z):
     z = (z ^ (z >> 30)) * tl.full((1,), _MIX_1, tl.uint64)
     z = (z ^ (z >> 27)) * tl.full((1,), _MIX_2, tl.uint64)
     return z ^ (z >> 31)
 
 
 @triton.jit
-def child(key, value):
-    """The key of ``value`` (any integers, broadcast) below ``key`` (uint64)."""
-    return mix(key + (value.to(tl.uint64) + 1) * tl.full((1,), _GOLDEN, tl.uint64))
+def fold_in(key, value):
+    """Derive a new key from ``key`` (uint64) and ``value`` (any integer type); shapes broadcast."""
+    return mix64(key + (value.to(tl.uint64) + 1) * tl.full((1,), _GOLDEN, tl.uint64))
 
 
 @triton.jit
-def below(key, n):
-    """A number in [0, n), int64, from the upper half of ``key``."""
+def randint(key, n):
+    """Return an int64 in [0, n) from the upper 32 bits of ``key``."""
     return (((key >> 32) * n.to(tl.uint64)) >> 32).to(tl.int64)

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from cordgt.errors import DataError
-from cordgt.files import short
+from cordgt.files import short_message
 
 # Limit for one unpacked file, far above anything published. A limit on the ratio fails: zeros shrink a thousandfold.
 MAX_BYTES = 8 << 30
@@ -48,7 +48,7 @@ class Archive:
         self.path = path
 
     def names(self) -> list[str]:
-        """The base names of its files, without those that macOS adds."""
+        """Return the base names of its files, without those that macOS adds."""
         with self._members() as members:
             return [member.name for member in members]
 
@@ -82,17 +82,17 @@ class Archive:
 
     @contextmanager
     def _members(self) -> Iterator[list[_Member]]:
-        """Every file of the archive, all checked before the first is used."""
+        """Open the archive and yield its files, all checked before the first is used."""
         try:
             if zipfile.is_zipfile(self.path):
                 with zipfile.ZipFile(self.path) as archive:
                     infos = [m for m in archive.infolist() if not m.is_dir()]
-                    yield self._checked(
+                    yield self._check_members(
                         _Member(m.filename, m.file_size, _is_regular(m), partial(archive.open, m)) for m in infos
                     )
             else:
                 with tarfile.open(self.path) as tar:
-                    yield self._checked(
+                    yield self._check_members(
                         _Member(m.name, m.size, m.isfile(), partial(tar.extractfile, m)) for m in tar if not m.isdir()
                     )
         except tarfile.ReadError:  # its message lists every format it tried
@@ -100,13 +100,13 @@ class Archive:
                 f"{self.path} is damaged, incomplete, or not a zip or tar archive. Fetch it again."
             ) from None
         except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-            reason = short(error).rstrip(".") or "it ends early"
+            reason = short_message(error).rstrip(".") or "it ends early"
             raise DataError(f"{self.path} is a damaged or incomplete archive: {reason}.") from None
         except OSError as error:
             raise DataError(f"{self.path} cannot be unpacked: {error.strerror or error}.") from None
 
-    def _checked(self, members: Iterator[_Member]) -> list[_Member]:
-        """The members without those that macOS adds. DataError for links, duplicates and paths outside the folder."""
+    def _check_members(self, members: Iterator[_Member]) -> list[_Member]:
+        """Return the members without those of macOS. DataError for links, duplicates and paths outside the folder."""
         found: dict[str, _Member] = {}
         for member in members:
             path = PurePosixPath(member.path.replace("\\", "/"))

@@ -121,7 +121,7 @@ def _with_retries(url: str, attempt: Callable[[], T]) -> T:
 
 
 def _reason(error: Exception) -> str:
-    """The innermost message of a network error, without the connection objects that urllib3 prints before it."""
+    """Return the innermost message of a network error, without urllib3's prefix of connection objects."""
     cause = error.args[0] if error.args else error
     return str(getattr(cause, "reason", cause)).rpartition(": ")[2]
 
@@ -139,7 +139,7 @@ class _PartialFile:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def read_info(self) -> dict[str, Any]:
-        """``url``, ``validator`` and ``size``; empty if they are missing or belong to another URL."""
+        """Return ``url``, ``validator`` and ``size``; empty if they are missing or belong to another URL."""
         try:
             info = json.loads(self.info_path.read_text(encoding="utf-8"))
         except (OSError, ValueError):

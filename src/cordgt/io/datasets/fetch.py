@@ -1,4 +1,4 @@
-"""Fetch a known dataset: download it or take local files, convert it, check it, and put it where `by_name` finds it.
+"""Fetch a known dataset: download it or take local files, convert it, check it, and put it into the data folder.
 
 All work happens in a temporary folder beside the target, which is renamed at the end: a dataset is there complete and
 checked, or not at all. ``source.json`` beside it records its origin and the checksums of the original files.
@@ -21,16 +21,16 @@ import pyarrow.csv
 from pooch import file_hash
 
 from cordgt.callbacks import Callback, Callbacks, as_callback
-from cordgt.errors import DataError, nearest
+from cordgt.errors import DataError, did_you_mean
 from cordgt.events.describe import describe
 from cordgt.events.stream import EventStream
-from cordgt.files import exclusive
+from cordgt.files import file_lock
 from cordgt.io.datasets import gowalla
 from cordgt.io.datasets.archives import Archive, is_archive
 from cordgt.io.datasets.download import DownloadError, download
-from cordgt.io.datasets.registry import KNOWN, data_folders, describe_missing_labels, find
+from cordgt.io.datasets.registry import KNOWN_DATASETS, data_folders, describe_missing_labels, find_dataset
 from cordgt.io.datasets.sources import SOURCES, list_remote_files
-from cordgt.io.readers import NOT_LABELS, read_events
+from cordgt.io.readers import LABELS_NOT_READ, read_events
 
 SOURCE_FILE = "source.json"
 DOWNLOADS = ".downloads"  # in the data folder: downloads in progress
@@ -43,8 +43,8 @@ class FetchResult:
     """A dataset in place: its file, whether it was there before, and its statistics."""
 
     path: Path
-    was_here: bool
-    facts: dict[str, Any]
+    already_present: bool
+    statistics: dict[str, Any]
     notes: tuple[str, ...] = ()  # what was left out, and why
 
 
@@ -66,11 +66,12 @@ def fetch(
     DataError if it cannot be fetched or is not as published; the dataset that was there before then stays.
     """
     if name not in SOURCES:
-        raise DataError(f"'{name}' cannot be fetched.{nearest(name, SOURCES)} Choose from: {', '.join(SOURCES)}.")
-    path = find(name)
+        raise DataError(f"'{name}' cannot be fetched.{did_you_mean(name, SOURCES)} Choose from: {', '.join(SOURCES)}.")
+    path = find_dataset(name)
     if path is not None and not overwrite:
         stream = read_events(path, name=name)
-        return FetchResult(path, True, _facts(name, stream), (*_label_notes(stream), *_label_warnings(name, stream)))
+        notes = (*_label_notes(stream), *_label_warnings(name, stream))
+        return FetchResult(path, True, _compute_statistics(name, stream), notes)
     base = data_folders()[0]
     callback = as_callback(callbacks)
     with _lock_downloads(base, name) as downloads:
@@ -101,7 +102,7 @@ def _clean_up(base: Path, name: str) -> None:
 
 
 def _download_files(name: str, downloads: Path, callbacks: Callback) -> dict[Path, str]:
-    """Download the published files; each path with its URL."""
+    """Download the published files, and return their paths with their URLs."""
     files = {}
     try:
         for remote in list_remote_files(name):
@@ -116,7 +117,7 @@ def _download_files(name: str, downloads: Path, callbacks: Callback) -> dict[Pat
 
 
 def _find_local_files(name: str, local: Path) -> list[Path]:
-    """The files of a dataset in a folder, or the archive itself. DataError with what is missing."""
+    """Return the files of a dataset in a folder, or the archive itself. DataError with what is missing."""
     if not local.exists():
         raise DataError(f"There is no folder {local}.")
     if is_archive(local):
@@ -138,7 +139,7 @@ def _find_local_files(name: str, local: Path) -> list[Path]:
 
 
 def _local_candidates(name: str, local: Path) -> list[Path]:
-    """Where a folder may hold a dataset, the best form first: converted, archived, as JODIE published it."""
+    """Return where a folder may hold a dataset, best form first: converted, archived, as JODIE published it."""
     source = SOURCES[name]
     names = dict.fromkeys((name, source.published_name))
     folders = [local, *(local / k for k in names), local / "TG_network_datasets" / source.published_name]
@@ -150,13 +151,13 @@ def _local_candidates(name: str, local: Path) -> list[Path]:
 
 @contextmanager
 def _lock_downloads(base: Path, name: str) -> Iterator[Path]:
-    """A folder for this dataset's downloads, removed when empty. DataError if another process is fetching it."""
+    """Lock a folder for downloads, and remove it if empty. DataError if another process is fetching the dataset."""
     downloads = base / DOWNLOADS / name
     try:
         downloads.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{downloads} cannot be written: {error.strerror or error}.") from None
-    with exclusive(downloads, DataError(f"Another process is fetching {name} into {base}. Let it finish.")):
+    with file_lock(downloads, DataError(f"Another process is fetching {name} into {base}. Let it finish.")):
         try:
             yield downloads
         finally:
@@ -175,45 +176,39 @@ def _build(
     folder = base / f".{name}.part"
     display = _DisplayNames({folder: str(base), **files})
     try:
-        with display.in_errors():
-            folder.mkdir()
-            checksums = {path.name: file_hash(str(path)) for path in files}
-            if not accept_different:
-                _check_unchanged(name, base, checksums)
-            conversion = _Conversion(name, folder, display, callbacks, accept_different)
-            path, notes = conversion.run(list(files))
-            stream = read_events(path, name=name, label=conversion.required_label("label"))
-            facts = _facts(name, stream)
-            if not accept_different:
-                _check_published(name, path, stream, facts)
+        folder.mkdir()
+        checksums = {path.name: file_hash(str(path)) for path in files}
+        if not accept_different:
+            _check_unchanged(name, base, checksums)
+        conversion = _Conversion(name, folder, display, callbacks, accept_different)
+        path, notes = conversion.run(list(files))
+        stream = read_events(path, name=name, label=conversion.required_label("label"))
+        statistics = _compute_statistics(name, stream)
+        if not accept_different:
+            _check_published(name, path, stream, statistics)
         notes += [display.apply(note) for note in _label_notes(stream)]
         origin = SOURCES[name].homepage if local is None else str(local.resolve())
-        about = {"from": origin, "sha256": checksums} | facts | ({"notes": notes} if notes else {})
+        about = {"from": origin, "sha256": checksums} | statistics | ({"notes": notes} if notes else {})
         (folder / SOURCE_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         _move_into_place(folder, base / name)
+    except DataError as error:
+        raise DataError(display.apply(str(error))) from None
     except OSError as error:  # of a local file too
         place = display.apply(str(error.filename or base))
         raise DataError(f"{place} cannot be read or written: {error.strerror or error}.") from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return FetchResult(base / name / path.name, False, facts, (*notes, *_label_warnings(name, stream)))
+    return FetchResult(base / name / path.name, False, statistics, (*notes, *_label_warnings(name, stream)))
 
 
 class _DisplayNames(dict[Path, str]):
-    """Temporary paths, each with the name that messages show for it."""
+    """Temporary paths, each with the name that messages show for it, since the temporary files are deleted."""
 
     def apply(self, text: str) -> str:
+        """Replace the temporary paths in a message."""
         for path in sorted(self, key=lambda p: len(str(p)), reverse=True):  # a file before its folder
             text = text.replace(str(path), self[path])
         return text
-
-    @contextmanager
-    def in_errors(self) -> Iterator[None]:
-        """Show display names in a DataError: the temporary files are gone when it is read."""
-        try:
-            yield
-        except DataError as error:
-            raise DataError(self.apply(str(error))) from None
 
 
 def _move_into_place(folder: Path, target: Path) -> None:
@@ -240,7 +235,7 @@ class _Conversion:
     accept_different: bool
 
     def run(self, files: Sequence[Path]) -> tuple[Path, list[str]]:
-        """The path of ``ml_NAME.csv``, and notes on what was left out."""
+        """Convert the files. Return the path of ``ml_NAME.csv``, and notes on what was left out."""
         self.callbacks.on_stage_start("converting", None)
         first = files[0]
         if SOURCES[self.name].kind == "gowalla":
@@ -254,8 +249,8 @@ class _Conversion:
         return write_published(stream, self.folder, self.name, unreadable_labels=bool(notes)), notes
 
     def required_label(self, column: str) -> str | None:
-        """The label column if it is required, so that an unreadable label is an error with its line; else None."""
-        return column if KNOWN[self.name].labelled and not self.accept_different else None
+        """Return the label column if labels are required, so that an unreadable one is an error; else None."""
+        return column if KNOWN_DATASETS[self.name].has_labels and not self.accept_different else None
 
     def _filter_checkins(self, files: Sequence[Path]) -> Path:
         source = files[0].parent
@@ -324,9 +319,9 @@ def write_published(stream: EventStream, folder: Path, name: str, *, unreadable_
 
 
 def _rank_ids(stream: EventStream, column: np.ndarray) -> tuple[np.ndarray, int]:
-    """(E,) the rank of each node's id among the ids of its side, and the number of nodes on that side."""
+    """Return (E,) ranks of the nodes' ids among the ids of their side, and the number of nodes on that side."""
     nodes, inverse = np.unique(column, return_inverse=True)
-    names = np.array(stream.ids.take(nodes).to_pylist())
+    names = np.array(stream.ids.decode(nodes).to_pylist())
     rank = np.empty(len(nodes), np.int64)
     rank[np.argsort(names, kind="stable")] = np.arange(len(nodes))
     return rank[inverse], len(nodes)
@@ -336,40 +331,41 @@ def _rank_ids(stream: EventStream, column: np.ndarray) -> tuple[np.ndarray, int]
 
 
 def _label_notes(stream: EventStream) -> list[str]:
-    """The reader's notes on labels that it could not read."""
-    return [note for note in stream.notes if NOT_LABELS in note]
+    """Return the notes of `read_events` on unreadable labels."""
+    return [note for note in stream.notes if LABELS_NOT_READ in note]
 
 
 def _label_warnings(name: str, stream: EventStream) -> list[str]:
-    """A warning if an accepted dataset lacks the labels it is published with."""
+    """Return a warning if an accepted dataset lacks the labels it is published with."""
     missing = describe_missing_labels(name, stream)
     return [f"{name}: {missing}. Node classification is not possible."] if missing else []
 
 
-def _facts(name: str, stream: EventStream) -> dict[str, Any]:
-    """Statistics of a dataset beside the published ones.
+def _compute_statistics(name: str, stream: EventStream) -> dict[str, Any]:
+    """Return the statistics of a dataset beside the published ones.
 
     Intensity is not checked: the paper's value for LastFM does not fit its own data.
     """
-    found, known = describe(stream), KNOWN[name]
-    keys = ("nodes", "links", "link_attributes", "intensity")
-    measured = (found["nodes"], found["events"], found["edge_features"], found["intensity"])
+    found, known = describe(stream), KNOWN_DATASETS[name]
     return {
         "name": name,
-        **dict(zip(keys, measured, strict=True)),
-        "published": {key: getattr(known, key) for key in keys},
+        "nodes": found["nodes"],
+        "links": found["events"],
+        "link_attributes": found["edge_features"],
+        "intensity": found["intensity"],
+        "published": {key: getattr(known, key) for key in ("nodes", "links", "link_attributes", "intensity")},
     }
 
 
-def _check_published(name: str, path: Path, stream: EventStream, facts: dict[str, Any]) -> None:
-    """DataError if features are missing, or if nodes, links or labels differ from the published dataset."""
-    n_features, published = KNOWN[name].link_attributes, facts["published"]
+def _check_published(name: str, path: Path, stream: EventStream, statistics: dict[str, Any]) -> None:
+    """Raise DataError if features are missing, or if nodes, links or labels differ from the published dataset."""
+    n_features, published = KNOWN_DATASETS[name].link_attributes, statistics["published"]
     if n_features and not path.with_name(f"ml_{name}.npy").exists():
         raise DataError(
             f"These files of {name} are incomplete: the {n_features} features of the events are missing "
             f"(ml_{SOURCES[name].published_name}.npy). --accept-different takes the events alone."
         )
-    counts = [(facts[key], published[key], key) for key in ("nodes", "links")]
+    counts = [(statistics[key], published[key], key) for key in ("nodes", "links")]
     wrong = [f"{here:,} {key} (published: {there:,})" for here, there, key in counts if here != there]
     missing = describe_missing_labels(name, stream)
     wrong += [missing] if missing else []
@@ -381,7 +377,7 @@ def _check_published(name: str, path: Path, stream: EventStream, facts: dict[str
 
 
 def _check_unchanged(name: str, base: Path, checksums: dict[str, str]) -> None:
-    """DataError if an original file differs from the one of that name fetched before (trust on first use)."""
+    """Raise DataError if an original file differs from the one of that name fetched before (trust on first use)."""
     try:
         before = json.loads((base / name / SOURCE_FILE).read_text(encoding="utf-8"))["sha256"]
         changed = [k for k, v in checksums.items() if k in before and before[k] != v]

@@ -20,7 +20,7 @@ from pyarrow import csv
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream, TimeAxis
-from cordgt.files import short
+from cordgt.files import short_message
 
 CHECKINS, SPOTS, STRUCTURE = "gowalla_checkins.csv", "gowalla_spots_subset1.csv", "gowalla_category_structure.json"
 FILES = (CHECKINS, SPOTS, STRUCTURE)
@@ -48,9 +48,9 @@ def filter_checkins(folder: Path, name: str, callbacks: Callback = NO_CALLBACK) 
     belong to none. DataError if a file is not as published.
     """
     selection = SELECTIONS[name]
-    categories = category_ids(folder / STRUCTURE, selection.category)
-    spot_ids = spots_in(folder / SPOTS, categories)
-    users, spots, times = _select(folder / CHECKINS, spot_ids, selection, callbacks)
+    categories = read_category_ids(folder / STRUCTURE, selection.category)
+    spot_ids = find_spots(folder / SPOTS, categories)
+    users, spots, times = _select_checkins(folder / CHECKINS, spot_ids, selection, callbacks)
     description = f"at spots of {selection.category} from {selection.start} to before {selection.end}, UTC"
     if not len(users):
         raise DataError(f"{folder / CHECKINS} has no check-ins {description}.")
@@ -61,8 +61,8 @@ def filter_checkins(folder: Path, name: str, callbacks: Callback = NO_CALLBACK) 
     )
 
 
-def category_ids(path: Path, main: str) -> set[int]:
-    """The ids of a main category and of every category below it."""
+def read_category_ids(path: Path, main: str) -> set[int]:
+    """Return the ids of a main category and of every category below it."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         main_categories = {str(k["name"]): k for k in tree["spot_categories"]}
@@ -74,23 +74,23 @@ def category_ids(path: Path, main: str) -> set[int]:
 
 
 def _subtree_ids(category: Any) -> list[int]:
-    """The ids of a category and of those below it. An id is the number in ``/categories/89``."""
-    ids = _ids_in(str(category.get("url", "")))
+    """Return the ids of a category and of those below it. An id is the number in ``/categories/89``."""
+    ids = _parse_category_ids(str(category.get("url", "")))
     for child in category.get("spot_categories") or []:
         ids += _subtree_ids(child)
     return ids
 
 
-def _ids_in(text: str) -> list[int]:
+def _parse_category_ids(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"/categories/(\d+)", text)]
 
 
-def spots_in(path: Path, categories: set[int]) -> np.ndarray:
-    """Ids of the spots in at least one of these categories, ascending."""
+def find_spots(path: Path, categories: set[int]) -> np.ndarray:
+    """Return the ids of the spots in at least one of these categories, ascending."""
     found = []
     for batch in _read_batches(path, {"id": pa.int64(), "spot_categories": pa.string()}):
         texts = pc.fill_null(batch.column("spot_categories"), "").to_pylist()
-        mask = [not categories.isdisjoint(_ids_in(text)) for text in texts]
+        mask = [not categories.isdisjoint(_parse_category_ids(text)) for text in texts]
         found.append(np.asarray(batch.column("id").filter(pa.array(mask, pa.bool_()))))
     spots = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
     if not len(spots):
@@ -98,10 +98,10 @@ def spots_in(path: Path, categories: set[int]) -> np.ndarray:
     return spots
 
 
-def _select(
+def _select_checkins(
     path: Path, spot_ids: np.ndarray, selection: Selection, callbacks: Callback
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Users, spots and times in microseconds of the check-ins at these spots in the period."""
+    """Return users, spots and times in microseconds of the check-ins at these spots in the period."""
     start, end = (TimeAxis("date").parse(day) for day in (selection.start, selection.end))
     types = {"userid": pa.int64(), "placeid": pa.int64(), "datetime": pa.string()}
     users, spots, times = [], [], []
@@ -120,13 +120,13 @@ def _select(
 
 
 def _read_batches(path: Path, types: dict[str, Any]) -> Any:
-    """Record batches of a CSV file with only these columns. DataError if the file does not have them."""
+    """Yield record batches of a CSV file with only these columns. DataError if the file does not have them."""
     convert = csv.ConvertOptions(column_types=types, include_columns=list(types))
     parse = csv.ParseOptions(newlines_in_values=True)
     try:
         with csv.open_csv(path, parse_options=parse, convert_options=convert) as reader:
             yield from reader
     except (pa.ArrowInvalid, KeyError, pa.ArrowKeyError) as error:
-        raise DataError(f"{path} is not Gowalla's file as published: {short(error)}") from None
+        raise DataError(f"{path} is not Gowalla's file as published: {short_message(error)}") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None

@@ -1,4 +1,4 @@
-"""Known datasets by name: where they are found, and what is published about them."""
+"""Known datasets: their published statistics, and where to find them by name. `fetch` downloads them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.errors import DataError, nearest
+from cordgt.errors import DataError, did_you_mean
 from cordgt.events.stream import EventStream
-from cordgt.files import names_beside
-from cordgt.io.column_options import OPTIONS
+from cordgt.files import sibling_names
+from cordgt.io.column_options import COLUMN_OPTIONS
 from cordgt.io.column_roles import ColumnOptions
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.io.datasets.twins import TWINS, is_twin, twin_stream
-from cordgt.io.folders import told_of
+from cordgt.io.folders import suggest_files
 from cordgt.io.open_table import LoadedFile
 from cordgt.io.readers import read_events
-from cordgt.store.store import is_part, is_store, unfinished
+from cordgt.store.store import is_partial, is_store, partial_store_hint
 
 AS_PUBLISHED = " as published: "  # marks the notes of `describe_difference`
 
@@ -34,53 +34,33 @@ class Dataset:
     node_attributes: int = 0
     link_attributes: int = 0
     intensity: float | None = None
-    bipartite: bool = False
-    labelled: bool = False  # published with labels 0 and 1; False: without labels, or with zeros only
+    is_bipartite: bool = False
+    has_labels: bool = False  # published with labels 0 and 1; False: without labels, or with zeros only
     in_paper: bool = True
 
 
-KNOWN: dict[str, Dataset] = {
+# fmt: off
+KNOWN_DATASETS: dict[str, Dataset] = {
     "reddit": Dataset(
-        nodes=10984,
-        links=672447,
-        node_attributes=172,
-        link_attributes=172,
-        intensity=4.57e-5,
-        bipartite=True,
-        labelled=True,
+        nodes=10984, links=672447, node_attributes=172, link_attributes=172, intensity=4.57e-5,
+        is_bipartite=True, has_labels=True,
     ),
     "wikipedia": Dataset(
-        nodes=9227,
-        links=157474,
-        node_attributes=172,
-        link_attributes=172,
-        intensity=1.27e-5,
-        bipartite=True,
-        labelled=True,
+        nodes=9227, links=157474, node_attributes=172, link_attributes=172, intensity=1.27e-5,
+        is_bipartite=True, has_labels=True,
     ),
-    "lastfm": Dataset(
-        nodes=1980,
-        links=1293103,
-        intensity=5.04e-4,
-        bipartite=True,
-    ),
+    "lastfm": Dataset(nodes=1980, links=1293103, intensity=5.04e-4, is_bipartite=True),
     "uci": Dataset(nodes=1899, links=59835, intensity=3.79e-6),
     "enron": Dataset(nodes=184, links=125235, intensity=1.2e-5),
     "social_evolution": Dataset(nodes=74, links=2099519, link_attributes=2, intensity=2.73e-3),
     "flights": Dataset(nodes=13169, links=1927145, link_attributes=1, intensity=1.41e-5),
-    "outdoors": Dataset(nodes=223777, links=1192397, intensity=1.71e-7, bipartite=True),
-    "food": Dataset(nodes=673858, links=2708688, intensity=2.58e-7, bipartite=True),
+    "outdoors": Dataset(nodes=223777, links=1192397, intensity=1.71e-7, is_bipartite=True),
+    "food": Dataset(nodes=673858, links=2708688, intensity=2.58e-7, is_bipartite=True),
     "mooc": Dataset(
-        nodes=7144,
-        links=411749,
-        link_attributes=4,
-        bipartite=True,
-        labelled=True,
-        in_paper=False,
+        nodes=7144, links=411749, link_attributes=4, is_bipartite=True, has_labels=True, in_paper=False,
     ),
 }
-
-
+# fmt: on
 SYNTHETIC = "synthetic"  # the stream of the demo
 GENERATED = (SYNTHETIC, *TWINS)  # generated on demand in seconds, always the same
 
@@ -90,27 +70,27 @@ class DatasetEntry:
     """A row of `list_datasets`. ``path`` is None if the dataset is not on this machine."""
 
     name: str
-    nodes: int | None  # published; None for a dataset that is not in `KNOWN`
+    nodes: int | None  # published; None for a dataset that is not in `KNOWN_DATASETS`
     links: int | None
     path: Path | None
     is_generated: bool = False
 
 
 def data_folders() -> tuple[Path, ...]:
-    """The folders searched for datasets: $CORDGT_DATA if set, then the user's cache."""
+    """Return the folders searched for datasets: $CORDGT_DATA if set, then the user's cache."""
     own = os.environ.get("CORDGT_DATA")
     return (Path(own).expanduser(), cache_folder()) if own else (cache_folder(),)
 
 
 def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/cordgt, or ~/.cache/cordgt. It need not exist."""
+    """Return $XDG_CACHE_HOME/cordgt or ~/.cache/cordgt, which need not exist."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "cordgt"
 
 
-def find(name: str) -> Path | None:
-    """Find NAME/ml_NAME.csv or .csv.gz in the data folders; None if no folder has it."""
-    if not _is_plain(name):
+def find_dataset(name: str) -> Path | None:
+    """Return the path of NAME/ml_NAME.csv or .csv.gz in the data folders; None if no folder has it."""
+    if not _is_dataset_name(name):
         return None
     for folder in data_folders():
         for suffix in (".csv", ".csv.gz"):
@@ -120,8 +100,8 @@ def find(name: str) -> Path | None:
     return None
 
 
-def resolve(data: str | os.PathLike[str]) -> Path:
-    """Find the file that ``data`` stands for: a dataset's name, or a path.
+def resolve_path(data: str | os.PathLike[str]) -> Path:
+    """Return the path of ``data``, which is a dataset's name or a path.
 
     It is a path if it contains a separator or a dot, or if no dataset has that name. DataError if there is neither,
     with the nearest name and the places searched.
@@ -129,45 +109,49 @@ def resolve(data: str | os.PathLike[str]) -> Path:
     text = os.fspath(data)
     if not text:
         raise DataError("No data is named: give a dataset's name or a path.")
-    path = _expand_user(text)
-    if not _is_plain(text):
+    path = Path(os.path.expanduser(text))  # Path.expanduser raises if there is no such user
+    if not _is_dataset_name(text):
         if not os.path.exists(path):
-            raise DataError(f"There is no file {path}.{unfinished(path) or nearest(path.name, names_beside(path))}")
-        if is_part(path):
-            raise DataError(f"{path} is a store that is not finished.{unfinished(path)}")
+            raise DataError(
+                f"There is no file {path}.{partial_store_hint(path) or did_you_mean(path.name, sibling_names(path))}"
+            )
+        if is_partial(path):
+            raise DataError(f"{path} is a store that is not finished.{partial_store_hint(path)}")
         return path
-    found = find(text)
+    found = find_dataset(text)
     if found is not None:
         return found
-    if text not in KNOWN and os.path.exists(path):
+    if text not in KNOWN_DATASETS and os.path.exists(path):
         return path
     raise DataError(_not_found_message(text, path))
 
 
 def list_datasets() -> list[DatasetEntry]:
-    """Every known dataset, every other one in the data folders, and every generated twin."""
-    rows = [DatasetEntry(name, known.nodes, known.links, find(name)) for name, known in KNOWN.items()]
-    rows += [DatasetEntry(name, None, None, find(name)) for name in _names_in_folders() if name not in KNOWN]
+    """List every known dataset, every other one in the data folders, and every twin."""
+    rows = [DatasetEntry(name, known.nodes, known.links, find_dataset(name)) for name, known in KNOWN_DATASETS.items()]
+    rows += [
+        DatasetEntry(name, None, None, find_dataset(name)) for name in _names_in_folders() if name not in KNOWN_DATASETS
+    ]
     return rows + [DatasetEntry(name, k.nodes, k.events, None, is_generated=True) for name, k in TWINS.items()]
 
 
-def load(data: str | os.PathLike[str], **options: Any) -> EventStream:
+def load_dataset(data: str | os.PathLike[str], **options: Any) -> EventStream:
     """Read the events that ``data`` stands for, with a note if a known dataset differs from the published one.
 
     A twin's name, or ``synthetic``, generates the stream. To read a file of that name, write it as a path.
     """
     name = os.fspath(data)
     if name in GENERATED:
-        return _generate(name, options)
-    path = resolve(data)
+        return _generate_stream(name, options)
+    path = resolve_path(data)
     if path.is_dir() and not is_store(path):
-        raise DataError(told_of(path, ColumnOptions(**{k: v for k, v in options.items() if k in OPTIONS})))
+        raise DataError(suggest_files(path, ColumnOptions(**{k: v for k, v in options.items() if k in COLUMN_OPTIONS})))
     stream = read_events(data if isinstance(data, LoadedFile) else path, **options)
     note = describe_difference(name, stream)
     return stream.with_notes(note) if note else stream
 
 
-def _generate(name: str, options: dict[str, Any]) -> EventStream:
+def _generate_stream(name: str, options: dict[str, Any]) -> EventStream:
     for key, value in options.items():
         if value is not None and (key, value) != ("ids", "auto"):
             raise DataError(f"{name} is generated: there is no file to read, so leave out --{key.replace('_', '-')}.")
@@ -175,11 +159,11 @@ def _generate(name: str, options: dict[str, Any]) -> EventStream:
 
 
 def describe_difference(name: str, stream: EventStream) -> str:
-    """How a stream differs from the published dataset of that name; empty if it does not.
+    """Describe how a stream differs from the published dataset of that name; empty if it does not.
 
     Node attributes are not compared: the published ones are all zeros, which are read as none.
     """
-    known = KNOWN.get(name)
+    known = KNOWN_DATASETS.get(name)
     if known is None:
         return ""
     compared = (
@@ -194,9 +178,9 @@ def describe_difference(name: str, stream: EventStream) -> str:
 
 
 def describe_missing_labels(name: str, stream: EventStream) -> str:
-    """What is wrong with the labels of a dataset that is published with labels 0 and 1; empty if nothing is."""
-    known = KNOWN.get(name)
-    if known is None or not known.labelled:
+    """Describe what is wrong with labels that are published as 0 and 1; empty if nothing is."""
+    known = KNOWN_DATASETS.get(name)
+    if known is None or not known.has_labels:
         return ""
     labels = np.empty(0) if stream.label is None else stream.label[np.isfinite(stream.label)]
     if len(labels) == 0:
@@ -205,34 +189,28 @@ def describe_missing_labels(name: str, stream: EventStream) -> str:
 
 
 def select_differences(notes: Iterable[str]) -> list[str]:
-    """Those of a stream's notes that come from `describe_difference`."""
+    """Return the notes that come from `describe_difference`."""
     return [note for note in notes if note.startswith("not ") and AS_PUBLISHED in note]
 
 
-def _expand_user(text: str) -> Path:
-    """A path with ``~`` expanded; unchanged if there is no such user."""
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        return Path(text)
-
-
-def _is_plain(text: str) -> bool:
+def _is_dataset_name(text: str) -> bool:
     """Whether this can be a dataset's name: no separator, no dot."""
     return bool(text) and not any(k in text for k in (os.sep, os.altsep or os.sep, "/", "."))
 
 
 def _names_in_folders() -> list[str]:
     names = {k.name for folder in data_folders() if folder.is_dir() for k in folder.iterdir() if k.is_dir()}
-    return sorted(k for k in names if find(k) is not None)
+    return sorted(k for k in names if find_dataset(k) is not None)
 
 
 def _not_found_message(name: str, path: Path) -> str:
     places = " and ".join(str(folder / name / f"ml_{name}.csv[.gz]") for folder in data_folders())
     if not os.environ.get("CORDGT_DATA"):
         places += "; CORDGT_DATA is not set"
-    if name in KNOWN:
+    if name in KNOWN_DATASETS:
         hint = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
         return f"The dataset {name} is not here: looked for {places}.{hint} Fetch it: cordgt data fetch {name}."
-    hint = unfinished(path) or nearest(name, [*KNOWN, *GENERATED, *_names_in_folders(), *names_beside(path)])
+    hint = partial_store_hint(path) or did_you_mean(
+        name, [*KNOWN_DATASETS, *GENERATED, *_names_in_folders(), *sibling_names(path)]
+    )
     return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from cordgt.io.datasets.download import DownloadError, read_json
 from cordgt.io.datasets.gowalla import FILES as GOWALLA_FILES
@@ -50,14 +52,14 @@ class RemoteFile:
 
 
 def list_remote_files(name: str) -> list[RemoteFile]:
-    """The files of a dataset in the publisher's current list. DownloadError if the list has changed."""
+    """Return the files of a dataset in the publisher's current list. DownloadError if the list has changed."""
     source = SOURCES[name]
     if source.kind == "jodie":
         return [RemoteFile(f"{name}.csv", f"{SNAP}/{name}.csv")]
     if source.kind == "dgb":
-        wanted, listing = [f"{source.published_name}.zip"], _list_zenodo()
+        wanted, listing = [f"{source.published_name}.zip"], _list_files(ZENODO, _parse_zenodo)
     else:
-        wanted, listing = list(GOWALLA_FILES), _list_figshare()
+        wanted, listing = list(GOWALLA_FILES), _list_files(FIGSHARE, _parse_figshare)
     files = {file.name: file for file in listing}
     for file_name in wanted:
         if file_name not in files:
@@ -65,25 +67,20 @@ def list_remote_files(name: str) -> list[RemoteFile]:
     return [files[file_name] for file_name in wanted]
 
 
-def _list_zenodo() -> list[RemoteFile]:
-    """Files of the Zenodo record: ``{"files": [{"key", "size", "checksum": "md5:…", "links": {"self"}}]}``."""
-    record = read_json(ZENODO)
+def _list_files(url: str, parse: Callable[[Any], RemoteFile]) -> list[RemoteFile]:
+    """Return the files in a publisher's answer, ``{"files": […]}``. DownloadError if it has another form."""
+    answer = read_json(url)
     try:
-        return [
-            RemoteFile(str(f["key"]), str(f["links"]["self"]), str(f["checksum"]), int(f["size"]))
-            for f in record["files"]
-        ]
+        return [parse(file) for file in answer["files"]]
     except (KeyError, TypeError, ValueError):
-        raise DownloadError(f"{ZENODO} does not answer as it used to.") from None
+        raise DownloadError(f"{url} does not answer as it used to.") from None
 
 
-def _list_figshare() -> list[RemoteFile]:
-    """Files of the Figshare article: ``{"files": [{"name", "size", "computed_md5", "download_url"}]}``."""
-    article = read_json(FIGSHARE)
-    try:
-        return [
-            RemoteFile(str(f["name"]), str(f["download_url"]), f"md5:{f['computed_md5']}", int(f["size"]))
-            for f in article["files"]
-        ]
-    except (KeyError, TypeError, ValueError):
-        raise DownloadError(f"{FIGSHARE} does not answer as it used to.") from None
+def _parse_zenodo(file: Any) -> RemoteFile:
+    """Parse ``{"key", "size", "checksum": "md5:…", "links": {"self"}}``."""
+    return RemoteFile(str(file["key"]), str(file["links"]["self"]), str(file["checksum"]), int(file["size"]))
+
+
+def _parse_figshare(file: Any) -> RemoteFile:
+    """Parse ``{"name", "size", "computed_md5", "download_url"}``."""
+    return RemoteFile(str(file["name"]), str(file["download_url"]), f"md5:{file['computed_md5']}", int(file["size"]))

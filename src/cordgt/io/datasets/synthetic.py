@@ -31,7 +31,7 @@ from cordgt.events.stream import EventStream, TimeAxis
 HOUR = 3600
 DAY = 24 * HOUR
 
-_COLOURS = "amber azure coral green indigo ivory jade lilac olive pink ruby slate teal umber".split()
+_COLORS = "amber azure coral green indigo ivory jade lilac olive pink ruby slate teal umber".split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class GroundTruth:
     t: Ints
 
     def intensity(self, src: ArrayLike, dst: ArrayLike, t: ArrayLike) -> Floats:
-        """Expected events from ``src`` to ``dst`` in the second ``t``, given all events strictly before ``t``.
+        """Return the expected events from ``src`` to ``dst`` in the second ``t``, given all events before ``t``.
 
         The arguments broadcast. 0 if one of the two has not joined yet, and for a node with itself.
         """
@@ -95,7 +95,7 @@ class GroundTruth:
         return rate * share
 
     def partner_probability(self, src: ArrayLike, dst: ArrayLike, t: ArrayLike) -> Floats:
-        """The probability that an event of ``src`` at ``t`` goes to ``dst``, given all events strictly before ``t``.
+        """Return the probability that an event of ``src`` at ``t`` goes to ``dst``, given all events before ``t``.
 
         On average no score that knows the past separates true from random destinations better. 0 if the intensity is 0.
         """
@@ -197,7 +197,7 @@ def synthetic_stream(
 
 
 def _sample_join_times(rng: np.random.Generator, nodes: int, newcomers: float, seconds: float) -> Ints:
-    """(N,) int64: 0 for nodes present from the start; the others uniform over most of the stream."""
+    """Sample (N,) int64: 0 for nodes present from the start; the others uniform over most of the stream."""
     join_time = np.zeros(nodes, np.int64)
     late = rng.permutation(nodes)[: int(newcomers * nodes)]
     join_time[late] = (rng.uniform(0.05, 0.95, len(late)) * seconds).astype(np.int64)
@@ -205,7 +205,7 @@ def _sample_join_times(rng: np.random.Generator, nodes: int, newcomers: float, s
 
 
 def _sample_base_rates(rng: np.random.Generator, community: Ints) -> Floats:
-    """(N, N) symmetric, up to a factor: activity of both nodes, same community or not, a heavy-tailed pair effect."""
+    """Sample (N, N) symmetric rates up to a factor: activity of both nodes, community, a heavy-tailed pair effect."""
     n = len(community)
     activity = rng.lognormal(0.0, 0.5, n)
     affinity = np.where(community[:, None] == community, 1.0, 0.003)
@@ -215,24 +215,24 @@ def _sample_base_rates(rng: np.random.Generator, community: Ints) -> Floats:
 
 
 def _triggered_share(excitation: Excitation, events_per_second: float) -> float:
-    """Approximate fraction of triggered events. Closure needs a recent partner, which not every node has."""
+    """Estimate the fraction of triggered events. Closure needs a recent partner, which not every node has."""
     has_partner = 1 - np.exp(-0.6 * events_per_second * excitation.recent_window)
     return float(excitation.repetition + 2 * excitation.closure * has_partner)
 
 
 def _node_names(community: Ints) -> list[str]:
-    """One name per node: the community's colour (numbered if colours run out) and the node's number in it."""
+    """Return one name per node: the community's colour (numbered if colours run out) and the node's number in it."""
     seen: dict[int, int] = defaultdict(int)
     names = []
     for c in community.tolist():
         seen[c] += 1
-        cycle, colour = divmod(c, len(_COLOURS))
-        names.append(f"{_COLOURS[colour]}{cycle + 1 if cycle else ''}-{seen[c]:02d}")
+        cycle, colour = divmod(c, len(_COLORS))
+        names.append(f"{_COLORS[colour]}{cycle + 1 if cycle else ''}-{seen[c]:02d}")
     return names
 
 
 def _order_of_appearance(src: Ints, dst: Ints, nodes: int) -> Ints:
-    """(N,) the nodes in order of their first event, then those without events."""
+    """Return (N,) nodes in order of their first event, then those without events."""
     ids = np.concatenate([np.stack([src, dst], axis=1).ravel(), np.arange(nodes)])
     found, first = np.unique(ids, return_index=True)
     return found[np.argsort(first)]
@@ -249,7 +249,7 @@ class _RecentPartners:
         self._window = window
 
     def partners(self, node: int, excluded: int, t: int) -> list[int]:
-        """Partners of ``node`` within the window before ``t``, without ``excluded``; earliest acquaintance first."""
+        """Return the partners of ``node`` in the window before ``t``, without ``excluded``; oldest partner first."""
         last = self._last[node]
         for expired in [c for c, when in last.items() if when < t - self._window]:
             del last[expired]
@@ -264,7 +264,7 @@ class _RecentPartners:
 def _sample_events(
     rng: np.random.Generator, base_rate: Floats, initiative: Floats, join_time: Ints, excitation: Excitation, n: int
 ) -> tuple[Ints, Ints, Ints]:
-    """The first ``n`` events by time. Each event, from a base rate or triggered, triggers others in later seconds."""
+    """Sample the first ``n`` events. Each event, from a base rate or triggered, triggers others in later seconds."""
     recent = _RecentPartners(len(base_rate), excitation.recent_window)
     base_events = _sample_base_events(rng, base_rate, join_time)
     queue = [next(base_events)]  # a heap of (second, one node, other node, whether from the base rates)
@@ -290,7 +290,7 @@ def _sample_events(
 def _sample_base_events(
     rng: np.random.Generator, base_rate: Floats, join_time: Ints
 ) -> Iterator[tuple[int, int, int, bool]]:
-    """Endless events from the base rates alone: sampled as if all nodes had joined, then filtered."""
+    """Yield endless events from the base rates alone: sampled as if all nodes had joined, then filtered."""
     a, b = np.triu_indices(len(base_rate), k=1)
     cumulative = np.cumsum(base_rate[a, b])
     start, chunk = 0.0, 4096
@@ -307,7 +307,7 @@ def _sample_base_events(
 def _sample_triggered(
     rng: np.random.Generator, recent: _RecentPartners, a: int, b: int, t: int, excitation: Excitation
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """The events that one of ``a`` and ``b`` at ``t`` triggers: each a pair and its delay in seconds."""
+    """Yield the events that one of ``a`` and ``b`` at ``t`` triggers: each a pair and its delay in seconds."""
     for _ in range(rng.poisson(excitation.repetition)):
         yield (a, b), int(rng.geometric(1 / excitation.repetition_delay))
     for node, via in ((a, b), (b, a)):
@@ -317,7 +317,7 @@ def _sample_triggered(
 
 
 def _group_by_second(src: Ints, dst: Ints, t: Ints) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Each distinct time with the pairs of its events."""
+    """Yield each distinct time with the pairs of its events."""
     times, first = np.unique(t, return_index=True)
     ends = np.append(first, len(t))[1:]
     for second, i, j in zip(times.tolist(), first.tolist(), ends.tolist(), strict=True):
@@ -356,7 +356,7 @@ class _Kernel:
         return cls(low, high, t, np.array(level, np.float64), decay)
 
     def rate_at(self, one: Ints, other: Ints, t: Ints) -> Floats:
-        """What the increments strictly before ``t`` add to the pair's rate at ``t``."""
+        """Return what the increments strictly before ``t`` add to the pair's rate at ``t``."""
         shape, n = t.shape, len(self.t)
         low, high, t = np.minimum(one, other).ravel(), np.maximum(one, other).ravel(), t.ravel()
         is_increment = np.arange(n + len(t)) < n

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cordgt.errors import DataError, nearest
+from cordgt.errors import DataError, did_you_mean
 from cordgt.events.arrays import Floats, Ints
 from cordgt.events.stream import EventStream, TimeAxis
 
-SUFFIX = "-twin"
+TWIN_SUFFIX = "-twin"
 _MAX_WEIGHTED_ROUNDS = 30  # then pairs are sampled uniformly: a dense stream has few new ones of high weight left
 
 
@@ -61,7 +61,7 @@ class Twin:
         return (self.nodes, self.nodes) if self.sources is None else (self.sources, self.nodes - self.sources)
 
     def scaled(self, factor: float) -> Twin:
-        """The same kind of stream with ``factor`` times the nodes, pairs and events, over the same span."""
+        """Return the parameters of a stream with ``factor`` times the nodes, pairs and events, over the same span."""
         if factor == 1:
             return self
         nodes, events = max(8, round(self.nodes * factor)), max(16, round(self.events * factor))
@@ -110,9 +110,9 @@ def is_twin(name: str) -> bool:
     return name in TWINS
 
 
-def twin_of(name: str) -> str:
-    """The dataset that a twin stands for; other names come back unchanged."""
-    return name.removesuffix(SUFFIX)
+def original_dataset(name: str) -> str:
+    """Return the name of the dataset that a twin imitates; other names unchanged."""
+    return name.removesuffix(TWIN_SUFFIX)
 
 
 def twin_stream(name: str, *, scale: float = 1.0, seed: int = 0) -> EventStream:
@@ -121,8 +121,8 @@ def twin_stream(name: str, *, scale: float = 1.0, seed: int = 0) -> EventStream:
     ``scale`` multiplies nodes, pairs and events. DataError, with the nearest name, if there is no such twin.
     """
     if name not in TWINS:
-        raise DataError(f"There is no twin '{name}'.{nearest(name, TWINS)} Known twins: {', '.join(TWINS)}.")
-    twin, dataset = TWINS[name].scaled(scale), twin_of(name)
+        raise DataError(f"There is no twin '{name}'.{did_you_mean(name, TWINS)} Known twins: {', '.join(TWINS)}.")
+    twin, dataset = TWINS[name].scaled(scale), original_dataset(name)
     src, dst, t = sample_events(twin, seed)
     stream_name = name if scale == 1 else f"{name}, {scale:g} times its size"
     note = (
@@ -133,7 +133,7 @@ def twin_stream(name: str, *, scale: float = 1.0, seed: int = 0) -> EventStream:
 
 
 def sample_events(twin: Twin, seed: int = 0) -> tuple[Ints, Ints, Floats]:
-    """Sources, destinations and times in seconds, (E,) each, sorted by time.
+    """Sample sources, destinations and times in seconds, (E,) each, sorted by time.
 
     Sources count from 0. In a bipartite stream the destinations follow them.
     """
@@ -159,7 +159,7 @@ def sample_events(twin: Twin, seed: int = 0) -> tuple[Ints, Ints, Floats]:
 
 
 def _sample_pairs(rng: np.random.Generator, twin: Twin, src_weight: Floats, dst_weight: Floats) -> tuple[Ints, Ints]:
-    """``twin.pairs`` distinct pairs that touch every node, without self-loops. Both sides count from 0."""
+    """Sample ``twin.pairs`` distinct pairs that touch every node, without self-loops. Both sides count from 0."""
     n_src, n_dst = twin.sides
     src_cumulative, dst_cumulative = np.cumsum(src_weight), np.cumsum(dst_weight)
     if twin.sources is None:
@@ -184,7 +184,7 @@ def _sample_pairs(rng: np.random.Generator, twin: Twin, src_weight: Floats, dst_
 
 
 def _unique(key: Ints) -> Ints:
-    """The distinct values in order of first appearance."""
+    """Return the distinct values in order of first appearance."""
     first = np.unique(key, return_index=True)[1]
     return key[np.sort(first)]
 

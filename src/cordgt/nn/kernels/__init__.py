@@ -1,1 +1,1 @@
-"""Fused Triton kernels of the layers."""
+"""Fused Triton kernels of the layers. Each module names its torch twin."""

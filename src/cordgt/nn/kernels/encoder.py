@@ -1,9 +1,9 @@
-"""The transformer over short sequences, forwards and backwards by hand: what stays between kernels is written once.
+"""Transformer encoder over short sequences, with fused kernels and a hand-written backward pass.
 
-A layer is eight launches forwards and thirteen backwards, four and eight of them matrix products. A feed-forward's last
-bias is not added by its product: it joins, with the branch, where the next pass over the rows happens anyway.
+A layer needs 8 launches forward and 13 backward; 4 and 8 of them are matrix products. The last bias of a feed-forward
+net is added with its branch in the next layer's norm, which passes over the rows anyway.
 
-Twin: `cordgt.models.cordgt.Layer` and the pooling after it.
+Torch twin: `cordgt.models.cordgt.CordgtLayer` and the pooling after it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor
 from cordgt.nn.kernels import attention, norm
 
 
-def fits(size: int, dim: int, events: bool) -> bool:
-    """True where the kernels take sequences of this size and this width, with or without event features."""
-    return attention.fits(size, dim, events)
+def supports_shape(size: int, dim: int, events: bool) -> bool:
+    """Return True if the kernels handle sequences of ``size`` slots with heads ``dim`` wide."""
+    return attention.supports_shape(size, dim, events)
 
 
 def encode(
-    layers: Sequence[Any], x: Tensor, attn_mask: Tensor, edge_x: Tensor | None, weight: Tensor, drop: float
+    layers: Sequence[Any], x: Tensor, attn_mask: Tensor, edge_x: Tensor | None, weight: Tensor, dropout_p: float
 ) -> Tensor:
-    """The sequences after all layers, pooled with the slots' weights: (S, D) float32.
+    """Return the sequences after all layers, pooled with the slots' weights: (S, D) float32.
 
-    Shapes: x (S, C, D) float32; attn_mask (S, C or 1, C) bool, True: row i may attend to j; edge_x (S, C, De) or None;
-    weight (S, C) float32, each row sums to 1.
+    Shapes: x (S, C, D) float32; attn_mask (S, C or 1, C) bool, True: row i may attend to column j; edge_x (S, C, De) or
+    None; weight (S, C) float32, each row sums to 1.
     """
     n, size, dim = x.shape
     kind = x.device.type
@@ -44,14 +44,14 @@ def encode(
             states, branch = _Layer.apply(
                 states, branch, bias, layer.norm1.weight, layer.norm1.bias, a.qkv.weight, edge_weight, a.out.weight,
                 a.out.bias, layer.norm2.weight, layer.norm2.bias, layer.fc1.weight, layer.fc1.bias, layer.fc2.weight,
-                attn_mask, edge_x, a.parent, seed, a.heads, drop, layer.norm1.eps, dtype,
+                attn_mask, edge_x, a.parent, seed, a.heads, dropout_p, layer.norm1.eps, dtype,
             )  # fmt: skip
             bias = layer.fc2.bias
         return _Pool.apply(states, branch, weight.contiguous()) + bias
 
 
 class _Layer(torch.autograd.Function):
-    """The residual stream and the branch that joins it next, (S * C, D) each."""
+    """One layer. Returns the residual stream and the branch to be added to it next, (S * C, D) each."""
 
     @staticmethod
     def forward(
@@ -59,77 +59,76 @@ class _Layer(torch.autograd.Function):
         x: Tensor, branch: Tensor | None, bias: Tensor | None, scale1: Tensor, shift1: Tensor, w_qkv: Tensor,
         w_edge: Tensor | None, w_out: Tensor, b_out: Tensor, scale2: Tensor, shift2: Tensor, w_fc1: Tensor,
         b_fc1: Tensor, w_fc2: Tensor,
-        attn_mask: Tensor, edge_x: Tensor | None, parent: Tensor, seed: Tensor, heads: int, drop: float, eps: float,
-        dtype: torch.dtype,
+        attn_mask: Tensor, edge_x: Tensor | None, parent: Tensor, seed: Tensor, heads: int, dropout_p: float,
+        eps: float, dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         dim, size = x.shape[1], attn_mask.shape[2]
         w_qkv, w_out, w_fc1, w_fc2 = (w.to(dtype) for w in (w_qkv, w_out, w_fc1, w_fc2))
-        joined, normal1, mean1, spread1 = norm.forward(
-            x, branch, bias, seed, scale1, shift1, drop=0.0, eps=eps, dtype=dtype
+        joined, normal1, mean1, rstd1 = norm.forward(
+            x, branch, bias, seed, scale1, shift1, dropout_p=0.0, eps=eps, dtype=dtype
         )
         qkv = (normal1 @ w_qkv.t()).view(-1, size, 3, heads, dim)
         edge = None
         if edge_x is not None and w_edge is not None:
             edge = (edge_x @ w_edge.to(dtype).t()).view(-1, size, 2, heads, dim)
-        attended = attention.forward(qkv, edge, attn_mask, parent, seed[1:], drop).view(len(x), -1)
-        out, normal2, mean2, spread2 = norm.forward(
-            joined, attended @ w_out.t(), b_out, seed, scale2, shift2, drop=drop, eps=eps, dtype=dtype
+        attended = attention.forward(qkv, edge, attn_mask, parent, seed[1:], dropout_p).view(len(x), -1)
+        out, normal2, mean2, rstd2 = norm.forward(
+            joined, attended @ w_out.t(), b_out, seed, scale2, shift2, dropout_p=dropout_p, eps=eps, dtype=dtype
         )
         inner = norm.bias_relu_(normal2 @ w_fc1.t(), b_fc1)
         ctx.save_for_backward(
-            joined, normal1, mean1, spread1, scale1, qkv, edge, attended, out, normal2, mean2, spread2, scale2, inner,
+            joined, normal1, mean1, rstd1, scale1, qkv, edge, attended, out, normal2, mean2, rstd2, scale2, inner,
             w_qkv, w_out, w_fc1, w_fc2, attn_mask, edge_x, parent, seed,
         )  # fmt: skip
-        ctx.drop, ctx.joins, ctx.biased = drop, branch is not None, bias is not None
+        ctx.dropout_p, ctx.has_branch, ctx.has_bias = dropout_p, branch is not None, bias is not None
         return out, inner @ w_fc2.t()
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, d_branch: Tensor) -> tuple[Tensor | None, ...]:
         (
-            joined, normal1, mean1, spread1, scale1, qkv, edge, attended, out, normal2, mean2, spread2, scale2, inner,
+            joined, normal1, mean1, rstd1, scale1, qkv, edge, attended, out, normal2, mean2, rstd2, scale2, inner,
             w_qkv, w_out, w_fc1, w_fc2, attn_mask, edge_x, parent, seed,
         ) = ctx.saved_tensors  # fmt: skip
-        drop, dtype, dim, wide = ctx.drop, qkv.dtype, out.shape[1], inner.shape[1]
+        dropout_p, dtype, dim, wide = ctx.dropout_p, qkv.dtype, out.shape[1], inner.shape[1]
         sizes = [wide, dim, dim, dim, dim, dim, dim]
-        partial = norm.partial_sums(len(out), sum(sizes), out.device)
+        partial = norm.empty_partial_sums(len(out), sum(sizes), out.device)
         d_fc2 = _weight_gradient(d_branch, inner)
         d_inner = norm.bias_relu_backward_(d_branch @ w_fc2, inner, partial)
         d_fc1 = _weight_gradient(d_inner, normal2)
         d_joined, d_attended = norm.backward(
-            d_out, d_inner @ w_fc1, out, seed, scale2, mean2, spread2, partial[:, wide:], drop=drop, dtype=dtype
+            d_out, d_inner @ w_fc1, out, seed, scale2, mean2, rstd2, partial[:, wide:], dropout_p=dropout_p, dtype=dtype
         )
         assert d_attended is not None
         d_w_out = _weight_gradient(d_attended, attended)
-        d_qkv, d_edge = attention.backward(d_attended @ w_out, qkv, edge, attn_mask, parent, seed[1:], drop)
+        d_qkv, d_edge = attention.backward(d_attended @ w_out, qkv, edge, attn_mask, parent, seed[1:], dropout_p)
         d_w_edge = None
         if d_edge is not None:
             d_w_edge = _weight_gradient(d_edge.view(len(attended), -1), edge_x.view(len(attended), -1))
         d_qkv = d_qkv.view(len(attended), -1)
         d_w_qkv = _weight_gradient(d_qkv, normal1)
-        joins = dtype if ctx.joins else None
         d_x, d_before = norm.backward(
-            d_joined, d_qkv @ w_qkv, joined, seed, scale1, mean1, spread1, partial[:, wide + 3 * dim :], drop=0.0,
-            dtype=joins,
+            d_joined, d_qkv @ w_qkv, joined, seed, scale1, mean1, rstd1, partial[:, wide + 3 * dim :], dropout_p=0.0,
+            dtype=dtype if ctx.has_branch else None,
         )  # fmt: skip
         d_b_fc1, d_scale2, d_shift2, d_b_out, d_scale1, d_shift1, d_bias = partial.sum(dim=0).split(sizes)
         return (
-            d_x, d_before, d_bias if ctx.biased else None, d_scale1, d_shift1, d_w_qkv, d_w_edge, d_w_out, d_b_out,
+            d_x, d_before, d_bias if ctx.has_bias else None, d_scale1, d_shift1, d_w_qkv, d_w_edge, d_w_out, d_b_out,
             d_scale2, d_shift2, d_fc1, d_b_fc1, d_fc2, *([None] * 8),
         )  # fmt: skip
 
 
-def _weight_gradient(above: Tensor, x: Tensor) -> Tensor:
-    """The gradient of a weight that took x to what has the gradient ``above``, in float32."""
-    if above.dtype == torch.float32 or above.device.type == "cpu" or not _SUMS_IN_FLOAT32:
-        return (above.t() @ x).float()
-    return torch.mm(above.t(), x, out_dtype=torch.float32)
+def _weight_gradient(d_y: Tensor, x: Tensor) -> Tensor:
+    """Return the float32 gradient of the weight in ``y = x @ weight.t()``."""
+    if d_y.dtype == torch.float32 or d_y.device.type == "cpu" or not _MM_HAS_OUT_DTYPE:
+        return (d_y.t() @ x).float()
+    return torch.mm(d_y.t(), x, out_dtype=torch.float32)
 
 
-_SUMS_IN_FLOAT32 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)  # torch.mm has had out_dtype since then
+_MM_HAS_OUT_DTYPE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
 
 
 class _Pool(torch.autograd.Function):
-    """(S, D) float32: the weighted sum over a sequence of the stream with its last branch."""
+    """Weighted sum of the residual stream plus its last branch over each sequence: (S, D) float32."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, branch: Tensor, weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sinusoids of distances. Twin: the other half of `cordgt.nn.positional_encoding.sinusoids`."""
+"""Sinusoids of distances as a Triton kernel. Torch twin: `cordgt.nn.positional_encoding.sinusoids`."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from torch import Tensor
 
 
 @triton.jit
-def _waves(x, frequency, out, n, half, amplify, ROWS: tl.constexpr, HALF: tl.constexpr):
+def _sinusoids_kernel(x, frequency, out, n, half, scale, ROWS: tl.constexpr, HALF: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, HALF)
-    real = (row < n)[:, None] & (k < half)[None, :]
+    in_range = (row < n)[:, None] & (k < half)[None, :]
     distance = tl.load(x + row, mask=row < n, other=0.0)
-    turns = amplify * distance[:, None] * tl.load(frequency + k, mask=k < half, other=0.0)[None, :]
-    turns = turns * 0.15915494309189535
+    turns = scale * distance[:, None] * tl.load(frequency + k, mask=k < half, other=0.0)[None, :]
+    turns = turns * 0.15915494309189535  # 1 / (2 pi)
     phase = ((turns - tl.floor(turns)) * 6.283185307179586).to(tl.float32)
     at = row[:, None] * (2 * half) + k[None, :]
-    tl.store(out + at, tl.sin(phase), mask=real)
-    tl.store(out + at + half, tl.cos(phase), mask=real)
+    tl.store(out + at, tl.sin(phase), mask=in_range)
+    tl.store(out + at + half, tl.cos(phase), mask=in_range)
 
 
-def sinusoids(x: Tensor, frequency: Tensor, amplify: float) -> Tensor:
-    """(N, 2 F) float32: sines, then cosines, of ``amplify * x * frequency`` for x (N,) and frequency (F,) float64."""
+def sinusoids(x: Tensor, frequency: Tensor, scale: float) -> Tensor:
+    """Return (N, 2 F) float32: sines, then cosines, of ``scale * x * frequency``; x (N,), frequency (F,) float64."""
     n, half = len(x), len(frequency)
     out = torch.empty((n, 2 * half), device=x.device)
     if n:
-        _waves[(triton.cdiv(n, 16),)](
-            x.contiguous(), frequency, out, n, half, int(amplify), ROWS=16, HALF=triton.next_power_of_2(half)
+        _sinusoids_kernel[(triton.cdiv(n, 16),)](
+            x.contiguous(), frequency, out, n, half, int(scale), ROWS=16, HALF=triton.next_power_of_2(half)
         )
     return out

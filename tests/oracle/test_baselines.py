@@ -1,4 +1,4 @@
-"""Baselines: the slow rules on the very queries of a task."""
+"""Baselines, compared with slow rules on the same queries."""
 
 from __future__ import annotations
 

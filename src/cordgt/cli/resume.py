@@ -1,0 +1,34 @@
+"""Interrupted trainings: whether one has started, and how to resume it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import typer
+
+from cordgt.cli import console
+from cordgt.cli.distributed import is_distributed_launch
+
+training_started = ContextVar("training_started", default=False)  # True once a command trains and may write files
+
+
+@contextmanager
+def resume_hint() -> Iterator[None]:
+    """On an interruption, print how to resume and exit: with code 130 after Ctrl-C, 143 after SIGTERM."""
+    from cordgt.runtime.signals import TrainingStopped
+
+    training_started.set(True)
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        command = shlex.join(["cordgt", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+        if is_distributed_launch() and "--processes" not in command:
+            command = "the same torchrun command and --resume"
+        saved, code = (stopped.resume_point, stopped.exit_code) if isinstance(stopped, TrainingStopped) else ("", 130)
+        state = f"interrupted, and saved after {saved}" if saved else "interrupted"
+        console.print_error(f"{state}. Continue with: {command}")
+        raise typer.Exit(code) from None
