@@ -11,7 +11,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=2
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 --dist=loadfile --durations=10
 
 # Benchmarks: on what is generated and on real data that is found by name; at toy size to see that they run.
-FOUND = $(shell $(BIN)/python -c 'from cordgt.io.datasets.registry import find; print(*filter(find, ["uci", "wikipedia"]))')
+FOUND = $(shell $(BIN)/python -c 'from cordgt.io.datasets.registry import find_dataset; print(*filter(find_dataset, ["uci", "wikipedia"]))')
 BENCH_DATA ?= synthetic $(FOUND) food-twin
 TOY := --quick --repeat 1 --device cpu --set fanout=2,1 --set hidden=8 --set heads=2 --set batch_size=20
 
@@ -38,10 +38,10 @@ check: $(VENV)/.dev ## format, lint, types, tests, docs and toy benchmarks: what
 	$(BIN)/cordgt bench all $(TOY)
 	$(BIN)/cordgt bench growth $(TOY)
 
-bench: $(VENV)/.core ## time every stage beside the machine's limits; BENCH_DATA="uci" for some data, ARGS for options
+bench: $(VENV)/.core ## time every stage and compare with the machine's limits; BENCH_DATA="uci" for some data, ARGS for options
 	@for data in $(BENCH_DATA); do $(BIN)/cordgt bench all --data "$$data" $(ARGS) || exit 1; done
 
-format: $(VENV)/.dev ## put the code into the house format
+format: $(VENV)/.dev ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -1,4 +1,4 @@
-"""CorDGT: who meets whom next, from a log of timestamped interactions."""
+"""CorDGT: predict who interacts with whom next, from a log of timestamped interactions."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is offered, for those who look."""
+    """Return the public names."""
     return list(__all__)

@@ -126,7 +126,7 @@ def run_step(
     adam: bool = False,
     transposed: bool = False,
 ) -> list[Tensor]:
-    """Return the loss and the weights after a step; ``micro_batch_size`` None: in one batch.
+    """Return the loss and the weights after a step; ``chunk_size`` None: in one batch.
 
     ``adam``: training's optimizer instead of SGD. ``transposed``: gradients of matrices are column-major.
     """
@@ -142,7 +142,7 @@ def run_step(
     model = build_model(settings, edge_dim=0, node_dim=0).train()
     for matrix in (p for p in model.parameters() if transposed and p.dim() == 2):
         matrix.register_hook(lambda gradient: gradient.t().contiguous().t())
-    monkeypatch.setattr(Cordgt, "micro_batch_size", micro_batch_size)
+    monkeypatch.setattr(Cordgt, "chunk_size", micro_batch_size)
     cpu = torch.device("cpu")
     optimizer = make_optimizer(settings, model, cpu) if adam else torch.optim.SGD(model.parameters(), lr=0.1)
     loss = Step(model, task, optimizer, 0, 1)(position, weight)

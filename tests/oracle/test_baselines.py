@@ -17,7 +17,7 @@ from . import slow
 from .strategies import Stream
 from .test_ranking import prepare, slowly, tasks
 
-DEFINITIONS = {"seen before": slow.Edgebank(), "seen lately": slow.Edgebank(0.15), "popularity": slow.Popularity()}
+DEFINITIONS = {"seen before": slow.Edgebank(), "seen recently": slow.Edgebank(0.15), "popularity": slow.Popularity()}
 
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
@@ -52,7 +52,7 @@ def test_baselines_by_hand() -> None:
     # 4-3 is the only one known of its source: rank 1. 0-1 is tied with 2: rank 1.5.
     assert test["seen before"]["mrr"] == pytest.approx((1 + 1 / 1.5) / 2)
     # the last 1.5 moments before 10 hold nothing of 0; the last 1.35 before 9 hold 0-1 alone: 3 is tied with 1 and 2
-    assert test["seen lately"]["mrr"] == pytest.approx((1 / 2 + 1 / 2) / 2)
+    assert test["seen recently"]["mrr"] == pytest.approx((1 / 2 + 1 / 2) / 2)
     # 3 has 5 events and comes first; asked of 0-1, 3 is above and 2 is tied with two each
     assert test["popularity"]["mrr"] == pytest.approx((1 + 1 / 2.5) / 2)
     nobody = got["seen before"]["test"]["inductive"]

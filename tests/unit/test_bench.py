@@ -15,7 +15,7 @@ from cordgt.errors import DataError, RunError, SettingError
 from cordgt.experiments.bench import multiprocess, report, scaling, stages, suite
 from cordgt.experiments.bench.hardware import HardwareLimits
 from cordgt.experiments.bench.rows import BenchRow
-from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.experiments.bench.timing import Timing, time_calls
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.cordgt import Cordgt
@@ -28,9 +28,9 @@ SMALL = {"hidden": 8, "heads": 2, "layers": 1, "fanout": (2, 1), "td_dim": 8, "s
 LIMITS = HardwareLimits(1e9, 1e9, 1e-6, 1, "a machine", "fp32")
 
 
-def make_bench(model: str = "cordgt") -> BenchContext:
+def make_bench(model: str = "cordgt") -> BenchSetup:
     keys = SMALL if model == "cordgt" else {}
-    return BenchContext(
+    return BenchSetup(
         synthetic_stream(nodes=30, events=400, seed=2).stream,
         make_settings(model, keys),
         CPU,
@@ -99,7 +99,7 @@ def test_memory_grows_with_the_batch(result: dict[str, Any]) -> None:
 )
 def test_which_batch_size_fits(monkeypatch: pytest.MonkeyPatch, free: int, at_once: int | None, message: str) -> None:
     """The peak grows linearly up to a chunk, and not beyond."""
-    monkeypatch.setattr(Cordgt, "micro_batch_size", at_once)
+    monkeypatch.setattr(Cordgt, "chunk_size", at_once)
     monkeypatch.setattr(stages, "free_memory", lambda _: free)
     memory = stages.measure_memory(make_bench())
     assert list(memory["peak_mb"]) == (["1", "3", "6", "20"] if at_once else ["5", "10", "20"])

@@ -25,7 +25,7 @@ from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.experiments.bench import multiprocess as shared_bench
 from cordgt.experiments.bench.hardware import HardwareLimits
-from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed, launch
 from cordgt.runtime.distributed import ProcessGroup
@@ -356,7 +356,7 @@ def test_benchmark_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(shared_bench.RESULT_FILE, str(tmp_path / "figures.json"))
     limits = HardwareLimits(1.0, 1.0, 1.0, 1, "toy", "fp32")
     shared_bench.measure_shared_step(
-        BenchContext(make_task().stream, settings(batch_size=9), DEVICE, limits, repeat=1, quick=True)
+        BenchSetup(make_task().stream, settings(batch_size=9), DEVICE, limits, repeat=1, quick=True)
     )
     found = json.loads((tmp_path / "figures.json").read_text())
     assert (found["processes"], found["batch_size"]) == (1, 9)

@@ -20,7 +20,7 @@ from cordgt.tasks.protocol import NEGATIVES, POOLS, VISIBILITIES, Protocol
 from cordgt.tasks.split import SPLIT_RULES
 from cordgt.training.settings import (
     Settings,
-    Training,
+    TrainingSettings,
     from_toml,
     known_keys,
     make_settings,
@@ -47,7 +47,7 @@ protocols = st.builds(
     eval_seed=st.integers(0, 2**31),
 )
 trainings = st.builds(
-    Training,
+    TrainingSettings,
     epochs=positive,
     batch_size=positive,
     lr=st.floats(1e-300, 1e300),
@@ -137,7 +137,7 @@ def test_every_documented_key_is_known() -> None:
 def test_every_key_is_in_one_table() -> None:
     """A flat name means one thing: the tables of a model, the protocol and the training share none."""
     for kind in MODELS.values():
-        names = [f.name for table in (Protocol, Training, kind.settings) for f in dataclasses.fields(table)]
+        names = [f.name for table in (Protocol, TrainingSettings, kind.settings) for f in dataclasses.fields(table)]
         assert len(names) == len(set(names))
 
 
@@ -343,6 +343,6 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 def test_every_setting_has_a_parseable_type() -> None:
     """A new setting of another type would need a way of being written."""
-    for table in (Protocol, Training, *(kind.settings for kind in MODELS.values())):
+    for table in (Protocol, TrainingSettings, *(kind.settings for kind in MODELS.values())):
         for name, kind in typing.get_type_hints(table).items():
             assert kind in (bool, int, float, str) or typing.get_origin(kind) is tuple, name

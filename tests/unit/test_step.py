@@ -90,7 +90,7 @@ def test_read_error_is_raised_where_the_batch_is_used(monkeypatch: pytest.Monkey
 
 
 def test_history_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """History is on the GPU unless it takes more than half of the free memory; ``CORDGT_PAST`` overrides this."""
+    """History is on the GPU unless it takes more than half of the free memory, or the environment says otherwise."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
     assert choose_history_device(CPU, 10**12) == CPU
     assert choose_history_device(CUDA, 500) == CUDA and choose_history_device(CUDA, 501) == CPU
@@ -99,7 +99,7 @@ def test_history_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(link.HISTORY_DEVICE_VARIABLE, "device")
     assert choose_history_device(CUDA, 10**12) == CUDA
     monkeypatch.setenv(link.HISTORY_DEVICE_VARIABLE, "moon")
-    with pytest.raises(SettingError, match="CORDGT_PAST=moon"):
+    with pytest.raises(SettingError, match="CORDGT_HISTORY_DEVICE=moon"):
         choose_history_device(CUDA, 1)
 
 

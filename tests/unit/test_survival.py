@@ -174,7 +174,7 @@ def test_stop_and_resume_after_every_second_batch(tmp_path: Path, whole: dict[st
 
 def test_a_signal_stops_between_micro_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large batch takes minutes on a CPU. The state before it is saved and resumed."""
-    monkeypatch.setattr(Cordgt, "micro_batch_size", 7)  # three micro-batches
+    monkeypatch.setattr(Cordgt, "chunk_size", 7)  # three micro-batches
     whole = final_state(fit(tmp_path / "whole").path)
     losses, calls = trainer.Step.losses, 0
 
@@ -395,7 +395,7 @@ def test_out_of_memory_with_micro_batches(
     def fail(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Cordgt, "micro_batch_size", 5)
+    monkeypatch.setattr(Cordgt, "chunk_size", 5)
     monkeypatch.setattr(trainer, "dropout_generator", fail)
     monkeypatch.setattr(oom, "free_memory", lambda _: free)
     with pytest.raises(RunError, match=f"now 20.*{message}"):

@@ -137,8 +137,8 @@ def peak_of_a_step(size: int) -> int:
 def test_micro_batches_bound_the_peak_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A larger batch needs hardly more memory than a micro-batch."""
     paper = make_settings("cordgt", {"fanout": (32, 1)})
-    assert build_model(paper, edge_dim=0, node_dim=0).micro_batch_size == 25
-    monkeypatch.setattr(Cordgt, "micro_batch_size", 25)
+    assert build_model(paper, edge_dim=0, node_dim=0).chunk_size == 25
+    monkeypatch.setattr(Cordgt, "chunk_size", 25)
     assert peak_of_a_step(100) < 1.1 * peak_of_a_step(50)
 
 

@@ -16,7 +16,7 @@ from cordgt.cli.options import Device, Json, Set, flag, option
 from cordgt.errors import SettingError, check_choice
 
 if TYPE_CHECKING:
-    from cordgt.experiments.bench.setup import BenchContext
+    from cordgt.experiments.bench.setup import BenchSetup
 
 
 def bench(
@@ -28,7 +28,9 @@ def bench(
             "these; growth (cost by events and context); or processes (speed-up by number of processes).",
         ),
     ],
-    data: Annotated[str, option("DATA", "A known dataset or twin by name, synthetic, or a file.")] = "synthetic",
+    data: Annotated[
+        str, option("DATA", "A known dataset or twin by name, synthetic, or a file.", name="--data")
+    ] = "synthetic",
     model: Annotated[str, option("NAME", "See `cordgt models`.")] = "cordgt",
     set_: Set = [],  # noqa: B006
     device: Device = "auto",
@@ -96,7 +98,7 @@ def bench(
             console.stdout.print(text, markup=False)
 
 
-def _bench_processes(context: BenchContext, counts: str) -> dict[str, Any] | None:
+def _bench_processes(context: BenchSetup, counts: str) -> dict[str, Any] | None:
     """Measure each number of processes in new processes. In one of these, measure and return None."""
     from cordgt.experiments.bench import multiprocess, suite
 

@@ -133,7 +133,7 @@ class DownloadBar(StageBar):
     def on_step(self, n: int, loss: float | None = None) -> None:
         super().on_step(n, loss)
         if self.line and not self.is_live:
-            print_note(f"{self.line}, {n:,} are here" if n else self.line)
+            print_note(f"{self.line}, {n:,} already downloaded" if n else self.line)
         self.line = ""
 
 

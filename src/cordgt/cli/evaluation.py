@@ -97,8 +97,8 @@ def compare(
         for text in comparison["remarks"]:
             console.stdout.print(text, markup=False)
         console.print_note(
-            "Brackets: confidence interval over test events. It does not cover differences between seeds: train with "
-            "several (--seeds) before you trust a small difference."
+            "In parentheses: the 95 % confidence interval over test events. It does not cover differences between "
+            "seeds: train with several (--seeds) before you trust a small difference."
         )
 
 

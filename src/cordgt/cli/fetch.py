@@ -32,7 +32,7 @@ def data_fetch(
     writers.check_json(json_)
     with console.DownloadBar() as bar:
         result = fetch(name, local=local, overwrite=overwrite, accept_different=accept_different, callbacks=bar)
-    console.print_note(f"{result.path}: {'was here already' if result.already_present else 'written'}")
+    console.print_note(f"{result.path}: {'already present' if result.already_present else 'written'}")
     for note in result.notes:
         console.print_note(note)
     facts = result.statistics

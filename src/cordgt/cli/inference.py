@@ -27,9 +27,9 @@ def predict(
     device: Device = "auto",
     json_: Json = None,
 ) -> None:
-    """Score pairs: how likely each source interacts with each destination.
+    """Score pairs of nodes. A higher score means that an interaction is more likely.
 
-    A score lies between 0 and 1 and compares with random partners. It is not the frequency of events.
+    A score lies between 0 and 1 and compares the pair with a random one. It is not a probability.
     Column options apply to --pairs, and to --events if that file has these columns.
     """
     import numpy as np

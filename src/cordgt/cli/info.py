@@ -21,7 +21,7 @@ def list_models(
     from cordgt.cli import writers
     from cordgt.models import MODELS, find_model
     from cordgt.tasks.protocol import Protocol
-    from cordgt.training.settings import Training
+    from cordgt.training.settings import TrainingSettings
 
     writers.check_json(json_)
     rows = [
@@ -29,7 +29,7 @@ def list_models(
         for key, entry in (MODELS if name is None else {name: find_model(name)}).items()
     ]
     writers.print_rows(rows, json_)
-    shared = format_assignments(vars(Training()) | vars(Protocol()))
+    shared = format_assignments(vars(TrainingSettings()) | vars(Protocol()))
     console.print_note(f"Every model also takes these settings, with these defaults unless listed above: {shared}")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The table or figure; --list shows all.")] = None,
     datasets: Annotated[
-        str | None, option("A,B", "Datasets by name.", show_default="the paper's that are here")
+        str | None, option("A,B", "Datasets by name.", show_default="the paper's datasets on this machine")
     ] = None,
     models: Annotated[str | None, option("all|A,B", "See `cordgt models`.", show_default="those of the table")] = None,
     seeds: Annotated[

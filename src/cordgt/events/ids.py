@@ -1,4 +1,4 @@
-"""Node ids: `NodeIds` maps the user's ids to internal ids (0, 1, … by first appearance) and back."""
+"""Node ids: `NodeIds` maps the user's node ids to node indices (0, 1, … by first appearance) and back."""
 
 from __future__ import annotations
 

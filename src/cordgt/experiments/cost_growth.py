@@ -12,7 +12,7 @@ import torch
 from cordgt.events.stream import EventStream
 from cordgt.experiments.bench.hardware import HardwareLimits
 from cordgt.experiments.bench.scaling import first_events
-from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.experiments.bench.timing import time_calls
 from cordgt.experiments.cells import Cell
 from cordgt.runtime.profiling import measure_peak_bytes
@@ -33,7 +33,7 @@ def measure_cost_growth(cell: Cell, stream: EventStream, device: torch.device) -
     pin_num_threads()
     divisor = QUICK_DIVISOR if cell.quick else 1
     settings = _with_batch_size(cell.settings, max(1, cell.settings.training.batch_size // divisor))
-    context = BenchContext(stream, settings, device, NO_LIMITS, repeat=1 if cell.quick else 5, quick=cell.quick)
+    context = BenchSetup(stream, settings, device, NO_LIMITS, repeat=1 if cell.quick else 5, quick=cell.quick)
     sizes = [n // divisor for n in BATCH_SIZES]
     batches = [{"size": n, **_measure_step(replace(context, settings=_with_batch_size(settings, n)))} for n in sizes]
     contexts = []
@@ -56,7 +56,7 @@ def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
 
 
-def _measure_step(context: BenchContext) -> dict[str, float]:
+def _measure_step(context: BenchSetup) -> dict[str, float]:
     """Time a training step, as a CUDA graph on a GPU unless the model is stateful, and measure its peak memory."""
     context.model.train()
     plain_step = context.make_step()

@@ -1,4 +1,4 @@
-"""The paper's heat maps: the influence of context nodes on true pairs, by distance to source and target."""
+"""The paper's heat maps: the influence of context nodes on true pairs, by distance to source and destination."""
 
 from __future__ import annotations
 

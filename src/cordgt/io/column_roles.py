@@ -130,7 +130,7 @@ def parse_position(text: str) -> int | None:
 
 
 def resolve_column(table: Table, column: str, role: str) -> int:
-    """Return the position of a column given by name or position. MissingColumn, with the option, if there is none."""
+    """Return the position of a column given by name or position; MissingColumnError if there is none."""
     by_name = find_column(column, table.header or ())
     if by_name is not None:
         return by_name

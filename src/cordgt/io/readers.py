@@ -217,7 +217,7 @@ def _read_features(table: Table, roles: ColumnRoles, *, is_required: bool) -> tu
     rows = table.read_features(roles.features)
     if table.layout == "jodie" and not is_required and not rows.any():
         return None, ["the features are all zero: read as none"]
-    return rows, [f"{rows.shape[1]} features an event"]
+    return rows, [f"{rows.shape[1]} features per event"]
 
 
 def choose_id_space(table: Table, roles: ColumnRoles, ids: IdSpace) -> tuple[bool, str]:
@@ -294,7 +294,7 @@ def read_pairs(
 ) -> tuple[Any, Any, Any]:
     """Read the pairs of a file or table of queries: source ids, destination ids, times or None.
 
-    The ids are Arrow columns of integers or text, for ``NodeIds.find``. The times are as in the file, for
+    The ids are Arrow columns of integers or text, for ``NodeIds.encode``. The times are as in the file, for
     ``TimeAxis.parse_column``; with ``axis`` they are parsed here, and an error names the line. Columns are recognized
     as in `read_events`; a file without a header has the columns ``src dst [time]``. Only lines before the first pair
     can be comments.

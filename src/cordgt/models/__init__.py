@@ -42,8 +42,8 @@ class ModelSpec:
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
-# The originals' learning rate. With 0.001 validation metrics are far worse: changing weights make memory inconsistent,
-# and a small step of a learned frequency turns angles of seconds far.
+# The originals' learning rate. With 0.001 validation metrics are far worse: memory comes from weights that change too
+# fast, and a small step of a learned frequency changes the encoding of long times completely.
 LOW_LR = {"lr": 0.0001}
 PLUS_TRAINING = {"ema_decay": 0.999}
 CAWN_GRID = {"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "num_walks": (16, 32, 64, 128)}

@@ -1,6 +1,6 @@
 """The interface of a model.
 
-A model has two halves. Its *reader* turns queries into arrays. It is a pure function of (history, queries), has no
+A model has two parts. Its *reader* turns queries into tensors. It is a pure function of (history, queries), has no
 parameters and never looks at an event at or after ``cut``. Its *network* turns those arrays into logits. It has
 parameters only: no sampler, no device, no file. The training loop calls one after the other.
 """
@@ -21,14 +21,14 @@ from cordgt.nn.layers import ranking_loss
 
 
 class HistoryReader(Protocol):
-    """The half that reads the past."""
+    """The part that reads the history; it has no parameters."""
 
     def read(self, history: History, queries: Queries) -> Any:
         """Return the network's input for the queries. Queries without candidates (M = 0) ask for node embeddings."""
 
 
 class LinkModel(nn.Module):
-    """The half that holds parameters. A new model is one file, and one line in `cordgt.models.MODELS`."""
+    """The network: the part with parameters. A new model is one file, and one line in `cordgt.models.MODELS`."""
 
     reader: HistoryReader
     is_trainable = True  # False: a rule without parameters
@@ -37,12 +37,14 @@ class LinkModel(nn.Module):
     has_embeddings = True  # False: has no embedding of a single node
     uses_features = True  # False: ignores the features of nodes and events
     is_stateful = False  # carries state from batch to batch (single process only); see `get_training_state`
-    learns_ranking = False  # ranks the candidates of one source; scores, and so AP, of different sources do not compare
+    learns_ranking = False  # ranks the candidates of one source; scores of different sources cannot be compared
     uses_node_ids = False  # learns a table per node id, so an unseen node differs from a known one
-    is_transductive = False  # likewise; its constructor takes n_nodes=, and it has no metrics for unseen nodes
+    is_transductive = (
+        False  # has a vector only for nodes of its training; constructor takes n_nodes=; no inductive metrics
+    )
 
     @property
-    def micro_batch_size(self) -> int | None:
+    def chunk_size(self) -> int | None:
         """Queries with two candidates each that fit a CPU's caches; None: a batch cannot be split.
 
         A CPU trains a batch in parts of this size, and scores twice as many pairs at once outside training.

@@ -72,7 +72,7 @@ CACHE_VALUES = 416_000  # token values that a CPU thread processes at once: 25 q
 class CordgtBatch:
     """The trees of a query: the source's, then its candidates'.
 
-    T = 1 + M trees a query (1 for a single node), R relations in the order of `distance.relations`.
+    T = 1 + M trees a query (1 for a single node), R relations in the order of `distance.tree_relations`.
     """
 
     valid: Tensor  # (B, T, C) bool, True: a node; False: padding
@@ -255,7 +255,7 @@ class Cordgt(LinkModel):
         self.head_linear = nn.Linear(dim, 1) if settings.head == "linear" else None
 
     @property
-    def micro_batch_size(self) -> int | None:
+    def chunk_size(self) -> int | None:
         """As many queries, of four sequences each, as fit in `CACHE_VALUES`."""
         return -(-CACHE_VALUES // (4 * self.shape.n_slots * self.settings.hidden))
 

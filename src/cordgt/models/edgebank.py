@@ -16,7 +16,7 @@ from cordgt.models.base import LinkModel
 class EdgebankSettings:
     """Settings of EdgeBank."""
 
-    window: float = 1.0  # how long an event counts, as a share of the time since the first event; 1: for ever
+    window: float = 1.0  # how long an event counts, as a share of the time since the first event; 1: no limit
 
     def __post_init__(self) -> None:
         if not 0 < self.window <= 1:

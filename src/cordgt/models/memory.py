@@ -117,7 +117,7 @@ def recent_trees(index: TemporalIndex, shape: TreeShape, node: Tensor, cut: Tens
 
 
 class Messages:
-    """The messages of a view in stream order: one to either end of every event, one in all for a self-loop.
+    """The messages of an index in stream order: one to each end of every event, a single one for a self-loop.
 
     Differs: the last message of a node in a block is the latest in the stream. The released TGN lists the messages a
     node got as a source, then those as a destination, and takes the last of the list, which may be an older one. This

@@ -4,7 +4,7 @@ Queries, keys and values of a head are read in place, without a copy. Dropout is
 that both passes recompute. Keys come from torch's generator, or from a generator per thread (`dropout_seed`), so that
 the results of parallel threads do not depend on their order.
 
-Torch twins: `torch.nn.functional.scaled_dot_product_attention` and `dropout`.
+Torch reference: `torch.nn.functional.scaled_dot_product_attention` and `dropout`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _thread = threading.local()  # .generator: source of this thread's dropout keys,
 
 
 def is_supported(x: Tensor) -> bool:
-    """Return True if this module handles ``x``; otherwise use the torch twins."""
+    """Return True if this module handles ``x``; otherwise use the torch reference."""
     return x.device.type == "cpu" and x.dtype == torch.float32 and not kernels.is_plain_forced()
 
 

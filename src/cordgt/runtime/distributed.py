@@ -210,10 +210,10 @@ def check_same_inputs(group: ProcessGroup, inputs: Mapping[str, str]) -> None:
         names = [name for name in first.keys() | own.keys() if first.get(name) != own.get(name)]
         if names:
             differences = "; ".join(
-                f"{k} is {own.get(k, 'not set')} and not {first.get(k, 'not set')}" for k in sorted(names)
+                f"{k} is {own.get(k, 'not set')} (process 0: {first.get(k, 'not set')})" for k in sorted(names)
             )
             raise RunError(
-                f"The processes have different inputs. In process {rank} on {host}, {differences} as in process 0. "
+                f"The processes have different inputs. In process {rank} on {host}, {differences}. "
                 "Start all processes with the same command on the same data."
             )
 

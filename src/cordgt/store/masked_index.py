@@ -1,8 +1,8 @@
 """The index of a store without the events of masked nodes, for training: written once and reused.
 
 It is cached in the store's folder under a hash of the masked nodes; only the latest few are kept. If the store is
-read-only, the cache is in the folder for temporary files. If several processes
-need the same index at once, one builds it and the others wait. Memory is bounded, as in `write_index`.
+read-only, the cache is in the folder for temporary files. If several processes need the same index at once, one builds
+it and the others wait. Memory is bounded, as in `write_index`.
 """
 
 from __future__ import annotations

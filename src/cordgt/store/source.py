@@ -28,7 +28,7 @@ class ReadPosition:
 
 @dataclass(frozen=True, eq=False)
 class EventChunk:
-    """Consecutive events in source order, validated: ids as ``id_column`` returns them, times on the source's axis."""
+    """Consecutive events in source order, validated. Ids are as ``as_id_column`` returns them, times on the source's axis."""
 
     src: Any
     dst: Any
@@ -71,7 +71,7 @@ class EventSource(Protocol):
         """JSON value that is equal for the same data and options, so that an interrupted conversion may resume."""
 
     def get_state(self) -> dict[str, Any]:
-        """What the source has learnt from the chunks so far, as JSON."""
+        """What the source has learned from the chunks so far, as JSON."""
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `get_state`."""

@@ -14,7 +14,7 @@ RECENT_SHARE = 0.15  # window of EdgeBank, as a share of the time elapsed since 
 # To add a baseline, add an entry here: its name, a model without weights, and that model's settings.
 BASELINES: dict[str, tuple[str, dict[str, Any]]] = {
     "seen before": ("edgebank", {}),
-    "seen lately": ("edgebank", {"window": RECENT_SHARE}),
+    "seen recently": ("edgebank", {"window": RECENT_SHARE}),
     "popularity": ("popularity", {}),
 }
 

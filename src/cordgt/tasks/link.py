@@ -38,7 +38,7 @@ from cordgt.tasks.protocol import Protocol, visible_cuts
 from cordgt.tasks.run_metrics import SPLITS
 from cordgt.tasks.split import Split, split_events
 
-HISTORY_DEVICE_VARIABLE = "CORDGT_PAST"  # environment variable; see `choose_history_device`
+HISTORY_DEVICE_VARIABLE = "CORDGT_HISTORY_DEVICE"  # environment variable; see `choose_history_device`
 # Protocol settings that may change without a new split.
 EVALUATION_SETTINGS = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed")
 
@@ -233,8 +233,8 @@ def split_stream(stream: EventStream, protocol: Protocol) -> Split:
 def choose_history_device(device: torch.device, n_bytes: int) -> torch.device:
     """Return where to keep ``n_bytes`` of history for a network on ``device``: there, or on the CPU if it is large.
 
-    History may take half of a GPU's free memory; the rest is for training. The environment variable ``CORDGT_PAST``
-    overrides this: "device" or "host".
+    History may take half of a GPU's free memory; the rest is for training. The environment variable
+    ``CORDGT_HISTORY_DEVICE`` overrides this: "device" or "host".
     """
     choice = os.environ.get(HISTORY_DEVICE_VARIABLE, "auto")
     check_choice(HISTORY_DEVICE_VARIABLE, choice, ("auto", "device", "host"))
@@ -309,7 +309,7 @@ def score_queries(
         return np.empty((n, width))
     on_cpu = (model.device or history.index.device).type == "cpu"
     if not max_pairs_per_batch:
-        fits_caches = 2 * (model.micro_batch_size or 0) if on_cpu else 0
+        fits_caches = 2 * (model.chunk_size or 0) if on_cpu else 0
         max_pairs_per_batch = fits_caches or model.max_pairs_per_batch
     step = max(1, max_pairs_per_batch // width)
     n_column_blocks = -(-width // max_pairs_per_batch)  # above 1: a query alone has too many candidates for one call

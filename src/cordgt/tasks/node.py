@@ -1,6 +1,6 @@
 """Node classification: does the source's state change with this event? A small classifier on a frozen encoder.
 
-The encoder is a trained link model. A query is the source of a labelled event at the event's time. It sees only
+The encoder is a trained link model. A query is the source of a labeled event at the event's time. It sees only
 earlier events: neither the event itself nor others with the same time. It uses the embedding of one node (STPE-U).
 """
 

@@ -19,7 +19,9 @@ NEGATIVES = ("random", "historical", "inductive", "historical-pairs", "inductive
 class Protocol:
     """How a stream is split, what a query sees, and which negatives each event is compared with."""
 
-    visibility: str = "event"  # what a query sees; "event": all events before its time. "paper", "batch": see `cuts`
+    visibility: str = (
+        "event"  # what a query sees; "event": all events before its time. "paper", "batch": see `visible_cuts`
+    )
     split: str = "quantile"  # split by "quantile" of the event times, or by "time": shares of the time range
     train_ratio: float = 0.70  # share for training
     val_ratio: float = 0.15  # share for validation; the rest is the test split
@@ -50,7 +52,7 @@ class Protocol:
 
 
 def visible_cuts(visibility: str, own_time: Tensor, batch_start: Tensor) -> tuple[Tensor, Tensor]:
-    """Return numbers of visible events: ``cut`` for sampled trees, ``pair_cut`` for records of pairs.
+    """Return numbers of visible events: ``cut`` for sampled trees, ``pair_cut`` for pair counts.
 
     ``own_time``: position of the first event with the query's time. ``batch_start``: position of the first event of
     the query's batch. Shapes: all broadcast to (B,), int64.

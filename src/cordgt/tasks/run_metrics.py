@@ -16,7 +16,8 @@ from cordgt.tasks.metrics import LINK_METRICS, is_constant
 
 SPLITS = ("validation", "test")  # the splits that are evaluated
 SETTINGS = ("transductive", "inductive")  # all events; events that touch a node without training events
-RENAMED_KEYS = {"floors": "baselines"}  # of files written by version 0.1
+# Keys of files written by version 0.1.
+RENAMED_KEYS = {"floors": "baselines", "seen lately": "seen recently", "past_on": "history_device"}
 AGGREGATED_KEYS = ("epochs", "best_epoch", "seconds_per_epoch", "peak_memory_mb", "validation", "test", "baselines")
 
 

@@ -45,7 +45,7 @@ RENAMED_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSettings:
     """Settings of the training loop, the same for all models."""
 
     epochs: int = 50  # maximum number of passes over the training events
@@ -80,9 +80,9 @@ class Settings:
     """All settings of a run."""
 
     model: str = "cordgt"  # name in `cordgt.models.MODELS`
-    seed: int = 0  # of weights, dropout and training negatives
+    seed: int = 0  # of weights, dropout, sampling and training negatives
     protocol: Protocol = field(default_factory=Protocol)
-    training: Training = field(default_factory=Training)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
     model_settings: Any = field(default_factory=models.find_model("cordgt").settings)  # the model's own dataclass
     unused: tuple[str, ...] = field(default=(), compare=False)  # given keys that this model does not have
 
@@ -165,7 +165,7 @@ def make_settings(model: str, given: Mapping[str, Any], *, seed: int = 0, where:
     if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**63:
         raise SettingError(f"{where}: seed={_shorten(seed)}: use a 64-bit integer.")
     spec = models.find_model(model)
-    tables: dict[str, type[Any]] = {"protocol": Protocol, "training": Training, "model_settings": spec.settings}
+    tables: dict[str, type[Any]] = {"protocol": Protocol, "training": TrainingSettings, "model_settings": spec.settings}
     types = {name: typing.get_type_hints(table) for name, table in tables.items()}
     values: dict[str, dict[str, Any]] = {name: {} for name in tables}
     unused = []
@@ -195,7 +195,7 @@ def unknown_setting(key: str) -> str:
 
 def known_keys() -> list[str]:
     """Return every key of the protocol, the training loop and all models."""
-    tables = [Protocol, Training, *(spec.settings for spec in models.MODELS.values())]
+    tables = [Protocol, TrainingSettings, *(spec.settings for spec in models.MODELS.values())]
     return list(dict.fromkeys(name for table in tables for name in typing.get_type_hints(table)))
 
 

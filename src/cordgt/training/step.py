@@ -95,7 +95,7 @@ def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -
 
 def max_events_per_chunk(model: LinkModel, num_negatives: int) -> int | None:
     """Return how many events a CPU trains on at once; None means the whole batch."""
-    return None if model.micro_batch_size is None else max(1, 2 * model.micro_batch_size // (1 + num_negatives))
+    return None if model.chunk_size is None else max(1, 2 * model.chunk_size // (1 + num_negatives))
 
 
 @dataclass
@@ -115,7 +115,9 @@ class Step:
     num_negatives: int = 1  # random destinations per event
     ema: Ema | None = None
     micro_batches: int = 0  # splits a batch; gradients are summed in order. 0: fastest
-    stop: StopRequest | None = None  # checked before each chunk of a batch is read; `TrainingStopped` leaves no trace
+    stop: StopRequest | None = (
+        None  # checked before each chunk of a batch is read; `TrainingStopped` leaves weights and optimizer unchanged
+    )
 
     @classmethod
     def from_settings(

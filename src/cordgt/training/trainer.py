@@ -347,7 +347,7 @@ def _run_phases(
         parameters=sum(p.numel() for p in model.parameters()),
         protocol=dict(vars(settings.protocol)),
         device=str(task.network_device),
-        past_on=str(task.device),
+        history_device=str(task.device),
     )
     if task.group.world_size > 1:
         metrics["processes"] = task.group.world_size

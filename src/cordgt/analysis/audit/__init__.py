@@ -1,1 +1,1 @@
-"""Audits: `model` checks that a model sees only what it may; `data` reports what to know about a stream first."""
+"""Audits. `model` checks that a model sees only what it may. `data` reports properties of a stream that matter."""

@@ -15,7 +15,7 @@ from cordgt.analysis.report.html import Html, join, text
 WIDTH = 360.0  # of a chart, in SVG units: about a phone's width
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "4 2", "1 3", "10 4", "3 5")
 N_COLORS = 8
-GREY = 7  # color for baselines and small groups
+GRAY = 7  # color for baselines and small groups
 MAX_POINTS = 400  # of a series; more cannot be distinguished
 MAX_NAME_LENGTH = 44
 
@@ -115,7 +115,7 @@ def line_chart(
         at = x.scale(marker[0], left, right)
         anchor, shift = ("end", -4) if at > (left + right) / 2 else ("start", 4)
         parts.append(_line("mark", at, at, top, bottom))
-        label_y = top + 11 if _runs_low(series, marker[0], y) else bottom - 6  # away from the lines
+        label_y = top + 11 if _is_in_lower_half(series, marker[0], y) else bottom - 6  # away from the lines
         parts.append(_label(at + shift, label_y, marker[1], anchor))
     parts += [_path(i, _thin_out(one), x, y, (left, right, top, bottom)) for i, one in enumerate(series)]
     height = bottom + 36
@@ -250,7 +250,7 @@ def _thin_out(series: Series) -> Series:
     return Series(series.name, [series.x[k] for k in rows], [series.y[k] for k in rows], series.has_markers)
 
 
-def _runs_low(series: Sequence[Series], x: float, y: Axis) -> bool:
+def _is_in_lower_half(series: Sequence[Series], x: float, y: Axis) -> bool:
     """Return whether the lines are, on average, in the lower half of the chart near ``x``."""
     near = [min(zip(one.x, one.y, strict=True), key=lambda point: abs(point[0] - x))[1] for one in series if one.x]
     finite = [v for v in near if math.isfinite(v)]

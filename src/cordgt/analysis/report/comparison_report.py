@@ -10,7 +10,7 @@ import numpy as np
 from cordgt.analysis.compare import describe_data, has_same_data, paired_bootstrap, protocol_differences
 from cordgt.analysis.remarks import comparison_verdict
 from cordgt.analysis.report import html
-from cordgt.analysis.report.charts import GREY, DotRow, dot_plot
+from cordgt.analysis.report.charts import GRAY, DotRow, dot_plot
 from cordgt.analysis.report.data import ReportData
 from cordgt.analysis.report.html import DASH, Html, PageSection
 from cordgt.analysis.report.plots import (
@@ -79,7 +79,7 @@ def _metrics_section(runs: Runs, *, are_comparable: bool) -> PageSection:
         if any(ABOVE_MARK in str(cell) for row in rows for cell in row):
             caption += f";{ABOVE_MARK}: a trivial baseline is above every run"
         if best := reference.metrics.best_baseline("transductive"):
-            aps.append((f"{best[0]} (trivial)", best[1], GREY))
+            aps.append((f"{best[0]} (trivial)", best[1], GRAY))
     titles = [f"{LINK_METRICS[metric].title}, {setting}" for setting, metric in COLUMNS]
     return html.section(
         "Metrics of the test period",

@@ -85,7 +85,7 @@ def surprises_section(data: ReportData) -> PageSection:
 
 
 def _lists_by_score(data: ReportData) -> list[Html]:
-    """Lists for a model whose scores are probabilities: above one half means predicted."""
+    """Lists for a model whose scores compare across sources: a score above 0.5 means predicted."""
     sample, rows = data.sample, extreme_events(data.sample, N_LISTED)
 
     def make(kind: str, title: str, about: str, queries: Queries, logits: np.ndarray, counts: np.ndarray) -> Html:
@@ -162,7 +162,7 @@ def _format_pair(pair: tuple[Any, Any]) -> Html:
 
 
 def _format_score(logit: float) -> Html:
-    """A probability, never rounded to 0 or 1."""
+    """A score between 0 and 1, never rounded to 0 or 1."""
     score = float(sigmoid(logit))
     return html.text(f"{score:.3f}" if 0.001 <= score <= 0.999 else "<0.001" if score < 0.5 else ">0.999")
 

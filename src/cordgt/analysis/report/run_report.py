@@ -14,7 +14,7 @@ import numpy as np
 from cordgt import models
 from cordgt.analysis.remarks import constant_remarks, initial_run_remarks, metric_legend, verdict
 from cordgt.analysis.report import html
-from cordgt.analysis.report.charts import GREY, Axis, DotRow, Series, dot_plot, line_chart, padded_range
+from cordgt.analysis.report.charts import GRAY, Axis, DotRow, Series, dot_plot, line_chart, padded_range
 from cordgt.analysis.report.data import ReportData, collect_report_data
 from cordgt.analysis.report.explanations import distance_section, surprises_section
 from cordgt.analysis.report.html import DASH, Html, PageSection
@@ -119,8 +119,8 @@ def _warnings(data: ReportData) -> list[str]:
         hint = "" if "mrr" in data.metrics["test"]["transductive"] else " (`--set ranking=100`)"
         sentences.append(
             "This model learned to rank the destinations of one source. Judge it by its ranks (MRR)"
-            f"{hint}, not by AP and AUC over all events: its scores are not probabilities, and scores of different "
-            "sources do not compare. The lists below use the margin between an event and its negative."
+            f"{hint}, not by AP and AUC over all events: its scores of different sources cannot be "
+            "compared. The lists below use the margin between an event and its negative."
         )
     if sample.is_partial:
         sentences.append(
@@ -166,7 +166,7 @@ def _metrics_section(data: ReportData) -> PageSection:
 def _baseline_figure(data: ReportData, setting: str) -> Html:
     """Test AP of the run and of each baseline."""
     metrics = data.metrics
-    baselines = [(name, metrics.metric("ap", "test", setting, name).mean, GREY) for name in metrics.baselines]
+    baselines = [(name, metrics.metric("ap", "test", setting, name).mean, GRAY) for name in metrics.baselines]
     return ap_figure([(data.settings.model, metrics["test"][setting]["ap"], 0), *baselines], setting)
 
 
@@ -280,7 +280,7 @@ def _group_figure(groups: Sequence[GroupMetrics], caption: str) -> Html:
     """Win rates of the groups that have events."""
     groups = [g for g in groups if g.n_events]
     dots = [
-        DotRow(g.name, g.win_rate, g.low, g.high, f"{g.n_events:,} events", 0 if g.n_events >= SMALL_GROUP else GREY)
+        DotRow(g.name, g.win_rate, g.low, g.high, f"{g.n_events:,} events", 0 if g.n_events >= SMALL_GROUP else GRAY)
         for g in groups
     ]
     axis = percent_axis([v for g in groups for v in (g.low, g.high, g.win_rate)], "win rate")

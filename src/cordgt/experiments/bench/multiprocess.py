@@ -16,7 +16,7 @@ import torch
 
 from cordgt.callbacks import Callback
 from cordgt.errors import RunError, SettingError
-from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.experiments.bench.timing import Stopwatch
 from cordgt.runtime import distributed
 from cordgt.runtime.launch import RESULT_FILE, available_cores, launch
@@ -66,7 +66,7 @@ def compare_process_counts(counts: Sequence[int], argv: Sequence[str], callbacks
     return [row | {"speed_up": first / row["step_ms"]} for row in rows]
 
 
-def measure_shared_step(bench: BenchContext) -> None:
+def measure_shared_step(bench: BenchSetup) -> None:
     """Time steps that this process shares with its group. The main process writes the result to `RESULT_FILE`.
 
     A sample starts when all processes are ready and ends when all have the summed gradients. ``sum_ms`` is the
@@ -99,13 +99,13 @@ def measure_shared_step(bench: BenchContext) -> None:
         Path(os.environ[RESULT_FILE]).write_text(json.dumps(result), encoding="utf-8")
 
 
-def make_shared_step(bench: BenchContext, group: distributed.ProcessGroup) -> Step:
+def make_shared_step(bench: BenchSetup, group: distributed.ProcessGroup) -> Step:
     """Make a training step that the processes of a group share."""
     bench.model.train()
     return replace(bench.make_step(), task=replace(bench.task, group=group))
 
 
-def _time_shared(bench: BenchContext, group: distributed.ProcessGroup, work: Callable[[], Any]) -> tuple[float, float]:
+def _time_shared(bench: BenchSetup, group: distributed.ProcessGroup, work: Callable[[], Any]) -> tuple[float, float]:
     """Return the wall and CPU seconds of one call, after a barrier."""
     group.all_reduce_max(0)
     watch, cpu = Stopwatch(bench.device), time.process_time()

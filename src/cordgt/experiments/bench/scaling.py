@@ -11,7 +11,7 @@ from typing import Any
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, SettingError
 from cordgt.events.stream import EventStream
-from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.experiments.bench.stages import measure_evaluate, measure_full_step, measure_index, measure_sample
 from cordgt.experiments.bench.suite import describe_setup
 from cordgt.files import write_atomically
@@ -22,9 +22,7 @@ FANOUT_FACTORS = (1, 2, 4)  # of the first hop
 MIN_EVENTS = 16 * EVENT_FACTORS[-1]  # of the largest stream: the smallest has 16, enough to be split
 
 
-def measure_growth(
-    bench: BenchContext, scale: float | None = None, callbacks: Callback = NO_CALLBACK
-) -> dict[str, Any]:
+def measure_growth(bench: BenchSetup, scale: float | None = None, callbacks: Callback = NO_CALLBACK) -> dict[str, Any]:
     """Measure all costs at 1, 4 and 16 times the events, and a step at 1, 2 and 4 times the context.
 
     A twin is generated at each size; the largest has ``scale`` times its published size. Other data are cut: the
@@ -78,7 +76,7 @@ def first_events(stream: EventStream, n: int) -> EventStream:
     )
 
 
-def _measure_costs(bench: BenchContext, *stages: Any) -> dict[str, Any]:
+def _measure_costs(bench: BenchSetup, *stages: Any) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
     with bench.explain_oom():
         for stage in stages:

@@ -29,7 +29,7 @@ from cordgt.training.step import Ema, Step, make_optimizer
 
 
 @dataclass(frozen=True)
-class BenchContext:
+class BenchSetup:
     """Everything a stage needs. ``quick``: small sizes, to check that it runs."""
 
     stream: EventStream

@@ -1,4 +1,4 @@
-"""The stages of `cordgt bench`. A stage returns the rows of its table, and metrics under their JSON names."""
+"""The stages of `cordgt bench`. A stage returns the rows of its table, and its measurements under their JSON names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cordgt.errors import SettingError
 from cordgt.experiments.bench.rows import BenchRow
-from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.experiments.bench.step_parts import ForwardParts, measure_step_parts, time_tree_sampling
 from cordgt.experiments.bench.timing import time_calls
 from cordgt.history.context import TreeShape, sample_trees
@@ -25,7 +25,7 @@ from cordgt.tasks.link import score_queries
 from cordgt.training.oom import max_events_in_memory, peak_step_memory
 from cordgt.training.step import CudaGraphStep, Step
 
-SAMPLE_FANOUT = 20  # one hop of the sampling metric, the same for all models
+SAMPLE_FANOUT = 20  # one hop of the sampling benchmark, the same for all models
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class StageResult:
     metrics: dict[str, Any]
 
 
-def measure_index(bench: BenchContext) -> StageResult:
+def measure_index(bench: BenchSetup) -> StageResult:
     """Measure building the index of all events, from columns to both sorted views. Always on the host."""
     stream = bench.stream
 
@@ -51,7 +51,7 @@ def measure_index(bench: BenchContext) -> StageResult:
     return StageResult([row], {"index_seconds": timing.median, "index_mb": n_bytes / 2**20})
 
 
-def measure_sample(bench: BenchContext) -> StageResult:
+def measure_sample(bench: BenchSetup) -> StageResult:
     """Measure sampling trees: one hop of 20, to compare models, and the model's own."""
     n = bench.n_items(quick=1_000, cpu=20_000, cuda=1 << 20)
     at = np.sort(np.random.default_rng(0).integers(bench.stream.n_events, size=n))
@@ -61,7 +61,7 @@ def measure_sample(bench: BenchContext) -> StageResult:
     return StageResult(rows, {"sample_roots_per_second": rows[0].rate})
 
 
-def _sample_row(bench: BenchContext, shape: TreeShape, root: Tensor, cut: Tensor) -> BenchRow:
+def _sample_row(bench: BenchSetup, shape: TreeShape, root: Tensor, cut: Tensor) -> BenchRow:
     index = bench.task.full_history.index
     n_slots = len(root) * shape.n_slots
     return BenchRow(
@@ -76,11 +76,11 @@ def _sample_row(bench: BenchContext, shape: TreeShape, root: Tensor, cut: Tensor
     )
 
 
-def _to_device(bench: BenchContext, *arrays: np.ndarray) -> list[Tensor]:
+def _to_device(bench: BenchSetup, *arrays: np.ndarray) -> list[Tensor]:
     return [torch.from_numpy(x).to(bench.device) for x in arrays]
 
 
-def measure_pairs(bench: BenchContext) -> StageResult:
+def measure_pairs(bench: BenchSetup) -> StageResult:
     """Measure looking up pair histories: half of the pairs have events, half are random."""
     stream, n = bench.stream, bench.n_items(quick=2_000, cpu=100_000, cuda=1 << 20)
     at = np.random.default_rng(1).integers(stream.n_events, size=(2, n))
@@ -91,7 +91,7 @@ def measure_pairs(bench: BenchContext) -> StageResult:
     return StageResult([row], {"pairs_per_second": row.rate})
 
 
-def measure_distances(bench: BenchContext) -> StageResult:
+def measure_distances(bench: BenchSetup) -> StageResult:
     """Measure the reader on a batch: sampling trees, and the rest, which is distances for a model with trees."""
     queries = bench.next_queries()
     read = bench.time(lambda: bench.read(queries))
@@ -108,7 +108,7 @@ def measure_distances(bench: BenchContext) -> StageResult:
     return StageResult(rows, metrics)
 
 
-def _measure_forward_part(bench: BenchContext, *, stage: str, part: str) -> StageResult:
+def _measure_forward_part(bench: BenchSetup, *, stage: str, part: str) -> StageResult:
     forward = ForwardParts.measure(bench)
     if forward is None:
         raise SettingError(f"{bench.settings.model} has no list of layers to measure. Use --model cordgt.")
@@ -118,14 +118,14 @@ def _measure_forward_part(bench: BenchContext, *, stage: str, part: str) -> Stag
     return StageResult([row], {f"{stage}_ms": 1e3 * timing.median})
 
 
-def measure_step(bench: BenchContext) -> StageResult:
+def measure_step(bench: BenchSetup) -> StageResult:
     """Measure a whole training step, its parts, and the peak memory of several batch sizes."""
     whole = measure_full_step(bench)
     parts = measure_step_parts(bench, whole.rows[-1].timing)
     return StageResult(whole.rows + parts, whole.metrics | {"memory": measure_memory(bench)})
 
 
-def measure_full_step(bench: BenchContext) -> StageResult:
+def measure_full_step(bench: BenchSetup) -> StageResult:
     """Measure a training step. On a GPU with CUDA graph, as training runs it unless stateful, and without."""
     bench.model.train()
     step, n = bench.make_step(), bench.settings.training.batch_size
@@ -160,7 +160,7 @@ def measure_full_step(bench: BenchContext) -> StageResult:
     return StageResult(rows, metrics)
 
 
-def step_peak_bytes(bench: BenchContext, step: Step, n: int) -> int:
+def step_peak_bytes(bench: BenchSetup, step: Step, n: int) -> int:
     """Return the peak memory of a step of ``n`` events; of the chunks processed at once if it is split."""
     at_once = max_events_in_memory(bench.settings, bench.model, bench.device)
     if at_once is None:
@@ -169,7 +169,7 @@ def step_peak_bytes(bench: BenchContext, step: Step, n: int) -> int:
     return peak_step_memory(bench.settings, bench.task, bench.model, min(micro_batch, at_once))
 
 
-def measure_memory(bench: BenchContext) -> dict[str, Any]:
+def measure_memory(bench: BenchSetup) -> dict[str, Any]:
     """Measure the peak memory of several batch sizes, and estimate the size that fills the free memory.
 
     The peak grows linearly with the batch, up to ``at_once`` events if a step is split into chunks: then
@@ -198,7 +198,7 @@ def measure_memory(bench: BenchContext) -> dict[str, Any]:
     }
 
 
-def measure_evaluate(bench: BenchContext) -> StageResult:
+def measure_evaluate(bench: BenchSetup) -> StageResult:
     """Measure scoring a split: each true destination against a random one."""
     queries = bench.task.evaluation_queries("validation", "transductive")[1]
     some = queries.take(slice(bench.n_items(quick=50, cpu=1_000, cuda=20_000)))
@@ -207,8 +207,11 @@ def measure_evaluate(bench: BenchContext) -> StageResult:
     return StageResult([row], {"evaluate_events_per_second": row.rate, "validation_seconds": seconds})
 
 
-def measure_recommend(bench: BenchContext) -> StageResult:
-    """Measure scoring one source against many destinations at the end of the stream. It is read once a chunk."""
+def measure_recommend(bench: BenchSetup) -> StageResult:
+    """Measure scoring one source against many destinations at the end of the stream.
+
+    The source is read once per chunk of destinations.
+    """
     stream, everyone = bench.stream, np.unique(bench.stream.dst)
     src, dst = _to_device(bench, stream.src[-1:], everyone[: bench.n_items(quick=50, cpu=500, cuda=5_000)])
     t, cut = _to_device(bench, np.array([float(stream.elapsed[-1])]), np.array([stream.n_events]))
@@ -217,7 +220,7 @@ def measure_recommend(bench: BenchContext) -> StageResult:
     return StageResult([row], {"recommend_partners_per_second": row.rate, "recommend_all_seconds": seconds})
 
 
-def _scoring_row(bench: BenchContext, stage: str, queries: Queries, items: int, unit: str) -> BenchRow:
+def _scoring_row(bench: BenchSetup, stage: str, queries: Queries, items: int, unit: str) -> BenchRow:
     def score() -> Any:
         return score_queries(bench.model, bench.task.full_history, queries)
 
@@ -233,7 +236,7 @@ def _scoring_row(bench: BenchContext, stage: str, queries: Queries, items: int, 
     )
 
 
-STAGES: dict[str, Callable[[BenchContext], StageResult]] = {
+STAGES: dict[str, Callable[[BenchSetup], StageResult]] = {
     "index": measure_index,
     "sample": measure_sample,
     "pairs": measure_pairs,

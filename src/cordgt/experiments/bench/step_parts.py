@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from cordgt.experiments.bench.rows import BenchRow
-from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.experiments.bench.timing import Stopwatch, Timing
 from cordgt.history.context import sample_trees
 from cordgt.history.queries import Queries
@@ -17,7 +17,7 @@ from cordgt.runtime import kernel_loader as kernels
 from cordgt.runtime.profiling import count_ops
 
 
-def time_tree_sampling(bench: BenchContext, queries: Queries) -> Timing | None:
+def time_tree_sampling(bench: BenchSetup, queries: Queries) -> Timing | None:
     """Time the sampling of a batch's trees, of both ends; None if the model samples none."""
     shape, index = bench.tree_shape, bench.task.train_history.index
     if shape is None:
@@ -35,7 +35,7 @@ class ForwardParts:
     total: Timing
 
     @classmethod
-    def measure(cls, bench: BenchContext) -> ForwardParts | None:
+    def measure(cls, bench: BenchSetup) -> ForwardParts | None:
         """Return None for a model without a list of layers."""
         layers = getattr(bench.model, "layers", None)
         if not isinstance(layers, nn.ModuleList):
@@ -50,7 +50,7 @@ class ForwardParts:
         return cls(timings, _count_forward_flops(bench, layers, batch), total)
 
     @classmethod
-    def _measure_fused(cls, bench: BenchContext, model: Cordgt, batch: Any) -> ForwardParts:
+    def _measure_fused(cls, bench: BenchSetup, model: Cordgt, batch: Any) -> ForwardParts:
         """A fused kernel runs all layers at once and has no hooks: time the tokens, and subtract them."""
         step = bench.make_step()
         tokens = bench.time(lambda: model.sequences(batch))
@@ -60,7 +60,7 @@ class ForwardParts:
         return cls({"tokens": tokens, "layers": total - tokens}, flops, total)
 
 
-def _time_forward_parts(bench: BenchContext, layers: nn.ModuleList, batch: Any) -> dict[str, float]:
+def _time_forward_parts(bench: BenchSetup, layers: nn.ModuleList, batch: Any) -> dict[str, float]:
     """Return the seconds of each part of one forward pass."""
     watch, names = Stopwatch(bench.device), []
 
@@ -82,7 +82,7 @@ def _time_forward_parts(bench: BenchContext, layers: nn.ModuleList, batch: Any) 
     return seconds
 
 
-def _count_forward_flops(bench: BenchContext, layers: nn.ModuleList, batch: Any) -> dict[str, int]:
+def _count_forward_flops(bench: BenchSetup, layers: nn.ModuleList, batch: Any) -> dict[str, int]:
     """Count the floating-point operations of the layers, called alone with their inputs, and of the rest.
 
     The head's share is small and is counted with the tokens.
@@ -96,7 +96,7 @@ def _count_forward_flops(bench: BenchContext, layers: nn.ModuleList, batch: Any)
     return {"tokens": total - inside, "layers": inside, "head": 0}
 
 
-def measure_step_parts(bench: BenchContext, total: Timing) -> list[BenchRow]:
+def measure_step_parts(bench: BenchSetup, total: Timing) -> list[BenchRow]:
     """Measure the parts in order, each with its share of the step. On a GPU without CUDA graph."""
     names = ("queries", "read", "forward", "backward", "adam")
     samples = [_time_step_parts(bench) for _ in range(bench.repeat + 1)][1:]  # the first one warms up
@@ -119,7 +119,7 @@ def measure_step_parts(bench: BenchContext, total: Timing) -> list[BenchRow]:
     return rows
 
 
-def _time_step_parts(bench: BenchContext) -> list[float]:
+def _time_step_parts(bench: BenchSetup) -> list[float]:
     """Return the seconds of queries, read, forward, backward and Adam."""
     watch, optimizer, step = Stopwatch(bench.device), bench.optimizer, bench.make_step()
     watch.mark()

@@ -15,7 +15,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream
 from cordgt.experiments.bench import hardware
-from cordgt.experiments.bench.setup import BenchContext
+from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.experiments.bench.stages import STAGES
 from cordgt.files import write_atomically
 from cordgt.runtime.threads import pin_num_threads
@@ -26,16 +26,16 @@ from cordgt.training.settings import Settings
 STAGE_NAMES = ("machine", *STAGES)
 
 
-def prepare(stream: EventStream, settings: Settings, device: torch.device, *, repeat: int, quick: bool) -> BenchContext:
+def prepare(stream: EventStream, settings: Settings, device: torch.device, *, repeat: int, quick: bool) -> BenchSetup:
     """Configure torch as training does, and measure the limits of the device."""
     pin_num_threads()
     set_matmul_precision(settings, device)
     with explain_out_of_memory(settings):
         limits = hardware.measure_limits(device, repeat=max(repeat, 3), quick=quick)
-    return BenchContext(stream, settings, device, limits, repeat, quick)
+    return BenchSetup(stream, settings, device, limits, repeat, quick)
 
 
-def run_stages(bench: BenchContext, stages: Sequence[str], callbacks: Callback = NO_CALLBACK) -> dict[str, Any]:
+def run_stages(bench: BenchSetup, stages: Sequence[str], callbacks: Callback = NO_CALLBACK) -> dict[str, Any]:
     """Measure the stages in order.
 
     A stage that the model does not have (a step without anything to train) is skipped and listed under "left_out".
@@ -61,7 +61,7 @@ def run_stages(bench: BenchContext, stages: Sequence[str], callbacks: Callback =
     return describe_setup(bench) | metrics | {"stages": rows, "left_out": list(dict.fromkeys(skipped))}
 
 
-def describe_setup(bench: BenchContext) -> dict[str, Any]:
+def describe_setup(bench: BenchSetup) -> dict[str, Any]:
     """Return what was measured on: versions, machine, data, settings."""
     stream, settings = bench.stream, bench.settings
     return {
@@ -76,7 +76,7 @@ def describe_setup(bench: BenchContext) -> dict[str, Any]:
     }
 
 
-def write_trace(bench: BenchContext, path: Path) -> None:
+def write_trace(bench: BenchSetup, path: Path) -> None:
     """Write a trace of one training step for Chrome or Perfetto. On a GPU without CUDA graph."""
     from torch.profiler import ProfilerActivity, profile
 

@@ -1,1 +1,1 @@
-"""Triton kernels of history lookups on a GPU. Each module names its torch twins."""
+"""Triton kernels of history lookups on a GPU. Each module names its torch reference."""

@@ -1,4 +1,7 @@
-"""What the kernels read of a `cordgt.history.index.TemporalIndex`, which they cannot import: it loads them."""
+"""The arrays of a `cordgt.history.index.TemporalIndex` that the kernels read.
+
+A protocol, because importing the class would be circular.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Triton kernels for the features of context slots and of pairs, one launch each.
 
-Torch twin: `cordgt.history.pair_features`, whose `SLOT_COLUMNS` and `PAIR_COLUMNS` are written by number here.
+Torch reference: `cordgt.history.pair_features`, whose `SLOT_COLUMNS` and `PAIR_COLUMNS` are written by number here.
 """
 
 from __future__ import annotations

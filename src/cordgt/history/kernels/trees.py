@@ -1,6 +1,6 @@
 """Triton kernels for degrees, pair interactions, trees, distances and training queries, one launch each.
 
-Torch twins: `TemporalIndex`, `cordgt.history.context._sample_torch`, `cordgt.history.distance` and
+Torch reference: `TemporalIndex`, `cordgt.history.context._sample_torch`, `cordgt.history.distance` and
 `cordgt.tasks.link.LinkTask.queries`.
 """
 

@@ -1,4 +1,4 @@
-"""Extract files from zip and tar archives by name. The caller chooses every path; the archive chooses none.
+"""Extract files from zip and tar archives by name, only to paths that the caller gives.
 
 pooch's own extraction does not refuse links, duplicates, absurd sizes or, before Python 3.12, paths outside the folder.
 """

@@ -209,7 +209,7 @@ def _not_found_message(name: str, path: Path) -> str:
         places += "; CORDGT_DATA is not set"
     if name in KNOWN_DATASETS:
         hint = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
-        return f"The dataset {name} is not here: looked for {places}.{hint} Fetch it: cordgt data fetch {name}."
+        return f"The dataset {name} was not found: looked for {places}.{hint} Fetch it: cordgt data fetch {name}."
     hint = partial_store_hint(path) or did_you_mean(
         name, [*KNOWN_DATASETS, *GENERATED, *_names_in_folders(), *sibling_names(path)]
     )

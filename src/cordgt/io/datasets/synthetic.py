@@ -221,7 +221,7 @@ def _triggered_share(excitation: Excitation, events_per_second: float) -> float:
 
 
 def _node_names(community: Ints) -> list[str]:
-    """Return one name per node: the community's colour (numbered if colours run out) and the node's number in it."""
+    """Return one name per node: the community's color (numbered if colors run out) and the node's number in it."""
     seen: dict[int, int] = defaultdict(int)
     names = []
     for c in community.tolist():

@@ -1,1 +1,1 @@
-"""Fused Triton kernels of the layers. Each module names its torch twin."""
+"""Fused Triton kernels of the layers. Each module names its torch reference."""

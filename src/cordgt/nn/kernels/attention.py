@@ -4,7 +4,7 @@ A sequence of C slots is held in two tiles of rows, A and B, whose sizes are pow
 padding wastes little. The backward pass recomputes the weights. Dropout is a hash of (seed, sequence, head, row,
 column), so both passes agree without storing it.
 
-Torch twin: `cordgt.models.cordgt.TreeAttention`.
+Torch reference: `cordgt.models.cordgt.TreeAttention`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A layer needs 8 launches forward and 13 backward; 4 and 8 of them are matrix products. The last bias of a feed-forward
 net is added with its branch in the next layer's norm, which passes over the rows anyway.
 
-Torch twin: `cordgt.models.cordgt.CordgtLayer` and the pooling after it.
+Torch reference: `cordgt.models.cordgt.CordgtLayer` and the pooling after it.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def backward(
 
 
 def empty_partial_sums(n: int, width: int, device: torch.device) -> Tensor:
-    """Return an empty (P, width) float32 tensor for the sums of P programs, each over its slot_weight of n rows."""
+    """Return an empty (P, width) float32 tensor for the sums of P programs, each over its share of the n rows."""
     return torch.empty((max(1, min(MAX_PROGRAMS, triton.cdiv(n, ROWS))), width), device=device)
 
 

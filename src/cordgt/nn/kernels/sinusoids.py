@@ -1,4 +1,4 @@
-"""Sinusoids of distances as a Triton kernel. Torch twin: `cordgt.nn.positional_encoding.sinusoids`."""
+"""Sinusoids of distances as a Triton kernel. Torch reference: `cordgt.nn.positional_encoding.sinusoids`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Tokens from the sinusoids of distances, in one launch each way: the hidden units are never written to memory.
 
-Torch twin: `cordgt.models.cordgt.Cordgt._from_distances`.
+Torch reference: `cordgt.models.cordgt.Cordgt._from_distances`.
 """
 
 from __future__ import annotations
