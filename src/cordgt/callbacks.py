@@ -90,5 +90,7 @@ def as_callback(callbacks: Callbacks) -> Callback:
     several = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
     for callback in several:
         if not isinstance(callback, Callback):
-            raise SettingError(f"callbacks: {callback!r} is not a callback. Subclass cordgt.Callback.")
+            raise SettingError(
+                f"callbacks: {callback!r} is not a callback. Pass an instance of a subclass of cordgt.Callback."
+            )
     return CallbackList(several)

@@ -97,7 +97,7 @@ def compare(
         for text in comparison["remarks"]:
             console.stdout.print(text, markup=False)
         console.print_note(
-            "In parentheses: the 95 % confidence interval over test events. It does not cover differences between "
+            "In parentheses: the 95 % confidence interval over these events. It does not cover differences between "
             "seeds: train with several (--seeds) before you trust a small difference."
         )
 

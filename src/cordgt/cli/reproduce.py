@@ -167,7 +167,7 @@ class _CellBar(console.ProgressBar):
 
     def on_run_end(self, name: str, result: dict[str, Any]) -> None:
         self.n_done += 1
-        metrics = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["figures"].items() if v is not None)
+        metrics = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["metrics"].items() if v is not None)
         console.print_note(f"[{self.n_done}/{self.n_cells}] {name}: {metrics or 'done'} ({result['seconds']:.0f} s)")
 
 

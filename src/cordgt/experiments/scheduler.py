@@ -148,7 +148,7 @@ def _run_unfinished(
                 callbacks.on_message(f"Error: {cell.label}: {error}")
                 continue
             result.n_finished += 1
-            callbacks.on_run_end(cell.label, {"seconds": cell_result["seconds"], "figures": _summary(cell_result)})
+            callbacks.on_run_end(cell.label, {"seconds": cell_result["seconds"], "metrics": _summary(cell_result)})
 
 
 def _summary(result: CellResult) -> dict[str, Any]:

@@ -4,7 +4,7 @@ There is no generator and no state, hence nothing to save, seed or replay. As in
 and a number: a draw's key is folded from (seed, epoch, root, cut, path in the tree). `randint` and `uniform` turn a key
 into a number. The hash is the finalizer of splitmix64, in 64-bit integer arithmetic.
 
-Each function works on int64 tensors; its variants take Python integers (``*_int``) or, in Numba loops, uint64 (``*_u64``).
+Functions take int64 tensors; variants take Python integers (``*_int``) or, in Numba loops, uint64 (``*_u64``).
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class FileSource:
         if self._bad_labels:
             notes.append(self._bad_labels)
         if self.roles.features:
-            width = f"{self._width} features an event"
+            width = f"{self._width} features per event"
             notes.append(width if self.has_features() else "the features are all zero: read as none")
         if self.axis.kind == "date":
             notes.append(DATE_NOTE)

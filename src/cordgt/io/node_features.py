@@ -58,7 +58,7 @@ def _join_table(stream: EventStream, table: Table) -> EventStream:
         raise DataError(f"None of the {len(node)} ids in {table.name} occurs in the events.")
     node_x = np.zeros((stream.n_nodes, rows.shape[1]), np.float32)
     node_x[node[known]] = rows[known]
-    notes = [f"{rows.shape[1]} features a node from {Path(table.name).name}"]
+    notes = [f"{rows.shape[1]} features per node from {Path(table.name).name}"]
     n_without = stream.n_nodes - len(np.unique(node[known]))
     if n_without:
         notes.append(f"{n_without} of {stream.n_nodes} nodes have no row of features: zeros")
@@ -132,7 +132,7 @@ def join_array(stream: EventStream, rows: npt.NDArray[Any], path: Path | None = 
             f"{label} has {len(rows)} rows, but the node ids run from {low} to {high}; row k belongs to id k,"
             f" so {high + 1} rows were expected."
         )
-    notes = [f"{rows.shape[1]} features a node from {'the array' if path is None else path.name}"]
+    notes = [f"{rows.shape[1]} features per node from {'the array' if path is None else path.name}"]
     n_unused = len(rows) - len(ids) - (0 if (ids == 0).any() else 1)
     if n_unused > 0:
         notes.append(_note_unused_rows(n_unused))

@@ -46,7 +46,7 @@ def load_edge_features(table: Table, idx: Any, path: Path) -> tuple[Features | N
         raise DataError(
             f"{table.describe_row(row)}: idx {number[row]} has no row in {file}; 1 to {n_events} were expected."
         )
-    notes = [f"{rows.shape[1]} features an event from {file.name}"]
+    notes = [f"{rows.shape[1]} features per event from {file.name}"]
     if n_unused == 0:
         notes.append(f"{file.name} has as many rows as there are events: row 0 is taken as the first event's")
     return as_finite_rows(rows, file)[number - 1 + n_unused], notes

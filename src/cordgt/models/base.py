@@ -39,9 +39,7 @@ class LinkModel(nn.Module):
     is_stateful = False  # carries state from batch to batch (single process only); see `get_training_state`
     learns_ranking = False  # ranks the candidates of one source; scores of different sources cannot be compared
     uses_node_ids = False  # learns a table per node id, so an unseen node differs from a known one
-    is_transductive = (
-        False  # has a vector only for nodes of its training; constructor takes n_nodes=; no inductive metrics
-    )
+    is_transductive = False  # knows only nodes of its training: takes n_nodes=, has no inductive metrics
 
     @property
     def chunk_size(self) -> int | None:

@@ -1,6 +1,6 @@
 """Choose between fused CUDA kernels (Triton) and plain torch operations.
 
-Every kernel has a plain torch reference in the module that calls it. Kernel modules are imported only on a CUDA device. The
+Every kernel has a torch reference in the module that calls it. Kernel modules are imported only on a CUDA device. The
 environment variable ``CORDGT_PLAIN=1`` forces plain torch operations, to compare both or to debug.
 """
 

@@ -28,7 +28,7 @@ class ReadPosition:
 
 @dataclass(frozen=True, eq=False)
 class EventChunk:
-    """Consecutive events in source order, validated. Ids are as ``as_id_column`` returns them, times on the source's axis."""
+    """Validated events in source order. Ids are as ``as_id_column`` returns them, times on the source's axis."""
 
     src: Any
     dst: Any

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback
-from cordgt.errors import RunError, check_choice
+from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.arrays import unique_nodes
 from cordgt.events.backing import IndexData, StreamBacking
 from cordgt.events.stream import EventStream
@@ -236,6 +236,8 @@ def choose_history_device(device: torch.device, n_bytes: int) -> torch.device:
     History may take half of a GPU's free memory; the rest is for training. The environment variable
     ``CORDGT_HISTORY_DEVICE`` overrides this: "device" or "host".
     """
+    if "CORDGT_PAST" in os.environ:
+        raise SettingError(f"The environment variable CORDGT_PAST is now called {HISTORY_DEVICE_VARIABLE}.")
     choice = os.environ.get(HISTORY_DEVICE_VARIABLE, "auto")
     check_choice(HISTORY_DEVICE_VARIABLE, choice, ("auto", "device", "host"))
     if device.type == "cpu" or choice == "device":

@@ -188,6 +188,8 @@ def make_settings(model: str, given: Mapping[str, Any], *, seed: int = 0, where:
 
 def unknown_setting(key: str) -> str:
     """Return the error text for a key that is no setting: its new name, or the nearest known one."""
+    if key in ("watcher", "progress"):
+        return f"the argument '{key}' is now called 'callbacks'."
     if key in RENAMED_SETTINGS:
         return f"the setting '{key}' is now called '{RENAMED_SETTINGS[key]}'."
     return f"there is no setting '{key}'.{did_you_mean(key, known_keys())}"

@@ -26,7 +26,7 @@ from cordgt.training.devices import choose_device, set_matmul_precision
 from cordgt.training.oom import explain_out_of_memory
 from cordgt.training.output_folder import check_same_run
 from cordgt.training.run_folder import CHECKPOINT_FILES, RunFolder, settings_by_key
-from cordgt.training.settings import Settings, make_settings
+from cordgt.training.settings import RENAMED_SETTINGS, Settings, make_settings
 from cordgt.training.trainer import Trainer
 
 Grid = Mapping[str, Sequence[Any]]
@@ -89,7 +89,7 @@ def search(
     """
     torch_device = choose_device(device)
     pin_num_threads()
-    by_folder = {_folder_name(c): _with_changes(settings, c) for c in combinations}  # checks all before training one
+    by_folder = {_folder_name(out, c): _with_changes(settings, c) for c in combinations}  # check all before training
     if len({own.to_toml() for own in by_folder.values()}) < len(combinations):
         raise SettingError("--grid: a combination appears twice. Give each value of a key once.")
     existing = [out / name for name in by_folder if RunFolder(out / name).has_run]
@@ -148,6 +148,8 @@ def _with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     return made
 
 
-def _folder_name(changes: Mapping[str, Any]) -> str:
-    """Return the folder name of a combination: ``num_walks-16_walk_length-2``."""
-    return "_".join(f"{key}-{value}" for key, value in changes.items())
+def _folder_name(out: Path, changes: Mapping[str, Any]) -> str:
+    """Return the folder name of a combination: ``num_walks-16_walk_length-2``, or v0.1's name if that folder exists."""
+    old_names = {new: old for old, new in RENAMED_SETTINGS.items()}
+    name, old = ("_".join(f"{names.get(k, k)}-{v}" for k, v in changes.items()) for names in ({}, old_names))
+    return old if (out / old).exists() else name

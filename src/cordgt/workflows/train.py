@@ -78,6 +78,7 @@ def train(
             metrics stay those of the first model.
         report: write ``report.html`` into the folder at the end.
         columns: the column options the stream was read with; `Run.with_events` uses them again.
+        callbacks: one `Callback` or several; see `cordgt.callbacks`.
         settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``.
     """
     path = Path(out) if out is not None else next_free_path(default_folder(stream.name, model, seed))

@@ -56,12 +56,17 @@ ABOUT_WIN_RATE = (
 
 
 def write_report(
-    run: Run, callbacks: Callbacks = None, *, max_events: int | None = MAX_EVENTS, task: LinkTask | None = None
+    run: Run | str | Path,
+    callbacks: Callbacks = None,
+    *,
+    max_events: int | None = MAX_EVENTS,
+    task: LinkTask | None = None,
 ) -> Path:
     """Write ``report.html`` into the run folder, replacing an old one, and return its path.
 
-    Arguments as in `collect_report_data`. RunError if the file cannot be written.
+    ``run`` is a run or its folder. Other arguments as in `collect_report_data`. RunError if the file cannot be written.
     """
+    run = run if isinstance(run, Run) else Run.load(run)
     data = collect_report_data(run, callbacks, max_events=max_events, task=task)
     run.folder.write_text(REPORT_FILE, render_run_report(data))
     return run.path / REPORT_FILE

@@ -20,18 +20,18 @@ def hardware_line(result: dict[str, Any]) -> str:
 
 
 def stages_table(result: dict[str, Any]) -> Table:
-    """Return a table with one row for each stage or part: time, its spread, share, work, rate, hardware use, memory.
+    """Return a table with one row for each stage or part: time, its variation, share, work, rate, hardware use, memory.
 
     Memory use can exceed 100 %: operations' reads and writes are counted, and caches serve many of them.
     """
     table = _table(result, "", "stage", ["time", "±", "share", "GFLOP", "rate", "matrix", "memory", "MB"])
     for row in result["stages"]:
-        spread = (row["high_ms"] - row["low_ms"]) / 2 / row["ms"] if row["ms"] else 0.0
+        variation = (row["high_ms"] - row["low_ms"]) / 2 / row["ms"] if row["ms"] else 0.0
         part = row["part"]
         table.add_row(
             f"  {escape(part)}" if part.startswith("·") else escape(f"{row['stage']} {part}".strip()),
             format_duration(row["ms"] / 1e3),
-            f"{spread:.0%}",
+            f"{variation:.0%}",
             _optional("{:.0%}", row["share"]),
             _optional("{:.3g}", row["gflop"]),
             "" if row["rate"] is None else f"{format_quantity(row['rate'])} {row['unit']}",
