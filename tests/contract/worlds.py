@@ -222,8 +222,8 @@ def other_futures(world: World, cut: int, seed: int) -> Iterator[tuple[str, Worl
     yield "added", world.then(replace(random(9, (*LATER_NAMES, *NAMES), 3), t=(world.t[-1],) * 9))
     if future:
         now = replace(random(2, (*LATER_NAMES, *NAMES), 4), t=(world.t[cut],) * 2)
-        kept = [x[cut:] for x in (world.src, world.dst, world.t)]
-        after = World(*kept, None if world.edge_x is None else world.edge_x[cut:])
+        columns = [x[cut:] for x in (world.src, world.dst, world.t)]
+        after = World(*columns, None if world.edge_x is None else world.edge_x[cut:])
         yield "inserted", past.then(now).then(after)
     if features and future:
         other = world.edge_x.copy()

@@ -32,7 +32,7 @@ TINY = settings()
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """What a command left behind: its exit code, and its two streams."""
 
     code: int
@@ -48,7 +48,7 @@ class Said:
         return list(csv.DictReader(io.StringIO(self.out)))
 
 
-def call(*argv: Any) -> Said:
+def call(*argv: Any) -> CommandResult:
     """Run ``cordgt ARGV`` in this process. An exception that a person would see as a traceback fails the test."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2)]
     before = sys.argv
@@ -61,7 +61,7 @@ def call(*argv: Any) -> Said:
         code = left.code if isinstance(left.code, int) else 0 if left.code is None else 1
     finally:
         sys.argv = before
-    return Said(code, *(_written(stream) for stream in streams))
+    return CommandResult(code, *(_written(stream) for stream in streams))
 
 
 def _written(stream: io.TextIOWrapper) -> str:
@@ -69,23 +69,23 @@ def _written(stream: io.TextIOWrapper) -> str:
     return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
 
 
-def works(*argv: Any) -> Said:
+def works(*argv: Any) -> CommandResult:
     """`call`, for a command that must succeed."""
-    said = call(*argv)
-    assert said.code == 0, said.err
-    return said
+    result = call(*argv)
+    assert result.code == 0, result.err
+    return result
 
 
-def fails(*argv: Any, saying: str | Iterable[str] = ()) -> Said:
+def fails(*argv: Any, containing: str | Iterable[str] = ()) -> CommandResult:
     """`call`, for a mistake of the user's: exit code 2, one message on standard error, no answer."""
-    said = call(*argv)
-    assert said.code == 2, (said.code, said.err, said.out)
-    assert said.out == ""
-    assert "Traceback" not in said.err
-    assert len(re.findall(r"^(Error:|╭─ Error)", said.err, re.MULTILINE)) == 1, said.err
-    for words in [saying] if isinstance(saying, str) else saying:
-        assert words in said.err, said.err
-    return said
+    result = call(*argv)
+    assert result.code == 2, (result.code, result.err, result.out)
+    assert result.out == ""
+    assert "Traceback" not in result.err
+    assert len(re.findall(r"^(Error:|╭─ Error)", result.err, re.MULTILINE)) == 1, result.err
+    for words in [containing] if isinstance(containing, str) else containing:
+        assert words in result.err, result.err
+    return result
 
 
 def process(*argv: Any, extra: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:

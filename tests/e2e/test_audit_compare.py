@@ -70,9 +70,9 @@ def test_audit_of_data(trained: Trained, tmp_path: Path) -> None:
 
 
 def test_audit_rejects_bad_arguments(trained: Trained, tmp_path: Path) -> None:
-    fails("audit", tmp_path / "nothing", saying="nothing")
-    fails("audit", trained.run, "--set", "mask_nodes=0.3", saying="fixed by the training")
-    fails("audit", trained.run, "--queries", "0", saying="--queries")
+    fails("audit", tmp_path / "nothing", containing="nothing")
+    fails("audit", trained.run, "--set", "mask_nodes=0.3", containing="fixed by the training")
+    fails("audit", trained.run, "--queries", "0", containing="--queries")
 
 
 # -------------------- compare
@@ -106,16 +106,16 @@ def test_other_splits_and_rankings(trained: Trained) -> None:
 
 
 def test_runs_that_are_not_comparable_are_refused(trained: Trained, shop: Trained) -> None:
-    fails("compare", trained.run, shop.run, saying=["different data", str(trained.run), str(shop.run)])
+    fails("compare", trained.run, shop.run, containing=["different data", str(trained.run), str(shop.run)])
     works("train", trained.data, *settings(visibility="paper", mask_seed=3), "--out", "paper")
     both = ["protocols differ", "visibility (event and paper)", "mask_seed (0 and 3)"]
-    fails("compare", trained.run, "paper", saying=both)
-    one = fails("compare", trained.run, "paper", "--set", "visibility=event", saying="mask_seed (0 and 3)")
+    fails("compare", trained.run, "paper", containing=both)
+    one = fails("compare", trained.run, "paper", "--set", "visibility=event", containing="mask_seed (0 and 3)")
     assert "visibility (" not in one.err
-    fails("compare", trained.run, trained.run, "--split", "training", saying="--split=training is not known")
+    fails("compare", trained.run, trained.run, "--split", "training", containing="--split=training is not known")
     for command in (["compare", trained.run, trained.run], ["evaluate", trained.run]):
-        fails(*command, "--part", "test", saying="--split")
-    fails("compare", trained.run, "nowhere", saying="nowhere does not exist")
+        fails(*command, "--part", "test", containing="--split")
+    fails("compare", trained.run, "nowhere", containing="nowhere does not exist")
 
 
 # -------------------- mask draws
@@ -132,7 +132,7 @@ def test_mask_draws_train_one_run_each(tmp_path: Path) -> None:
     assert found["protocol"]["mask_seed"] == [0, 1, 2]
     values = [m["test"]["inductive"]["ap"] for m in each]
     assert found["test"]["inductive"]["ap"]["values"] == values and len(set(values)) > 1
-    fails("train", data, *TINY, "--mask-draws", 3, "--out", "draws", saying="already holds a run")
+    fails("train", data, *TINY, "--mask-draws", 3, "--out", "draws", containing="already holds a run")
     again = works("train", data, *TINY, "--mask-draws", 3, "--out", "draws", "--resume")
     assert "nothing was trained" in again.err
 

@@ -15,10 +15,10 @@ MODEL = [
 
 def test_step_as_json(tmp_path: Path) -> None:
     file = tmp_path / "step.json"
-    said = works("bench", "step", *SMALL, *MODEL, "--json", file)
+    result = works("bench", "step", *SMALL, *MODEL, "--json", file)
     assert json.loads(file.read_text())["step_ms"] > 0
-    assert "GFLOP/s" in said.out and "backward" in said.out
-    table = said.out.partition("A step takes")[0].splitlines()[1:]
+    assert "GFLOP/s" in result.out and "backward" in result.out
+    table = result.out.partition("A step takes")[0].splitlines()[1:]
     assert len(table) > 10 and max(map(len, table)) <= 80
 
 
@@ -27,19 +27,19 @@ def test_machine_alone() -> None:
 
 
 def test_mistakes() -> None:
-    fails("bench", "stpe", saying=["step"])
-    fails("bench", "step", "--data", "nowhere.csv", saying=["nowhere.csv"])
-    fails("bench", "step", "--model", "edgebank", *SMALL, saying=["nothing to train"])
+    fails("bench", "stpe", containing=["step"])
+    fails("bench", "step", "--data", "nowhere.csv", containing=["nowhere.csv"])
+    fails("bench", "step", "--model", "edgebank", *SMALL, containing=["nothing to train"])
 
 
 def test_unusable_options_are_refused_before_measuring(tmp_path: Path) -> None:
     """A measurement may take an hour."""
-    fails("bench", "step", "--plot", tmp_path / "a.png", saying="--plot is for `cordgt bench growth`")
-    fails("bench", "all", "--scale", "2", saying="--scale is for `cordgt bench growth`")
-    fails("bench", "growth", "--processes", "2", saying="--processes is for `cordgt bench processes`")
-    fails("bench", "growth", "--scale", "2", *SMALL, saying="--scale is for twins")
+    fails("bench", "step", "--plot", tmp_path / "a.png", containing="--plot is for `cordgt bench growth`")
+    fails("bench", "all", "--scale", "2", containing="--scale is for `cordgt bench growth`")
+    fails("bench", "growth", "--processes", "2", containing="--processes is for `cordgt bench processes`")
+    fails("bench", "growth", "--scale", "2", *SMALL, containing="--scale is for twins")
     missing = tmp_path / "none" / "trace.json"
-    assert "measuring" not in fails("bench", "step", "--trace", missing, saying="there is no folder").err
+    assert "measuring" not in fails("bench", "step", "--trace", missing, containing="there is no folder").err
     rule = ["bench", "index", "--model", "edgebank", "--trace", tmp_path / "trace.json", *SMALL]
-    assert "measuring" not in fails(*rule, saying="nothing to train").err
-    fails("bench", "step", "--json", tmp_path, saying="it is a folder, not a file")
+    assert "measuring" not in fails(*rule, containing="nothing to train").err
+    fails("bench", "step", "--json", tmp_path, containing="it is a folder, not a file")

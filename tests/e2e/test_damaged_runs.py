@@ -25,7 +25,7 @@ def copy(trained: Trained, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained.run, tmp_path / "run"))
 
 
-def every_command_refuses(run: Path, *saying: str) -> None:
+def every_command_refuses(run: Path, *containing: str) -> None:
     pairs = write_rows(run.parent / "pairs.csv", [(1, 2)], header=("src", "dst"))
     questions = {
         "evaluate": [],
@@ -35,7 +35,7 @@ def every_command_refuses(run: Path, *saying: str) -> None:
     }
     with unchanged(run.parent):
         for command, options in questions.items():
-            fails(command, run, *options, saying=saying)
+            fails(command, run, *options, containing=containing)
 
 
 def test_no_run(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_no_run(tmp_path: Path) -> None:
 
 def test_the_folder_of_several_seeds(tmp_path: Path) -> None:
     works("train", write_events(tmp_path / "d.csv"), *TINY, "--seeds", "1", "--out", "runs")
-    fails("recommend", "runs", "--source", "3", saying=["runs is not a run folder", "runs/seed-0"])
+    fails("recommend", "runs", "--source", "3", containing=["runs is not a run folder", "runs/seed-0"])
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -85,7 +85,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "saying"),
+    ("old", "new", "containing"),
     [
         ("format = 2", "format = 9", ["format 9", "reads formats 1 to 2"]),
         ("[data]", "[dta]", ["no table [dta]"]),
@@ -97,9 +97,9 @@ def edit(path: Path, old: str, new: str) -> None:
         ("seed = 0", 'seed = "x"', ["seed=x"]),
     ],
 )
-def test_a_config_that_was_edited(copy: Path, old: str, new: str, saying: list[str]) -> None:
+def test_a_config_that_was_edited(copy: Path, old: str, new: str, containing: list[str]) -> None:
     edit(copy / "config.toml", old, new)
-    every_command_refuses(copy, *saying)
+    every_command_refuses(copy, *containing)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "3", '{"test": {}}', "null"])
@@ -146,7 +146,7 @@ def test_missing_refitted_weights(tmp_path: Path) -> None:
     """The run must not fall back to the other weights silently."""
     works("train", write_events(tmp_path / "d.csv"), *TINY, "--refit", "--out", "run")
     Path("run/refit.safetensors").unlink()
-    fails("recommend", "run", "--source", "3", saying="run/refit.safetensors is missing")
+    fails("recommend", "run", "--source", "3", containing="run/refit.safetensors is missing")
     works("evaluate", "run")
 
 
@@ -171,7 +171,7 @@ def test_a_damaged_checkpoint_is_not_resumed(tmp_path: Path, content: bytes) -> 
     Path("run/model.safetensors").unlink()
     Path("run/state.safetensors").write_bytes(content)
     before = contents(Path("run"))
-    fails("train", data, *TINY, "--out", "run", "--resume", saying="run/state.safetensors is damaged")
+    fails("train", data, *TINY, "--out", "run", "--resume", containing="run/state.safetensors is damaged")
     assert contents(Path("run")) == before
 
 
@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_model_is_not_resumed(tmp_path: Path) -> None:
     Path("run/model.safetensors").unlink()
     about = {"phase": "fit", "epoch": 1, "best_epoch": 1, "best_metric": 0.5, "train_seconds": 1.0, "finished": False}
     save_file({"model.x": torch.zeros(1)}, "run/state.safetensors", metadata={"about": json.dumps(about)})
-    fails("train", data, *TINY, "--out", "run", "--resume", saying="run/state.safetensors is damaged")
+    fails("train", data, *TINY, "--out", "run", "--resume", containing="run/state.safetensors is damaged")
 
 
 def test_garbled_lines_of_the_history_do_not_stop_a_resume(tmp_path: Path) -> None:

@@ -24,16 +24,16 @@ def by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_fetch_then_train_by_name(by_hand: Path) -> None:
-    said = works("data", "fetch", "uci", "--from", by_hand)
-    assert "ml_uci.csv: written" in said.err and "cordgt train uci" in said.err
-    assert "published" in said.out and "intensity" in said.out
+    result = works("data", "fetch", "uci", "--from", by_hand)
+    assert "ml_uci.csv: written" in result.err and "cordgt train uci" in result.err
+    assert "published" in result.out and "intensity" in result.out
     assert works("data", "fetch", "uci", "--json").json["was_here"]
     works("train", "uci", "--model", "edgebank", "--out", "run")
 
 
 def test_fetch_with_different_counts(by_hand: Path) -> None:
     (by_hand / "ml_uci.csv").write_text("\n".join(ML.splitlines()[:-1]) + "\n")
-    fails("data", "fetch", "uci", "--from", by_hand, saying=["59 links (published: 60)", "--accept-different"])
+    fails("data", "fetch", "uci", "--from", by_hand, containing=["59 links (published: 60)", "--accept-different"])
     works("data", "fetch", "uci", "--from", by_hand, "--accept-different")
 
 
@@ -41,6 +41,6 @@ def test_fetch_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "RETRY_DELAY", 0.001)
     monkeypatch.setattr(sources, "SNAP", "http://127.0.0.1:9/jodie")  # no server there
     monkeypatch.setenv("no_proxy", "*")
-    fails("data", "fetch", "reddit", saying=["127.0.0.1 cannot be reached", "Check the network", "--from DIR"])
-    fails("data", "fetch", "redit", saying="Did you mean 'reddit'?")
-    fails("train", "reddit", saying="cordgt data fetch reddit")
+    fails("data", "fetch", "reddit", containing=["127.0.0.1 cannot be reached", "Check the network", "--from DIR"])
+    fails("data", "fetch", "redit", containing="Did you mean 'reddit'?")
+    fails("train", "reddit", containing="cordgt data fetch reddit")

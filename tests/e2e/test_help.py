@@ -21,26 +21,26 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_of_every_command(command: list[str]) -> None:
-    said = works(*command, "--help")
-    assert max(map(len, said.out.splitlines())) <= 80
-    assert "Usage: cordgt" in said.out
-    assert "…" not in said.out.replace("...", "")  # nothing is cut off
-    options = set(re.findall(r"^│\s+(?:\*\s+)?(--[a-z-]+)", said.out, re.MULTILINE))
-    undescribed = [line for line in said.out.splitlines() if re.fullmatch(r"│\s+(\*\s+)?--[a-z-]+\s+\S*\s*│", line)]
+    result = works(*command, "--help")
+    assert max(map(len, result.out.splitlines())) <= 80
+    assert "Usage: cordgt" in result.out
+    assert "…" not in result.out.replace("...", "")  # nothing is cut off
+    options = set(re.findall(r"^│\s+(?:\*\s+)?(--[a-z-]+)", result.out, re.MULTILINE))
+    undescribed = [line for line in result.out.splitlines() if re.fullmatch(r"│\s+(\*\s+)?--[a-z-]+\s+\S*\s*│", line)]
     assert options
     assert undescribed == []
 
 
 def test_help_shows_defaults() -> None:
-    told = " ".join(works("train", "--help").out.split())
+    help_text = " ".join(works("train", "--help").out.split())
     for default in ("(cordgt)", "(0)", "(runs/DATA-MODEL-seedN)", "auto"):
-        assert f"[default: {default}]" in told
+        assert f"[default: {default}]" in help_text
 
 
 @pytest.mark.parametrize("command", [[], ["data"]], ids=["cordgt", "data"])
 def test_a_group_without_a_command_shows_its_help(command: list[str]) -> None:
-    said = call(*command)
-    assert "Usage: cordgt" in said.out + said.err
+    result = call(*command)
+    assert "Usage: cordgt" in result.out + result.err
 
 
 def test_commands_with_column_options() -> None:
@@ -53,9 +53,9 @@ def test_commands_with_column_options() -> None:
         ["data", "describe"],
         ["data", "convert"],
     ):
-        told = works(*command, "--help").out
+        help_text = works(*command, "--help").out
         assert all(
-            option in told for option in ("--src", "--dst", "--time", "--label", "--features", "--node-features")
+            option in help_text for option in ("--src", "--dst", "--time", "--label", "--features", "--node-features")
         )
 
 
@@ -77,9 +77,9 @@ def test_models_and_their_settings() -> None:
     assert " lr=" not in rows["cordgt"]["settings"] and "ema_decay=0.999" in rows["cordgt_plus"]["settings"]
     assert works("models", "cordgt", "--json").json == [rows["cordgt"]]
     assert "Did you mean 'cordgt'" in call("models", "cordgd").err
-    told = works("models").err
+    stderr = works("models").err
     for key in "epochs batch_size lr patience visibility negatives split mask_nodes mask_seed".split():
-        assert f" {key}=" in told
+        assert f" {key}=" in stderr
 
 
 def test_known_datasets() -> None:
@@ -101,6 +101,6 @@ def test_version_as_an_option() -> None:
 
 
 def test_an_unknown_command() -> None:
-    said = call("trian")
-    assert said.code == 2
-    assert "train" in said.err
+    result = call("trian")
+    assert result.code == 2
+    assert "train" in result.err

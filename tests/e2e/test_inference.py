@@ -23,7 +23,7 @@ from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import link_metrics
 
 from .conftest import SHOP_COLUMNS, SHOP_HEADER, Trained, shop_rows
-from .helpers import TINY, Said, call, events, fails, process, works, write_events, write_rows
+from .helpers import TINY, CommandResult, call, events, fails, process, works, write_events, write_rows
 
 LAST = events()[-1][2]
 
@@ -47,11 +47,11 @@ def test_predict_on_test_queries_gives_what_evaluate_gave(tmp_path: Path, traine
         pairs = pairs_file(tmp_path / f"{candidate}.csv", *rows)
         scores.append(np.array([float(row["score"]) for row in works("predict", trained.run, "--pairs", pairs).rows]))
     assert all(((score > 0) & (score < 1)).all() for score in scores)
-    figures = link_metrics(*scores, run.settings.protocol.eval_batch_size)
-    told = works("evaluate", trained.run, "--json").json["test"][setting]
-    assert figures["events"] == told["events"]
+    metrics = link_metrics(*scores, run.settings.protocol.eval_batch_size)
+    evaluated = works("evaluate", trained.run, "--json").json["test"][setting]
+    assert metrics["events"] == evaluated["events"]
     for name in ("ap", "auc", "ap_batch", "auc_batch"):
-        assert figures[name] == pytest.approx(told[name], abs=1e-4)
+        assert metrics[name] == pytest.approx(evaluated[name], abs=1e-4)
 
 
 def test_without_a_time_the_whole_history_is_visible(tmp_path: Path, trained: Trained) -> None:
@@ -89,14 +89,14 @@ def test_pairs_keep_their_order_and_ids(tmp_path: Path, trained: Trained) -> Non
 
 
 def test_a_single_pair_needs_no_file(tmp_path: Path, trained: Trained) -> None:
-    asked = pairs_file(tmp_path / "pairs.csv", ("3", "5", LAST))
-    from_file = works("predict", trained.run, "--pairs", asked, "--json").json
+    pairs = pairs_file(tmp_path / "pairs.csv", ("3", "5", LAST))
+    from_file = works("predict", trained.run, "--pairs", pairs, "--json").json
     single = ["--source", "3", "--destination", "5"]
     assert works("predict", trained.run, *single, "--at", LAST, "--json").json == from_file
     assert "no file was given" in call("predict", trained.run, *single, "--src", "who").err
-    for wrong in (["--source", "3"], ["--pairs", asked, "--source", "3", "--destination", "5"], []):
+    for wrong in (["--source", "3"], ["--pairs", pairs, "--source", "3", "--destination", "5"], []):
         assert "either --pairs FILE, or --source ID and --destination ID" in call("predict", trained.run, *wrong).err
-    fails("predict", trained.run, "--pairs", asked, "--at", LAST, saying="has its own times")
+    fails("predict", trained.run, "--pairs", pairs, "--at", LAST, containing="has its own times")
     timeless = pairs_file(tmp_path / "timeless.csv", ("3", "5"))
     assert works("predict", trained.run, "--pairs", timeless, "--at", LAST, "--json").json == from_file
 
@@ -105,8 +105,8 @@ def test_not_in_training_is_explained_once(tmp_path: Path, trained: Trained) -> 
     run = Run.load(trained.run)
     masked = next(n for n in range(run.stream.n_nodes) if run.predictor.notes(np.array([n]), np.array([10**6]))[0])
     name = run.stream.ids.names[masked].as_py()
-    said = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (name, "5"), (name, "6")))
-    assert said.err.count("--refit") == 1
+    result = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (name, "5"), (name, "6")))
+    assert result.err.count("--refit") == 1
     assert "--refit" in works("recommend", trained.run, "--source", str(name)).err
 
 
@@ -124,10 +124,12 @@ def test_an_unknown_id_is_one_node_on_both_sides(tmp_path: Path, trained: Traine
 
 def test_new_events_are_appended_before_the_query(tmp_path: Path, trained: Trained) -> None:
     new = write_events(tmp_path / "new.csv", [(50, 4, LAST + 5), (50, 5, LAST + 6), (3, 50, LAST + 7)])
-    said = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (50, 4), (50, 60)), "--events", new)
-    assert "3 events appended" in said.err
-    assert [row["note"] for row in said.rows] == ["src: not in training", "src: not in training; dst: no history"]
-    assert {row["time"] for row in said.rows} == {str(LAST + 7)}
+    result = works(
+        "predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", (50, 4), (50, 60)), "--events", new
+    )
+    assert "3 events appended" in result.err
+    assert [row["note"] for row in result.rows] == ["src: not in training", "src: not in training; dst: no history"]
+    assert {row["time"] for row in result.rows} == {str(LAST + 7)}
     found = works("recommend", trained.run, "--source", "3", "--events", new, "--top", "20", "--json").json
     (newcomer,) = [row for row in found if row["node"] == 50]
     assert newcomer["met"] == 1
@@ -171,8 +173,8 @@ def test_files_are_read_once_and_may_be_pipes(
     monkeypatch.setattr(open_table, "read_bytes", read_bytes)
 
     def answer(queries: Path, later: Path) -> Any:
-        said = works(command, shop.run, option, queries, "--events", later, "--output", "answer.json")
-        assert "5 events appended" in said.err
+        result = works(command, shop.run, option, queries, "--events", later, "--output", "answer.json")
+        assert "5 events appended" in result.err
         return json.loads(Path("answer.json").read_text())
 
     expected = answer(queries, later)
@@ -193,8 +195,8 @@ def test_events_from_standard_input(tmp_path: Path, trained: Trained) -> None:
     new = write_events(tmp_path / "new.csv", [(50, 4, LAST + 5)])
     pairs = pairs_file(tmp_path / "p.csv", (50, 4))
     whole = works("predict", trained.run, "--pairs", pairs, "--events", new).out
-    asked = process("predict", trained.run, "--pairs", pairs, "--events", "/dev/stdin", stdin=new.open())
-    assert asked.communicate()[0] == whole
+    child = process("predict", trained.run, "--pairs", pairs, "--events", "/dev/stdin", stdin=new.open())
+    assert child.communicate()[0] == whole
 
 
 def test_events_from_a_store(tmp_path: Path, shop: Trained) -> None:
@@ -229,9 +231,9 @@ def test_only_new_partners(trained: Trained) -> None:
 
 
 def test_an_unknown_source_gets_recommendations_and_a_note(trained: Trained) -> None:
-    said = works("recommend", trained.run, "--source", "zed", "--top", "2", "--json")
-    assert "zed: no history" in said.err
-    assert {(row["src"], row["src_note"]) for row in said.json} == {("zed", "no history")}
+    result = works("recommend", trained.run, "--source", "zed", "--top", "2", "--json")
+    assert "zed: no history" in result.err
+    assert {(row["src"], row["src_note"]) for row in result.json} == {("zed", "no history")}
 
 
 def test_a_destination_given_as_a_source(tmp_path: Path) -> None:
@@ -239,15 +241,15 @@ def test_a_destination_given_as_a_source(tmp_path: Path) -> None:
         tmp_path / "d.csv", [(f"u{u}", f"i{v}", t) for u, v, t in events()], header=("user", "item", "time")
     )
     works("train", data, *TINY, "--out", "run")
-    said = works("recommend", "run", "--source", "i3")
-    assert "i3: no history as a source; it is a destination" in said.err
+    result = works("recommend", "run", "--source", "i3")
+    assert "i3: no history as a source; it is a destination" in result.err
 
 
 def test_no_partner_to_recommend_yet(trained: Trained) -> None:
     """At the first event's time no event is visible."""
-    said = works("recommend", trained.run, "--source", "3", "--at", events()[0][2], "--json")
-    assert said.json == []
-    assert "no partner" in said.err
+    result = works("recommend", trained.run, "--source", "3", "--at", events()[0][2], "--json")
+    assert result.json == []
+    assert "no partner" in result.err
     assert works("recommend", trained.run, "--source", "3", "--at", events()[0][2]).rows == []
 
 
@@ -255,9 +257,9 @@ def test_no_partner_to_recommend_yet(trained: Trained) -> None:
 def test_many_sources_into_a_file(tmp_path: Path, trained: Trained, ending: str) -> None:
     sources = write_rows(tmp_path / "s.csv", [(3,), (5,), (99,)], header=("id",))
     output = tmp_path / f"out{ending}"
-    said = works("recommend", trained.run, "--sources", sources, "--top", "2", "--output", output)
-    assert said.out == ""
-    assert "6 rows written" in said.err
+    result = works("recommend", trained.run, "--sources", sources, "--top", "2", "--output", output)
+    assert result.out == ""
+    assert "6 rows written" in result.err
     rows = _read(output)
     assert [int(row["src"]) for row in rows] == [3, 3, 5, 5, 99, 99]
     alone = works("recommend", trained.run, "--source", "5", "--top", "2", "--json").json
@@ -347,14 +349,14 @@ def test_json_of_every_answer(tmp_path: Path, trained: Trained, name: str) -> No
     command = questions(trained.run, trained.data, pairs_file(tmp_path / "p.csv", (3, 4)))[name]
     printed = works(*command, "--json")
     dashed = works(*command, "--json", "-")
-    said = works(*command, "--json", "answer.json")
-    kept = json.loads(Path("answer.json").read_text())
-    assert printed.json == dashed.json == kept
-    assert kept
+    result = works(*command, "--json", "answer.json")
+    written = json.loads(Path("answer.json").read_text())
+    assert printed.json == dashed.json == written
+    assert written
     if name in ("predict", "recommend"):
-        assert said.out == ""
+        assert result.out == ""
     else:
-        assert said.out.strip()
+        assert result.out.strip()
 
 
 def test_json_before_the_argument(trained: Trained) -> None:
@@ -368,15 +370,15 @@ def test_json_before_the_argument(trained: Trained) -> None:
 
 
 def test_notes_go_to_standard_error(trained: Trained) -> None:
-    said = works("data", "describe", trained.data)
-    assert "one id space" in said.out
-    assert said.err == ""
-    said = works("data", "convert", trained.data, "out.csv")
-    assert "one id space" in said.err
-    assert "out.csv: written" in said.err
-    assert said.out == ""
-    said = works("recommend", trained.run, "--source", "3")
-    assert said.err == ""
+    result = works("data", "describe", trained.data)
+    assert "one id space" in result.out
+    assert result.err == ""
+    result = works("data", "convert", trained.data, "out.csv")
+    assert "one id space" in result.err
+    assert "out.csv: written" in result.err
+    assert result.out == ""
+    result = works("recommend", trained.run, "--source", "3")
+    assert result.err == ""
 
 
 def test_ids_that_look_like_csv_or_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,10 +407,10 @@ def test_a_table_on_a_terminal(tmp_path: Path, trained: Trained, monkeypatch: py
     assert "rank" in shown
     assert "src_note" not in shown
     rows = [(3, 4, 1234567 + k) for k in range(25)]
-    said = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", *rows))
-    assert "1234567" in said.out
-    assert "5 more rows" in said.err
-    assert max(map(len, said.out.splitlines())) <= 80
+    result = works("predict", trained.run, "--pairs", pairs_file(tmp_path / "p.csv", *rows))
+    assert "1234567" in result.out
+    assert "5 more rows" in result.err
+    assert max(map(len, result.out.splitlines())) <= 80
 
 
 def test_evaluate_with_another_protocol(trained: Trained) -> None:
@@ -425,12 +427,12 @@ def test_evaluate_with_another_protocol(trained: Trained) -> None:
 
 
 def test_a_closed_pipe(trained: Trained) -> None:
-    asked = process("recommend", trained.run, "--source", "3")
-    assert asked.stdout is not None
-    asked.stdout.close()
-    assert asked.stderr is not None
-    assert "Traceback" not in asked.stderr.read()
-    asked.wait(timeout=300)
+    child = process("recommend", trained.run, "--source", "3")
+    assert child.stdout is not None
+    child.stdout.close()
+    assert child.stderr is not None
+    assert "Traceback" not in child.stderr.read()
+    child.wait(timeout=300)
 
 
 def test_a_command_in_its_own_process(shop: Trained) -> None:
@@ -473,9 +475,9 @@ def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     make: Callable[..., Any] = synthetic.synthetic_stream
     monkeypatch.setattr(demo, "SMALL_SETTINGS", small)
     monkeypatch.setattr(demo, "synthetic_stream", lambda seed: make(nodes=40, events=400, seed=seed))
-    said: Said = works("demo")
-    for words in ("oracle", "CorDGT", "pairs seen before", "will most likely meet", "runs/demo", "recommend"):
-        assert words in said.out
+    result: CommandResult = works("demo")
+    for words in ("oracle", "CorDGT", "pairs seen before", "will most likely interact", "runs/demo", "recommend"):
+        assert words in result.out
     found = works("demo", "--json").json
     assert found["run"] == "runs/demo-2"
     assert found["ap"]["oracle"]["transductive"] > 0.5

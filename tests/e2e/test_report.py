@@ -60,15 +60,15 @@ def test_report_of_a_folder_of_seeds(tmp_path: Path) -> None:
 
 
 def test_report_rejects_bad_arguments(trained: Trained, tmp_path: Path) -> None:
-    fails("report", "nowhere", saying="nowhere does not exist")
-    fails("report", trained.run, "--events", "some", saying="a number from 1 up, or all")
-    fails("report", trained.run, "--events", "0", saying="a number from 1 up, or all")
-    fails("report", trained.run, "--output", "report.pdf", saying=".html")
-    fails("report", trained.run, "--output", "no/such/report.html", saying="no/such")
-    fails("report", trained.run, trained.run, saying="is named twice")
+    fails("report", "nowhere", containing="nowhere does not exist")
+    fails("report", trained.run, "--events", "some", containing="a number from 1 up, or all")
+    fails("report", trained.run, "--events", "0", containing="a number from 1 up, or all")
+    fails("report", trained.run, "--output", "report.pdf", containing=".html")
+    fails("report", trained.run, "--output", "no/such/report.html", containing="no/such")
+    fails("report", trained.run, trained.run, containing="is named twice")
     copy = Path(shutil.copytree(trained.run, tmp_path / "copy"))
     (copy / "metrics.json").unlink()
-    fails("report", copy, saying="is not finished")
+    fails("report", copy, containing="is not finished")
 
 
 # --- in a browser ---

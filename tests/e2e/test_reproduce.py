@@ -15,7 +15,7 @@ import pytest
 
 from cordgt.experiments import measurements
 
-from .helpers import Said, call, contents, events, fails, settings, unchanged, works, write_rows
+from .helpers import CommandResult, call, contents, events, fails, settings, unchanged, works, write_rows
 
 SMALL = settings(epochs=2)
 
@@ -77,7 +77,7 @@ def test_a_time_limit_stops_and_the_next_call_resumes(tmp_path: Path) -> None:
         lines = [line for path in Path("results/runs").rglob("history.jsonl") for line in path.read_text().splitlines()]
         return max((json.loads(line)["epoch"] for line in lines), default=0)
 
-    def limited(beyond: int) -> Said:
+    def limited(beyond: int) -> CommandResult:
         """Repeat the call until more epochs are trained: 1.8 s may be too short on a slow machine."""
         for _ in range(20):
             result = works(*common, *patient, "--minutes", "0.03")
@@ -110,10 +110,10 @@ def test_a_signal_stops_parallel_processes(tmp_path: Path) -> None:
             time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    watcher = threading.Thread(target=stop_when_both_train)
-    watcher.start()
+    thread = threading.Thread(target=stop_when_both_train)
+    thread.start()
     result = call(*common, *settings(epochs=100_000, patience=100_000))
-    watcher.join()
+    thread.join()
     assert signals, result.err
     assert result.code == 143, result.err
     assert result.err.count("stopped, saved after") == 2
@@ -152,12 +152,20 @@ def test_an_interrupted_measurement_says_how_to_continue(
 def test_missing_data_and_wrong_names_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "nothing"))
     with unchanged(tmp_path):
-        fails("reproduce", "link-ap", saying=["None of this experiment's datasets", "ml_NAME.csv"])
-        fails("reproduce", "ablation", "--datasets", "uci", saying="The dataset uci is not here")
-        fails("reproduce", "datasets", saying=["None of this experiment's datasets", "cordgt data fetch"])
-        fails("reproduce", "link-pa", saying="Did you mean 'link-ap'?")
-        fails("reproduce", saying="Name what to reproduce")
-        fails("reproduce", "link-ap", "--models", "cordgtt", "--datasets", "synthetic", saying="Did you mean 'cordgt'?")
+        fails("reproduce", "link-ap", containing=["None of this experiment's datasets", "ml_NAME.csv"])
+        fails("reproduce", "ablation", "--datasets", "uci", containing="The dataset uci was not found")
+        fails("reproduce", "datasets", containing=["None of this experiment's datasets", "cordgt data fetch"])
+        fails("reproduce", "link-pa", containing="Did you mean 'link-ap'?")
+        fails("reproduce", containing="Name what to reproduce")
+        fails(
+            "reproduce",
+            "link-ap",
+            "--models",
+            "cordgtt",
+            "--datasets",
+            "synthetic",
+            containing="Did you mean 'cordgt'?",
+        )
     assert not Path("results").exists()
 
 
@@ -199,18 +207,18 @@ def test_a_classifier_on_a_frozen_encoder(stand_ins: Path) -> None:
     result = works(*options, "--encoder", "encoder", "--out", "node", "--json")
     assert result.json["test"]["events"] > 0
     assert "weigh the same in the loss" in result.err
-    fails(*options, saying="--task node needs --encoder RUN")
-    fails("train", "uci", "--encoder", "encoder", saying="--encoder is for --task node")
-    fails(*options, "--encoder", "encoder", "--refit", saying="--refit is not for --task node")
-    fails(*options, "--encoder", "encoder", "--processes", 2, saying="--processes is not for --task node")
-    fails(*options, "--encoder", "encoder", "--no-report", saying="--no-report is not for --task node")
-    fails(*options, "--encoder", "nowhere", saying="nowhere does not exist")
-    fails("train", "enron", "--task", "node", "--encoder", "encoder", saying="other events")
+    fails(*options, containing="--task node needs --encoder RUN")
+    fails("train", "uci", "--encoder", "encoder", containing="--encoder is for --task node")
+    fails(*options, "--encoder", "encoder", "--refit", containing="--refit is not for --task node")
+    fails(*options, "--encoder", "encoder", "--processes", 2, containing="--processes is not for --task node")
+    fails(*options, "--encoder", "encoder", "--no-report", containing="--no-report is not for --task node")
+    fails(*options, "--encoder", "nowhere", containing="nowhere does not exist")
+    fails("train", "enron", "--task", "node", "--encoder", "encoder", containing="other events")
     rows = [(u + 1, v + 1, t, 1) for u, v, t in events()]
     write_rows(Path("one.csv"), rows, header=("u", "i", "ts", "label"))
     alike = ("train", "one.csv", "--task", "node", "--encoder", "encoder")
-    fails(*alike, saying="one.csv must have two different values, such as 0 and 1, but have 1 (1)")
-    fails("recommend", "node", "--source", "1", saying="is a node classifier")
+    fails(*alike, containing="one.csv must have two different values, such as 0 and 1, but have 1 (1)")
+    fails("recommend", "node", "--source", "1", containing="is a node classifier")
     works(*options, "--encoder", "encoder", "--seed", 4)
     assert Path("runs/uci-cordgt-node-seed4/metrics.json").exists()
 
@@ -222,10 +230,12 @@ def test_labels_are_required_only_for_classification() -> None:
     works("train", "log.csv", *columns, "--label", "left", *settings(), "--out", "encoder", "--no-report")
     node = ("--task", "node", "--encoder", "encoder", "--set", "epochs=1", "--out", "node")
     write_rows(Path("bare.csv"), [row[:3] for row in rows], header=("buyer", "thing", "day"))
-    output = fails("train", "bare.csv", *node, saying="bare.csv has no column 'left' for --label").err
+    output = fails("train", "bare.csv", *node, containing="bare.csv has no column 'left' for --label").err
     assert "encoder was trained with that column" in output
     write_rows(Path("called.csv"), rows, header=("buyer", "thing", "day", "gone"))
-    assert "trained with" not in fails("train", "called.csv", *node, "--label", "lost", saying="no column 'lost'").err
+    assert (
+        "trained with" not in fails("train", "called.csv", *node, "--label", "lost", containing="no column 'lost'").err
+    )
     works("train", "called.csv", *node, "--label", "gone")
     later = [(u, v, t + 10**6) for u, v, t, _ in rows[:5]]  # to answer, no labels are needed
     write_rows(Path("later.csv"), later, header=("buyer", "thing", "day"))
@@ -280,5 +290,5 @@ def test_list_of_experiments(stand_ins: Path) -> None:
     assert rows["link-ap"]["cells"] == "0/4"
     assert rows["heatmap"]["cells"] == "0/2"  # which is CorDGT's alone
     assert rows["plus-ablation"]["cells"] == "0/0"  # in which neither has a place
-    fails("reproduce", "--list", "--models", "tgm", saying="Did you mean 'tgn'?")
+    fails("reproduce", "--list", "--models", "tgm", containing="Did you mean 'tgn'?")
     assert not Path("results").exists()

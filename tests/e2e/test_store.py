@@ -49,8 +49,8 @@ def test_a_store_gives_the_same_results_as_its_file(home: Path) -> None:
     runs = [home / f"run-{data}" for data in ("log.csv", "log.store")]
     assert metrics(runs[0]) == metrics(runs[1])
     assert (runs[0] / "model.safetensors").read_bytes()[-400:] == (runs[1] / "model.safetensors").read_bytes()[-400:]
-    asked = write_rows(home / "pairs.csv", [(1, 2, 1300), (3, 99, 1400)], header=HEADER)
-    answers = [works("predict", run, "--pairs", asked).out for run in runs]
+    pairs = write_rows(home / "pairs.csv", [(1, 2, 1300), (3, 99, 1400)], header=HEADER)
+    answers = [works("predict", run, "--pairs", pairs).out for run in runs]
     assert answers[0] == answers[1]
     again = [works("evaluate", run, "--ranking", "5", "--json").json for run in runs]
     assert again[0] == again[1]
@@ -60,8 +60,8 @@ def test_a_store_gives_the_same_results_as_its_file(home: Path) -> None:
 
 
 def test_describe_and_convert_back(home: Path) -> None:
-    told = [works("data", "describe", home / data, "--json").json for data in ("log.csv", "log.store")]
-    assert told[0] == told[1]
+    descriptions = [works("data", "describe", home / data, "--json").json for data in ("log.csv", "log.store")]
+    assert descriptions[0] == descriptions[1]
     works("data", "convert", home / "log.store", home / "back.csv")
     works("data", "convert", home / "log.csv", home / "there.csv")
     assert (home / "back.csv").read_text() == (home / "there.csv").read_text()
@@ -74,21 +74,21 @@ def test_a_run_uses_events_appended_to_its_store(home: Path, tmp_path: Path) -> 
     run, last = tmp_path / "run", events()[-1][2]
     works("train", own, *TINY, "--device", "cpu", "--out", run)
     later = write_rows(tmp_path / "later.csv", [(1, 5, last), (77, 1, last + 2), (1, 77, last + 3)], header=HEADER)
-    asked = write_rows(tmp_path / "pairs.csv", [(1, 5, last + 9), (77, 1, last + 9)], header=HEADER)
-    expected = works("predict", home / "run-log.csv", "--pairs", asked, "--events", later).out
-    figures = works("evaluate", run, "--json").json
+    pairs = write_rows(tmp_path / "pairs.csv", [(1, 5, last + 9), (77, 1, last + 9)], header=HEADER)
+    expected = works("predict", home / "run-log.csv", "--pairs", pairs, "--events", later).out
+    evaluated = works("evaluate", run, "--json").json
     works("data", "append", own, later)
     works("data", "check", own)
-    assert works("predict", run, "--pairs", asked).out == expected
-    assert works("evaluate", run, "--json").json == figures
-    said = works("train", own, *TINY, "--device", "cpu", "--out", run, "--resume").err
-    assert f"this run continues with the {len(events())} events that it started with" in said
+    assert works("predict", run, "--pairs", pairs).out == expected
+    assert works("evaluate", run, "--json").json == evaluated
+    stderr = works("train", own, *TINY, "--device", "cpu", "--out", run, "--resume").err
+    assert f"this run continues with the {len(events())} events that it started with" in stderr
 
 
 def test_late_events_are_refused_or_merged(store: Path, home: Path, tmp_path: Path) -> None:
     late = write_rows(tmp_path / "late.csv", [(4, 9, 1001)], header=HEADER)
-    fails("data", "append", store, late, saying=("before the last event", "--late merge"))
-    fails("data", "append", store, late, "--late", "perhaps", saying="refuse, merge")
+    fails("data", "append", store, late, containing=("before the last event", "--late merge"))
+    fails("data", "append", store, late, "--late", "perhaps", containing="refuse, merge")
     works("data", "check", store)
     works("data", "append", store, late, "--late", "merge")
     works("data", "check", store)
@@ -100,59 +100,59 @@ def test_late_events_are_refused_or_merged(store: Path, home: Path, tmp_path: Pa
 
 def test_a_damaged_store_is_refused(store: Path) -> None:
     about = store / "store.json"
-    said = about.read_text()
+    original = about.read_text()
     name = next(store.glob("data-*/nbr"))
     whole = name.read_bytes()
-    about.write_text(said.replace(f'"version": {VERSION}', '"version": 99'))
-    fails("data", "describe", store, saying=("version 99", "Convert the data again"))
-    about.write_text(said.replace('"time": "number"', '"time": "date"'))
-    fails("train", store, saying="checksum")
-    about.write_text(said[: len(said) // 2])
-    fails("data", "describe", store, saying="damaged")
-    about.write_text(said)
+    about.write_text(original.replace(f'"version": {VERSION}', '"version": 99'))
+    fails("data", "describe", store, containing=("version 99", "Convert the data again"))
+    about.write_text(original.replace('"time": "number"', '"time": "date"'))
+    fails("train", store, containing="checksum")
+    about.write_text(original[: len(original) // 2])
+    fails("data", "describe", store, containing="damaged")
+    about.write_text(original)
     name.write_bytes(whole[:-4])
-    fails("data", "describe", store, saying="truncated")
+    fails("data", "describe", store, containing="truncated")
     name.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     works("data", "describe", store)  # of the right size: only a check looks at every byte
-    fails("data", "check", store, saying="is damaged")
+    fails("data", "check", store, containing="is damaged")
     name.unlink()
-    fails("data", "describe", store, saying="is missing")
+    fails("data", "describe", store, containing="is missing")
 
 
 def test_bad_targets_are_refused(store: Path, home: Path, tmp_path: Path) -> None:
-    fails("data", "convert", home / "log.csv", store, saying=("already a store", "--replace"))
+    fails("data", "convert", home / "log.csv", store, containing=("already a store", "--replace"))
     works("data", "convert", home / "log.csv", store, "--replace")
     works("data", "check", store)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").write_text("mine")
-    fails("data", "convert", home / "log.csv", tmp_path / "full", saying="is not a store")
-    fails("data", "convert", home / "log.csv", tmp_path / "no" / "where", saying="does not exist")
-    fails("data", "convert", home / "log.csv", tmp_path / "x.txt", saying=".store")
-    fails("data", "convert", home / "log.csv", tmp_path / "y", "--memory", "much", saying="'much'")
-    fails("data", "append", tmp_path / "full", home / "log.csv", saying="is not a store")
-    fails("data", "describe", store, "--src", "u", saying="leave out --src")
+    fails("data", "convert", home / "log.csv", tmp_path / "full", containing="is not a store")
+    fails("data", "convert", home / "log.csv", tmp_path / "no" / "where", containing="does not exist")
+    fails("data", "convert", home / "log.csv", tmp_path / "x.txt", containing=".store")
+    fails("data", "convert", home / "log.csv", tmp_path / "y", "--memory", "much", containing="'much'")
+    fails("data", "append", tmp_path / "full", home / "log.csv", containing="is not a store")
+    fails("data", "describe", store, "--src", "u", containing="leave out --src")
     assert (parse_size("4GB"), parse_size("2 GiB")) == (4 * 10**9, 2**31)
 
 
 def test_files_of_a_folder_must_have_the_same_columns(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     folder.mkdir()
-    fails("data", "convert", folder, tmp_path / "s", saying="holds no table")
+    fails("data", "convert", folder, tmp_path / "s", containing="holds no table")
     pq.write_table(pa.table({"src": [1], "dst": [2], "time": [3]}), folder / "a.parquet")
     pq.write_table(pa.table({"source": [1], "dst": [2], "time": [3]}), folder / "b.parquet")
-    fails("data", "convert", folder, tmp_path / "s", saying=("b.parquet", "'src'", "same columns"))
+    fails("data", "convert", folder, tmp_path / "s", containing=("b.parquet", "'src'", "same columns"))
     pq.write_table(pa.table({"src": [1], "dst": [2], "time": ["2024-01-01"]}), folder / "b.parquet")
-    fails("data", "convert", folder, tmp_path / "s", saying=("b.parquet", "is a date"))
+    fails("data", "convert", folder, tmp_path / "s", containing=("b.parquet", "is a date"))
     assert not (tmp_path / "s").exists()
 
 
 def test_a_locked_store_is_refused(store: Path, home: Path, tmp_path: Path) -> None:
     with store_lock(store):
-        fails("data", "append", store, home / "log.csv", saying="Another process is writing")
+        fails("data", "append", store, home / "log.csv", containing="Another process is writing")
         works("data", "describe", store)
     (tmp_path / "new.part").mkdir()
     with store_lock(tmp_path / "new.part"):
-        fails("data", "convert", home / "log.csv", tmp_path / "new", saying="Another process is writing")
+        fails("data", "convert", home / "log.csv", tmp_path / "new", containing="Another process is writing")
 
 
 def test_a_full_disk(store: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,10 +169,10 @@ def test_a_full_disk(store: Path, home: Path, tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as patch:
         patch.setattr(arrays.ArrayWriter, "append", append)
-        fails("data", "append", store, later, saying=("No space left on device", "unchanged"))
+        fails("data", "append", store, later, containing=("No space left on device", "unchanged"))
         room[0] = 10
-        fails("data", "convert", home / "log.csv", tmp_path / "new", saying=("No space left", "to resume"))
-        fails("data", "describe", tmp_path / "new", saying="There is no")
+        fails("data", "convert", home / "log.csv", tmp_path / "new", containing=("No space left", "to resume"))
+        fails("data", "describe", tmp_path / "new", containing="There is no")
     works("data", "check", store)
     assert open_store(store).n_events == len(events())
     works("data", "append", store, later)
@@ -269,19 +269,19 @@ def test_messages_about_an_unfinished_store(tmp_path: Path, home: Path) -> None:
     part = tmp_path / "x.store.part"
     (part / "stage").mkdir(parents=True)
     write_rows(tmp_path / "v.store", events(), header=HEADER)
-    for asked in (tmp_path / "x.store", part):
-        fails("data", "describe", asked, saying=(str(part), "interrupted", "again"))
-        fails("data", "append", asked, home / "log.csv", saying="interrupted")
+    for path in (tmp_path / "x.store", part):
+        fails("data", "describe", path, containing=(str(part), "interrupted", "again"))
+        fails("data", "append", path, home / "log.csv", containing="interrupted")
         with store_lock(part):
-            fails("data", "describe", asked, saying=("being made now", str(part)))
-    fails("data", "convert", home / "log.csv", tmp_path / "y.part", saying=".part")
+            fails("data", "describe", path, containing=("being made now", str(part)))
+    fails("data", "convert", home / "log.csv", tmp_path / "y.part", containing=".part")
 
 
 def test_messages_about_what_is_not_a_store(store: Path, home: Path, tmp_path: Path) -> None:
-    fails("data", "append", home / "log.csv", store, saying=("is a file, not a store", "data convert"))
-    fails("data", "append", tmp_path / "no.store", home / "log.csv", saying="does not exist")
-    fails("data", "append", store, tmp_path / "no.csv", "--late", "perhaps", saying="refuse, merge")
-    fails("data", "append", store, home / "log.csv", "--memory", "10MB", saying="(500MB)")
+    fails("data", "append", home / "log.csv", store, containing=("is a file, not a store", "data convert"))
+    fails("data", "append", tmp_path / "no.store", home / "log.csv", containing="does not exist")
+    fails("data", "append", store, tmp_path / "no.csv", "--late", "perhaps", containing="refuse, merge")
+    fails("data", "append", store, home / "log.csv", "--memory", "10MB", containing="(500MB)")
     assert " kB." in works("data", "check", store).out
     assert "500MB" in works("data", "convert", "--help").out
 
@@ -292,15 +292,15 @@ def test_append_uses_the_columns_of_the_store(tmp_path: Path) -> None:
     named = ("--src", "who", "--dst", "whom", "--time", "day", "--features", "amount")
     works("data", "convert", log, tmp_path / "x.store", *named)
     later = write_rows(tmp_path / "later.csv", [(7, 5, 2, 1), (8, 6, 1, 2)], header=("amount", "day", "whom", "who"))
-    said = works("data", "append", tmp_path / "x.store", later)
-    assert "--src who --dst whom --time day --features amount" in " ".join(said.err.split())
+    result = works("data", "append", tmp_path / "x.store", later)
+    assert "--src who --dst whom --time day --features amount" in " ".join(result.err.split())
     assert open_store(tmp_path / "x.store").array("edge_x").tolist() == [[9], [8], [7], [8]]
     works("data", "convert", later, tmp_path / "y.store", *named)
     for data, options in ((tmp_path / "y.store", ()), (later, named)):  # a store has its columns; these are all told
-        told = works("data", "append", tmp_path / "x.store", data, "--late", "merge", *options).err
-        assert "with the columns of" not in " ".join(told.split())
+        stderr = works("data", "append", tmp_path / "x.store", data, "--late", "merge", *options).err
+        assert "with the columns of" not in " ".join(stderr.split())
     other = write_rows(tmp_path / "other.csv", [(7, 5, 2, 1)], header=("amount", "day", "whom", "by"))
-    fails("data", "append", tmp_path / "x.store", other, saying=("no column 'who' for --src", "another with --src"))
+    fails("data", "append", tmp_path / "x.store", other, containing=("no column 'who' for --src", "another with --src"))
 
 
 def test_duplicate_events_are_reported(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_duplicate_events_are_reported(tmp_path: Path) -> None:
 
 def test_skipped_comment_lines_are_reported(tmp_path: Path) -> None:
     works("data", "convert", write_events(tmp_path / "a.csv", [("a", "b", 1), ("c", "d", 2)] * 5), "it.store")
-    said = works("data", "append", "it.store", write_events(tmp_path / "b.csv", [("a", "b", 3), ("#c", "d", 4)])).err
-    assert "lines starting with # or % skipped (ids that begin so belong in quotes)" in said
+    stderr = works("data", "append", "it.store", write_events(tmp_path / "b.csv", [("a", "b", 3), ("#c", "d", 4)])).err
+    assert "lines starting with # or % skipped (ids that begin so belong in quotes)" in stderr
     late = write_events(tmp_path / "c.csv", [("a", "b", 1), ("%c", "d", 1)])
     assert "lines starting with # or % skipped" in works("data", "append", "it.store", late, "--late", "merge").err

@@ -88,7 +88,7 @@ def test_two_processes_on_one_folder(data: Path, whole: dict[str, Any]) -> None:
     wait_for(lambda: Path("run/state.safetensors").exists(), training)
     training.send_signal(signal.SIGSTOP)
     for options in ([], ["--resume"]):
-        fails(*command, *options, saying="Another process is training in run")
+        fails(*command, *options, containing="Another process is training in run")
     training.kill()
     training.communicate()
     works(*command, "--resume")
@@ -130,11 +130,11 @@ def stop_halfway(command: list[Any]) -> None:
 def test_a_full_disk(data: Path, whole: dict[str, Any], small_disk: Path) -> None:
     command = ["train", data, *LONG, "--out", small_disk / "run"]
     filler = fill(small_disk)
-    fails(*command, saying=["cannot be written", "No space left on device"])
+    fails(*command, containing=["cannot be written", "No space left on device"])
     filler.unlink()
     stop_halfway([*command[:-2], "--resume", *command[-2:]])
     filler = fill(small_disk)
-    fails(*command, "--resume", saying=["No space left on device", "What was saved before is intact", "--resume"])
+    fails(*command, "--resume", containing=["No space left on device", "What was saved before is intact", "--resume"])
     filler.unlink()
     works(*command, "--resume")
     assert final_state(small_disk / "run") == whole
@@ -145,8 +145,8 @@ def test_a_read_only_folder(data: Path, whole: dict[str, Any], small_disk: Path)
     stop_halfway(command)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     messages = ["cannot be written", "Read-only file system"]
-    fails(*command, "--resume", saying=[*messages, "What was saved before is intact"])
-    fails(*command[:-1], small_disk / "other", saying=messages)
+    fails(*command, "--resume", containing=[*messages, "What was saved before is intact"])
+    fails(*command[:-1], small_disk / "other", containing=messages)
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
     works(*command, "--resume")
     assert final_state(small_disk / "run") == whole
@@ -171,7 +171,7 @@ def test_file_size_limit(data: Path) -> None:
 
 
 def test_diverged_loss(data: Path) -> None:
-    fails("train", data, *settings(lr=1e30, epochs=3), "--out", "run", saying=["no longer", "--set lr="])
+    fails("train", data, *settings(lr=1e30, epochs=3), "--out", "run", containing=["no longer", "--set lr="])
 
 
 def test_out_of_memory(tmp_path: Path) -> None:

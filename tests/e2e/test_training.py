@@ -23,15 +23,15 @@ from cordgt.cli import console
 from .conftest import Trained
 from .helpers import TINY, call, contents, events, fails, process, settings, unchanged, works, write_events, write_rows
 
-FIGURES = ("ap", "auc", "ap_batch", "auc_batch")
+METRICS = ("ap", "auc", "ap_batch", "auc_batch")
 
 
-def figures(run: str | Path) -> dict[str, Any]:
+def read_metrics(run: str | Path) -> dict[str, Any]:
     return json.loads(Path(run, "metrics.json").read_text())
 
 
-def same_figures(a: str | Path, b: str | Path) -> bool:
-    return all(figures(a)[part] == figures(b)[part] for part in ("test", "validation"))
+def same_metrics(a: str | Path, b: str | Path) -> bool:
+    return all(read_metrics(a)[part] == read_metrics(b)[part] for part in ("test", "validation"))
 
 
 # -------------------- the run folder
@@ -43,15 +43,15 @@ def test_contents_of_a_run_folder(trained: Trained) -> None:
         "config.toml", "metrics.json", "history.jsonl", "model.safetensors", "events.parquet", "nodes.parquet",
         "report.html",
     }  # fmt: skip
-    found = figures(trained.run)
+    found = read_metrics(trained.run)
     assert {"model": "cordgt", "data": "data", "seed": 0, "epochs": 1}.items() <= found.items()
     assert found["seconds_per_epoch"] > 0
     assert found["peak_memory_mb"] > 0
     for part in ("validation", "test"):
         assert set(found[part]) == {"transductive", "inductive"}
         for row in found[part].values():
-            assert set(row) >= {*FIGURES, "events"}
-            assert all(0 <= row[name] <= 1 for name in FIGURES)
+            assert set(row) >= {*METRICS, "events"}
+            assert all(0 <= row[name] <= 1 for name in METRICS)
             assert row["events"] > 0
     lines = [json.loads(line) for line in (trained.run / "history.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1]
@@ -81,19 +81,19 @@ def test_a_run_does_not_need_its_data_file(tmp_path: Path) -> None:
 
 def test_without_out_the_folder_is_named_after_data_model_and_seed(tmp_path: Path) -> None:
     data = write_events(tmp_path / "my-log.csv")
-    said = works("train", data, *TINY, "--seed", "3")
-    assert figures("runs/my-log-cordgt-seed3")["seed"] == 3
-    assert "runs/my-log-cordgt-seed3" in said.err
+    result = works("train", data, *TINY, "--seed", "3")
+    assert read_metrics("runs/my-log-cordgt-seed3")["seed"] == 3
+    assert "runs/my-log-cordgt-seed3" in result.err
     works("train", data, "--model", "edgebank", *TINY)
-    assert figures("runs/my-log-edgebank-seed0")["model"] == "edgebank"
-    fails("train", data, "--model", "edgebank", *TINY, saying="runs/my-log-edgebank-seed0 already holds a run")
+    assert read_metrics("runs/my-log-edgebank-seed0")["model"] == "edgebank"
+    fails("train", data, "--model", "edgebank", *TINY, containing="runs/my-log-edgebank-seed0 already holds a run")
 
 
 def test_a_name_that_toml_must_quote(tmp_path: Path) -> None:
     data = write_events(tmp_path / 'my "log" \U0001f642 [x].csv')
-    said = works("train", data, *TINY, "--out", "run")
-    assert figures("run")["data"] == 'my "log" \U0001f642 [x]'
-    assert "[x]" in said.out  # not taken for markup
+    result = works("train", data, *TINY, "--out", "run")
+    assert read_metrics("run")["data"] == 'my "log" \U0001f642 [x]'
+    assert "[x]" in result.out  # not taken for markup
     works("evaluate", "run")
 
 
@@ -103,7 +103,7 @@ def test_a_name_that_toml_must_quote(tmp_path: Path) -> None:
 def test_output_of_a_training(tmp_path: Path) -> None:
     rows = events()
     data = write_events(tmp_path / "d.csv", [rows[1], rows[0], *rows[2:]])
-    said = works("train", data, *TINY, "--out", "run")
+    result = works("train", data, *TINY, "--out", "run")
     for words in (
         "160 events of 12 nodes",
         "go to run",
@@ -112,10 +112,10 @@ def test_output_of_a_training(tmp_path: Path) -> None:
         "validation AP",
         "recommend run --source",
     ):
-        assert words in said.err
-    assert len(said.err.splitlines()) <= 8
-    assert "test, transductive" in said.out
-    assert max(map(len, said.out.splitlines())) <= 80
+        assert words in result.err
+    assert len(result.err.splitlines()) <= 8
+    assert "test, transductive" in result.out
+    assert max(map(len, result.out.splitlines())) <= 80
 
 
 def test_the_papers_settings_for_a_known_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,9 @@ def test_the_papers_settings_for_a_known_dataset(tmp_path: Path, monkeypatch: py
     rows = [(k, u + 1, v + 1, t, 0, k + 1) for k, (u, v, t) in enumerate(events())]
     write_rows(tmp_path / "data/uci/ml_uci.csv", rows, header=("", "u", "i", "ts", "label", "idx"))
     monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "data"))
-    said = works("train", "uci", *TINY)
-    assert "the paper's settings for uci: alpha=0.1 beta=1.0\n" in said.err
-    assert "not uci as published" in said.err
+    result = works("train", "uci", *TINY)
+    assert "the paper's settings for uci: alpha=0.1 beta=1.0\n" in result.err
+    assert "not uci as published" in result.err
     config = tomllib.loads(Path("runs/uci-cordgt-seed0/config.toml").read_text())
     assert (config["settings"]["alpha"], config["settings"]["beta"]) == (0.1, 1.0)
     assert config["settings"]["fanout"] == [2, 1]
@@ -134,9 +134,9 @@ def test_the_papers_settings_for_a_known_dataset(tmp_path: Path, monkeypatch: py
 
 
 def test_unused_settings_are_printed(tmp_path: Path) -> None:
-    said = works("train", write_events(tmp_path / "d.csv"), "--model", "edgebank", *TINY, "--out", "run")
-    assert "not used by edgebank: fanout, hidden, heads, layers, td_dim, sd_dim" in said.err
-    assert set(figures("run")["test"]["transductive"]) >= set(FIGURES)
+    result = works("train", write_events(tmp_path / "d.csv"), "--model", "edgebank", *TINY, "--out", "run")
+    assert "not used by edgebank: fanout, hidden, heads, layers, td_dim, sd_dim" in result.err
+    assert set(read_metrics("run")["test"]["transductive"]) >= set(METRICS)
     assert Path("run/history.jsonl").exists()
     works("recommend", "run", "--source", "3")
     works("evaluate", "run")
@@ -145,18 +145,18 @@ def test_unused_settings_are_printed(tmp_path: Path) -> None:
 def test_undefined_metrics(tmp_path: Path) -> None:
     """Without new nodes: null in JSON, a dash in the table, and a note."""
     data = write_events(tmp_path / "d.csv")
-    said = works("train", data, *settings(mask_nodes=0), "--out", "run")
-    row = figures("run")["test"]["inductive"]
+    result = works("train", data, *settings(mask_nodes=0), "--out", "run")
+    row = read_metrics("run")["test"]["inductive"]
     assert row["events"] == 0
-    assert [row[name] for name in FIGURES] == [None] * 4
-    assert "test, inductive: not defined" in said.err
-    assert "–" in said.out
-    said = works("evaluate", "run", "--json")
-    assert said.json["test"]["inductive"] == row
-    assert "test, inductive: not defined" in said.err
-    said = works("train", data, *settings(mask_nodes=0), "--seeds", "2", "--out", "seeds")
-    assert figures("seeds")["test"]["inductive"]["ap"] == {"mean": None, "std": None, "values": [None, None]}
-    assert "test, inductive: not defined" in said.err
+    assert [row[name] for name in METRICS] == [None] * 4
+    assert "test, inductive: not defined" in result.err
+    assert "–" in result.out
+    result = works("evaluate", "run", "--json")
+    assert result.json["test"]["inductive"] == row
+    assert "test, inductive: not defined" in result.err
+    result = works("train", data, *settings(mask_nodes=0), "--seeds", "2", "--out", "seeds")
+    assert read_metrics("seeds")["test"]["inductive"]["ap"] == {"mean": None, "std": None, "values": [None, None]}
+    assert "test, inductive: not defined" in result.err
 
 
 # -------------------- resuming
@@ -164,18 +164,18 @@ def test_undefined_metrics(tmp_path: Path) -> None:
 
 def test_resume_without_a_run_starts_one(tmp_path: Path) -> None:
     works("train", write_events(tmp_path / "d.csv"), *TINY, "--out", "run", "--resume")
-    assert figures("run")["epochs"] == 1
+    assert read_metrics("run")["epochs"] == 1
 
 
 def test_resume_of_a_finished_run_says_so(trained: Trained) -> None:
     with unchanged(trained.run):
-        said = works("train", trained.data, *TINY, "--out", trained.run, "--resume", "--json")
-    assert "finished already" in said.err
-    assert said.json["test"] == figures(trained.run)["test"]
+        result = works("train", trained.data, *TINY, "--out", trained.run, "--resume", "--json")
+    assert "finished already" in result.err
+    assert result.json["test"] == read_metrics(trained.run)["test"]
 
 
 @pytest.mark.parametrize(
-    ("options", "saying"),
+    ("options", "containing"),
     [
         (settings(hidden=6), "hidden=4, now 6"),
         (settings(lr=0.1), "lr=0.001, now 0.1"),
@@ -183,7 +183,7 @@ def test_resume_of_a_finished_run_says_so(trained: Trained) -> None:
         (["--model", "edgebank", *TINY], "model cordgt, now edgebank"),
     ],
 )
-def test_resume_with_other_settings(trained: Trained, options: list[str], saying: str) -> None:
+def test_resume_with_other_settings(trained: Trained, options: list[str], containing: str) -> None:
     with unchanged(trained.run):
         fails(
             "train",
@@ -192,7 +192,7 @@ def test_resume_with_other_settings(trained: Trained, options: list[str], saying
             "--out",
             trained.run,
             "--resume",
-            saying=["other settings", saying],
+            containing=["other settings", containing],
         )
 
 
@@ -202,7 +202,7 @@ def test_resume_on_other_data(tmp_path: Path, trained: Trained) -> None:
     renamed = write_events(tmp_path / "renamed.csv", [(u + 1, v + 1, t) for u, v, t in events()])
     for data in (other, renamed):
         with unchanged(trained.run):
-            fails("train", data, *TINY, "--out", trained.run, "--resume", saying="other data")
+            fails("train", data, *TINY, "--out", trained.run, "--resume", containing="other data")
 
 
 def test_resume_before_the_first_checkpoint_starts_over(
@@ -216,13 +216,13 @@ def test_resume_before_the_first_checkpoint_starts_over(
 
     with monkeypatch.context() as patch:
         patch.setattr(console.ProgressBar, "on_stage_start", stop)
-        said = call("train", data, *TINY, "--out", "run")
-    assert said.code == 130
-    assert "--resume" in said.err
+        result = call("train", data, *TINY, "--out", "run")
+    assert result.code == 130
+    assert "--resume" in result.err
     assert "state.safetensors" not in contents(Path("run"))
-    fails("train", data, *TINY, "--out", "run", saying=["already holds a run", "--resume"])
+    fails("train", data, *TINY, "--out", "run", containing=["already holds a run", "--resume"])
     works("train", data, *TINY, "--out", "run", "--resume")
-    assert same_figures("run", trained.run)
+    assert same_metrics("run", trained.run)
 
 
 def test_interrupted_while_the_folder_is_created(
@@ -244,7 +244,7 @@ def test_interrupted_while_the_folder_is_created(
         assert call("train", data, *TINY, "--out", "run").code == 130
     Path("run/.config.toml.xyz.part").write_text("cut off")
     works("train", data, *TINY, "--out", "run")
-    assert same_figures("run", trained.run)
+    assert same_metrics("run", trained.run)
 
 
 def test_interrupted_before_the_training_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +257,9 @@ def test_interrupted_before_the_training_started(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr("cordgt.io.datasets.registry.load_dataset", stop)
         for command in ("train", "search"):
-            said = call(command, data, *TINY, "--out", "run", *(["--grid", "seed=1"] if command == "search" else []))
-            told = "Error: interrupted before the training began: nothing was written. Start it again.\n"
-            assert (said.code, said.err) == (130, told)
+            result = call(command, data, *TINY, "--out", "run", *(["--grid", "seed=1"] if command == "search" else []))
+            message = "Error: interrupted before the training began: nothing was written. Start it again.\n"
+            assert (result.code, result.err) == (130, message)
     assert not Path("run").exists()
 
 
@@ -268,11 +268,11 @@ def test_a_search_prints_the_command_that_evaluates_its_best(tmp_path: Path) -> 
     data = write_events(tmp_path / "data.csv")
     Path("mine.toml").write_text("hidden = 6\n")
     given = ["--config", "mine.toml", "--set", "fanout=2,1", "--set", "epochs=1", "--set", "heads=1", "--seed", 3]
-    said = works("search", data, *given, "--grid", "layers=1,2", "--src", "src", "--ids", "separate")
-    assert "[2/2] layers-2, epoch   1" in said.err and "1 of 2 tried; the others take about a minute" in said.err
-    command = shlex.split(said.err.rstrip().splitlines()[-1].partition(": cordgt ")[2])
-    told = works(*command).err
-    assert "epoch " not in told and "finished already" not in told  # evaluated, not trained again
+    result = works("search", data, *given, "--grid", "layers=1,2", "--src", "src", "--ids", "separate")
+    assert "[2/2] layers-2, epoch   1" in result.err and "1 of 2 tried; the others take about a minute" in result.err
+    command = shlex.split(result.err.rstrip().splitlines()[-1].partition(": cordgt ")[2])
+    stderr = works(*command).err
+    assert "epoch " not in stderr and "finished already" not in stderr  # evaluated, not trained again
     folder = Path(command[command.index("--out") + 1])
     assert folder.parent.name == "data-cordgt-search" and (folder / "metrics.json").exists()
 
@@ -307,9 +307,9 @@ def test_an_interrupted_training_resumes_to_the_same_result(uninterrupted: Train
         assert f"cordgt train {uninterrupted.data}" in err
         assert err.rstrip().endswith("--out run --resume")
         assert not list(Path("run").glob(".*"))
-    fails("recommend", "run", "--source", "3", saying=["run is not finished", "--resume"])
+    fails("recommend", "run", "--source", "3", containing=["run is not finished", "--resume"])
     works("train", uninterrupted.data, *LONG, "--out", "run", "--resume")  # the run folder stores --refit
-    assert same_figures("run", uninterrupted.run)
+    assert same_metrics("run", uninterrupted.run)
     for name in ("model.safetensors", "refit.safetensors"):
         first, second = (load_file(folder / name) for folder in (Path("run"), uninterrupted.run))
         assert all(torch.equal(first[key], second[key]) for key in first)
@@ -323,15 +323,15 @@ def test_interrupted_query(trained: Trained, monkeypatch: pytest.MonkeyPatch) ->
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cordgt.cli.answers.recommendation_table", stop)
-    said = call("recommend", trained.run, "--source", "3")
-    assert (said.code, said.out, said.err) == (130, "", "Error: interrupted.\n")
+    result = call("recommend", trained.run, "--source", "3")
+    assert (result.code, result.out, result.err) == (130, "", "Error: interrupted.\n")
 
 
 def test_a_stream_too_short_for_a_memory_gets_a_note(tmp_path: Path) -> None:
     data = write_events(tmp_path / "data.csv")
     tiny = ["--model", "jodie", "--set", "memory_dim=4", "--set", "time_dim=4", "--set", "epochs=1", "--no-report"]
-    said = works("train", data, *tiny, "--set", "block=1000", "--out", "run")
-    assert "jodie updates its memory in blocks of 1000" in said.err and "--set block=" in said.err
+    result = works("train", data, *tiny, "--set", "block=1000", "--out", "run")
+    assert "jodie updates its memory in blocks of 1000" in result.err and "--set block=" in result.err
     assert works("recommend", "run", "--source", "3", "--json").json[0]["src_note"] == "not yet in memory"
 
 
@@ -340,39 +340,48 @@ def test_a_stream_too_short_for_a_memory_gets_a_note(tmp_path: Path) -> None:
 
 def test_several_seeds(tmp_path: Path) -> None:
     data = write_events(tmp_path / "data.csv")
-    said = works("train", data, *TINY, "--seed", "4", "--seeds", "2", "--out", "runs", "--json")
-    summary = figures("runs")
-    assert said.json == summary
+    result = works("train", data, *TINY, "--seed", "4", "--seeds", "2", "--out", "runs", "--json")
+    summary = read_metrics("runs")
+    assert result.json == summary
     assert summary["seeds"] == [4, 5]
-    values = [figures(f"runs/seed-{k}")["test"]["transductive"]["ap"] for k in (4, 5)]
+    values = [read_metrics(f"runs/seed-{k}")["test"]["transductive"]["ap"] for k in (4, 5)]
     ap = summary["test"]["transductive"]["ap"]
     assert ap["values"] == values
     assert ap["mean"] == pytest.approx(sum(values) / 2)
     assert ap["std"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     assert summary["validation"]["inductive"]["events"]["values"][0] > 0
-    assert "seed 4, epoch   1" in said.err
-    assert "seed 5, epoch   1" in said.err
-    assert "runs/seed-4 --source" in said.err
+    assert "seed 4, epoch   1" in result.err
+    assert "seed 5, epoch   1" in result.err
+    assert "runs/seed-4 --source" in result.err
     fails(
-        "train", data, *TINY, "--seed", "4", "--seeds", "2", "--out", "runs", saying="runs/seed-4 already holds a run"
+        "train",
+        data,
+        *TINY,
+        "--seed",
+        "4",
+        "--seeds",
+        "2",
+        "--out",
+        "runs",
+        containing="runs/seed-4 already holds a run",
     )
     alone = works("train", data, *TINY, "--seed", "5", "--out", "alone", "--json").json
-    assert alone["test"] == figures("runs/seed-5")["test"]
+    assert alone["test"] == read_metrics("runs/seed-5")["test"]
 
 
 def test_several_seeds_resume(tmp_path: Path) -> None:
     """Finished runs are kept, interrupted ones continue, and seeds can be added."""
     data = write_events(tmp_path / "data.csv")
-    said = works("train", data, *TINY, "--seeds", "2", "--out", "runs")
-    assert "±" in said.out
+    result = works("train", data, *TINY, "--seeds", "2", "--out", "runs")
+    assert "±" in result.out
     before = contents(Path("runs/seed-0"))
-    first = figures("runs/seed-1")
+    first = read_metrics("runs/seed-1")
     shutil.rmtree("runs/seed-1")
     Path("runs/metrics.json").unlink()
     works("train", data, *TINY, "--seeds", "3", "--out", "runs", "--resume")
     assert contents(Path("runs/seed-0")) == before
-    assert figures("runs/seed-1")["test"] == first["test"]
-    assert figures("runs")["seeds"] == [0, 1, 2]
+    assert read_metrics("runs/seed-1")["test"] == first["test"]
+    assert read_metrics("runs")["seeds"] == [0, 1, 2]
     assert "finished already" in works("train", data, *TINY, "--seeds", "3", "--out", "runs", "--resume").err
 
 
@@ -381,9 +390,9 @@ def test_several_seeds_resume(tmp_path: Path) -> None:
 
 def test_init_starts_from_the_weights_and_settings_of_a_run(tmp_path: Path, trained: Trained) -> None:
     newer = write_events(tmp_path / "newer.csv", events(80, seed=1, start=5000))
-    said = works("train", newer, "--init", trained.run, "--set", "epochs=1", "--set", "lr=1e-12", "--out", "run")
-    assert f"settings of {trained.run}" in said.err
-    assert "hidden=4" in said.err
+    result = works("train", newer, "--init", trained.run, "--set", "epochs=1", "--set", "lr=1e-12", "--out", "run")
+    assert f"settings of {trained.run}" in result.err
+    assert "hidden=4" in result.err
     start, end = (load_file(run / "model.safetensors") for run in (trained.run, Path("run")))
     assert all(torch.allclose(start[key], end[key], atol=1e-6) for key in start)
     with unchanged(Path("run")):
@@ -391,14 +400,14 @@ def test_init_starts_from_the_weights_and_settings_of_a_run(tmp_path: Path, trai
         works("train", newer, "--init", trained.run, *again)
         works("train", newer, *TINY, "--set", "lr=1e-12", "--out", "run", "--resume")
     works("train", newer, *TINY, "--set", "lr=1e-12", "--out", "plain")
-    fails("train", newer, "--init", trained.run, *again[:-2], "plain", "--resume", saying=["without --init"])
+    fails("train", newer, "--init", trained.run, *again[:-2], "plain", "--resume", containing=["without --init"])
 
 
 def test_refit_trains_on_all_events_and_keeps_the_metrics(tmp_path: Path, trained: Trained) -> None:
     data = write_events(tmp_path / "data.csv")
     works("train", data, *TINY, "--refit", "--out", "run")
-    assert same_figures("run", trained.run)
-    assert figures("run")["refit"] == {"epochs": 1, "events": 160}
+    assert same_metrics("run", trained.run)
+    assert read_metrics("run")["refit"] == {"epochs": 1, "events": 160}
     lines = [json.loads(line) for line in Path("run/history.jsonl").read_text().splitlines()]
     assert [line["phase"] for line in lines] == ["fit", "refit"]
     answers = [works("recommend", run, "--source", "3", "--top", "20", "--json").json for run in (trained.run, "run")]
@@ -410,11 +419,11 @@ def test_refit_trains_on_all_events_and_keeps_the_metrics(tmp_path: Path, traine
 def test_refit_of_a_run_that_is_finished(tmp_path: Path) -> None:
     data = write_events(tmp_path / "data.csv")
     works("train", data, *TINY, "--out", "run")
-    before = figures("run")
+    before = read_metrics("run")
     works("train", data, *TINY, "--out", "run", "--resume", "--refit")
     works("train", data, *TINY, "--out", "whole", "--refit")
-    assert figures("run")["refit"] == {"epochs": 1, "events": 160}
-    assert figures("run")["test"] == before["test"]
+    assert read_metrics("run")["refit"] == {"epochs": 1, "events": 160}
+    assert read_metrics("run")["test"] == before["test"]
     first, second = (load_file(Path(run, "refit.safetensors")) for run in ("run", "whole"))
     assert all(torch.equal(first[key], second[key]) for key in first)
 
@@ -437,10 +446,10 @@ def test_config_files(tmp_path: Path) -> None:
 
 def test_a_runs_own_config_gives_the_same_run(tmp_path: Path, trained: Trained) -> None:
     works("train", trained.data, "--config", trained.run / "config.toml", "--out", "again")
-    assert same_figures("again", trained.run)
+    assert same_metrics("again", trained.run)
     works("train", trained.data, "--config", trained.run / "config.toml", "--seed", "1", "--out", "other")
-    assert figures("other")["seed"] == 1
-    assert not same_figures("other", trained.run)
+    assert read_metrics("other")["seed"] == 1
+    assert not same_metrics("other", trained.run)
     works("train", trained.data, "--config", trained.run / "config.toml", "--model", "edgebank", "--out", "bank")
 
 
@@ -472,8 +481,8 @@ def test_tensorboard_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     module.SummaryWriter = Recorder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     monkeypatch.setattr(Recorder, "made", [])
-    said = works("train", write_events(tmp_path / "d.csv"), *settings(epochs=2), "--refit", "--out", "run")
-    assert "epoch   2" in said.err  # the progress bar still gets its calls
+    result = works("train", write_events(tmp_path / "d.csv"), *settings(epochs=2), "--refit", "--out", "run")
+    assert "epoch   2" in result.err  # the progress bar still gets its calls
     (writer,) = Recorder.made
     assert writer.folder == "run/tensorboard"
     assert writer.closed
@@ -497,5 +506,5 @@ def test_features_that_a_model_does_not_use(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "d.csv", rows, header=("src", "dst", "time", "price"))
     for model, silent in (("counts", False), ("tgsrec", False), ("popularity", False), ("jodie", True)):
         small = settings(epochs=1, hidden=8, heads=2, time_dim=4, memory_dim=4, num_neighbors=2, layers=1)
-        said = works("train", data, "--features", "price", "--model", model, *small, "--out", model)
-        assert ("uses no features" in said.err) is not silent
+        result = works("train", data, "--features", "price", "--model", model, *small, "--out", model)
+        assert ("uses no features" in result.err) is not silent

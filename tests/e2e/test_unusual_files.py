@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from .conftest import SHOP_COLUMNS, SHOP_HEADER, Trained, shop_rows
-from .helpers import TINY, Said, events, works, write_events, write_rows
+from .helpers import TINY, CommandResult, events, works, write_events, write_rows
 
 
-def run_every_command(data: Path, *columns: str, pairs: Path, source: str) -> tuple[Said, Said, Any]:
+def run_every_command(data: Path, *columns: str, pairs: Path, source: str) -> tuple[CommandResult, CommandResult, Any]:
     """Train on a file, evaluate, predict, recommend and embed; return the last three results."""
     works("train", data, *columns, *TINY, "--out", "run")
-    figures = json.loads(Path("run/metrics.json").read_text())
+    metrics = json.loads(Path("run/metrics.json").read_text())
     measured = works("evaluate", "run", "--json").json
-    assert measured["test"] == figures["test"]
+    assert measured["test"] == metrics["test"]
     scored = works("predict", "run", "--pairs", pairs)
     recommended = works("recommend", "run", "--source", source, "--top", "3")
     works("embed", "run", "--output", "vectors.parquet")
@@ -136,8 +136,8 @@ def test_customers_and_products_whose_ids_overlap(shop: Trained, tmp_path: Path)
 def test_users_and_items_get_separate_id_spaces(tmp_path: Path) -> None:
     rows = [(u, v, t) for u, v, t in events(120)]
     data = write_rows(tmp_path / "d.csv", rows, header=("user_id", "item_id", "timestamp"))
-    said = works("train", data, *TINY, "--out", "run")
-    assert "two id spaces" in said.err
+    result = works("train", data, *TINY, "--out", "run")
+    assert "two id spaces" in result.err
     assert works("data", "describe", data, "--json").json["nodes"] == 24
     assert works("data", "describe", data, "--ids", "shared", "--json").json["nodes"] == 12
 
@@ -147,9 +147,9 @@ def test_features_of_events_and_nodes(tmp_path: Path) -> None:
     rows = [(u, v, t, k % 5, 0.25) for k, (u, v, t) in enumerate(events())]
     data = write_rows(tmp_path / "d.csv", rows, header=("src", "dst", "time", "amount", "weight"))
     nodes = write_rows(tmp_path / "n.csv", [(k, k / 10, 1 - k % 2) for k in range(12)], header=("id", "age", "kind"))
-    said = works("train", data, "--features", "amount,weight", "--node-features", nodes, *TINY, "--out", "run")
-    assert "2 features an event" in said.err
-    assert "2 features a node" in said.err
+    result = works("train", data, "--features", "amount,weight", "--node-features", nodes, *TINY, "--out", "run")
+    assert "2 features per event" in result.err
+    assert "2 features per node" in result.err
     pairs = write_rows(tmp_path / "p.csv", [(3, 4), (20, 4)], header=("src", "dst"))
     before = works("predict", "run", "--pairs", pairs).rows
     assert "no history" in before[1]["note"]
@@ -179,9 +179,9 @@ def test_ml_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(folder / "ml_mine.npy", draw.normal(size=(161, 3)))
     np.save(folder / "ml_mine_node.npy", draw.normal(size=(13, 2)))
     monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "data"))
-    said = works("train", "mine", *TINY)
-    assert "3 features an event" in said.err
-    assert "2 features a node" in said.err
+    result = works("train", "mine", *TINY)
+    assert "3 features per event" in result.err
+    assert "2 features per node" in result.err
     assert Path("runs/mine-cordgt-seed0/metrics.json").exists()
     found = [row["name"] for row in works("data", "list", "--json").json if row["found"]]
     assert [name for name in found if not name.endswith("-twin")] == ["mine"]
@@ -192,9 +192,9 @@ def test_jodie_layout(tmp_path: Path) -> None:
     lines = ["user_id,item_id,timestamp,state_label,comma_separated_list_of_features"]
     lines += [f"{u},{v},{t}.0,0,0.1,{k % 3},-1" for k, (u, v, t) in enumerate(events())]
     (tmp_path / "wiki.csv").write_text("\n".join(lines) + "\n")
-    said = works("train", "wiki.csv", *TINY, "--out", "run")
-    assert "3 features an event" in said.err
-    assert "two id spaces" in said.err
+    result = works("train", "wiki.csv", *TINY, "--out", "run")
+    assert "3 features per event" in result.err
+    assert "two id spaces" in result.err
     works("recommend", "run", "--source", "3")
 
 
@@ -211,10 +211,10 @@ def test_convert_gives_the_same_stream(shop: Trained) -> None:
 def test_column_options_of_training_apply_to_queries(shop: Trained, tmp_path: Path) -> None:
     """New events, pairs, sources and nodes in the same layout need no options."""
     later = write_rows(tmp_path / "later.csv", shop_rows(9, 120), header=SHOP_HEADER)
-    said = works("recommend", shop.run, "--source", "001", "--events", later, "--json")
-    assert "9 events appended" in said.err
+    result = works("recommend", shop.run, "--source", "001", "--events", later, "--json")
+    assert "9 events appended" in result.err
     same = works("recommend", shop.run, "--source", "001", "--events", later, *SHOP_COLUMNS, "--json")
-    assert same.json == said.json
+    assert same.json == result.json
     pairs = write_rows(tmp_path / "pairs.csv", [("003", "x", "004")], header=("thing", "remark", "who"))
     row = works("predict", shop.run, "--pairs", pairs).rows[0]
     assert (row["src"], row["dst"]) == ("004", "003")

@@ -40,7 +40,7 @@ def main() -> int:
     bugs: dict[tuple[str, ...], dict[str, Any]] = {}
     for what in TARGETS if options.what == "all" else (options.what,):
         share = SHARES[what] if options.what == "all" else 1.0
-        _watch(what, round(options.count * share), options, counts, bugs)
+        _supervise(what, round(options.count * share), options, counts, bugs)
     _report(counts, bugs, options)
     return 1 if bugs else 0
 
@@ -112,7 +112,7 @@ def _one(options: argparse.Namespace) -> int:
 # -------------------- the supervising process
 
 
-def _watch(what: str, count: int, options: argparse.Namespace, counts: Counter[Any], bugs: dict[Any, Any]) -> None:
+def _supervise(what: str, count: int, options: argparse.Namespace, counts: Counter[Any], bugs: dict[Any, Any]) -> None:
     start, begun = 0, time.monotonic()
     while start < count:
         command = [sys.executable, __file__, "--worker", "--what", what, "--start", str(start), "--count", str(count)]
@@ -123,13 +123,13 @@ def _watch(what: str, count: int, options: argparse.Namespace, counts: Counter[A
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
             assert worker.stdout is not None and worker.stderr is not None
             for line in worker.stdout:
-                said = json.loads(line)
-                folder = said.get("folder", folder)
-                if "bug" in said:
-                    _note(bugs, what, *said["bug"])
-                if "counts" in said:
-                    counts.update({(what, kind): n for kind, n in said["counts"].items()})
-                    start = said["next"]
+                message = json.loads(line)
+                folder = message.get("folder", folder)
+                if "bug" in message:
+                    _note(bugs, what, *message["bug"])
+                if "counts" in message:
+                    counts.update({(what, kind): n for kind, n in message["counts"].items()})
+                    start = message["next"]
                     rate = start / max(time.monotonic() - begun, 1e-9)
                     print(f"\r{what}: {start} of {count}, {rate:.0f} a second, {len(bugs)} bugs ", end="", flush=True)
             trouble = worker.stderr.read()

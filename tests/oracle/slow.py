@@ -325,10 +325,10 @@ def link_metrics(pos: Sequence[float], neg: Sequence[float], batch_size: int) ->
 
 def ranking_metrics(ranks: Sequence[float]) -> dict[str, float | None]:
     """The mean of one over the rank, and the share of the ranks up to 1, 3 and 10."""
-    figures: dict[str, float | None] = {"mrr": sum(1 / rank for rank in ranks) / len(ranks) if ranks else None}
+    metrics: dict[str, float | None] = {"mrr": sum(1 / rank for rank in ranks) / len(ranks) if ranks else None}
     for k in (1, 3, 10):
-        figures[f"hits@{k}"] = sum(rank <= k for rank in ranks) / len(ranks) if ranks else None
-    return figures
+        metrics[f"hits@{k}"] = sum(rank <= k for rank in ranks) / len(ranks) if ranks else None
+    return metrics
 
 
 def mean_rank(true: float, others: Sequence[float]) -> float:
@@ -416,8 +416,8 @@ def candidates(pool: Sequence[int], n: int, dst: int, position: int, seed: int, 
     chosen: list[int] = []
     for j in range(n):
         newest = len(others) - n + j
-        drawn = randint(fold_in(key, j), newest + 1)
-        chosen.append(newest if drawn in chosen else drawn)
+        index = randint(fold_in(key, j), newest + 1)
+        chosen.append(newest if index in chosen else index)
     return [others[i] for i in chosen]
 
 
@@ -467,7 +467,7 @@ class Evaluation:
     rules: Any
     tag: int
 
-    def asked(self, part: str, setting: str) -> tuple[list[int], list[int]]:
+    def positions_and_pool(self, part: str, setting: str) -> tuple[list[int], list[int]]:
         """The positions, and the pool of their negatives."""
         src, dst = self.history.src, self.history.dst
         positions = {"validation": self.split.validation, "test": self.split.test}[part]
@@ -485,7 +485,7 @@ class Evaluation:
 
     def questions(self, part: str, setting: str) -> list[Question]:
         history, rules, seed = self.history, self.rules, self.rules.eval_seed
-        positions, pool = self.asked(part, setting)
+        positions, pool = self.positions_and_pool(part, setting)
         batches = [positions[i : i + rules.eval_batch_size] for i in range(0, len(positions), rules.eval_batch_size)]
         first_after_training = self.split.validation[0]
         found = []
@@ -517,7 +517,7 @@ class Evaluation:
                 found.append(Question(p, cut, pair_cut, one, at_random, competing))
         return found
 
-    def figures(self, model: Edgebank | Popularity, part: str, setting: str) -> dict[str, float | int | None]:
+    def metrics(self, model: Edgebank | Popularity, part: str, setting: str) -> dict[str, float | int | None]:
         pos, neg, ranks, at_random = [], [], [], 0
         for q in self.questions(part, setting):
             u, v, t = self.history.src[q.position], self.history.dst[q.position], self.history.elapsed[q.position]
@@ -567,10 +567,10 @@ def slot_features(
     """The features of a slot of the tree ``own``, relative to it and to the other tree, if there is one."""
     if slot.node == PADDING:
         return [0.0] * 10
-    drawn, w = slot.pos >= 0, slot.node
-    age = to_event_count(t - history.elapsed[slot.pos], t, cut) if drawn else 0.0
-    near = [age, cut - slot.pos if drawn else 0, history.degree(w, cut), *relate(history, w, own, t, cut, pair_cut)]
-    sent = 0.0 if not drawn else 1.0 if history.src[slot.pos] == w else -1.0
+    filled, w = slot.pos >= 0, slot.node
+    age = to_event_count(t - history.elapsed[slot.pos], t, cut) if filled else 0.0
+    near = [age, cut - slot.pos if filled else 0, history.degree(w, cut), *relate(history, w, own, t, cut, pair_cut)]
+    sent = 0.0 if not filled else 1.0 if history.src[slot.pos] == w else -1.0
     far = [0.0] * 3 if other is None else relate(history, w, other, t, cut, pair_cut)
     return [*log_scaled(near), sent, *log_scaled(far)]
 

@@ -50,10 +50,10 @@ def test_attention_dropout_masks_weights() -> None:
     attn_mask = torch.ones(n, 1, size, dtype=torch.bool)
     torch.manual_seed(5)
     y = on_cpu.attention(qkv, attn_mask, drop)
-    kept = y > 0
-    torch.testing.assert_close(y[kept], torch.full_like(y[kept], 1 / size / (1 - drop)))
-    assert float(kept.float().mean()) == pytest.approx(1 - drop, abs=0.03)
-    assert not torch.equal(kept[:, :, 0], kept[:, :, 1]) and not torch.equal(kept[0], kept[1])
+    nonzero = y > 0
+    torch.testing.assert_close(y[nonzero], torch.full_like(y[nonzero], 1 / size / (1 - drop)))
+    assert float(nonzero.float().mean()) == pytest.approx(1 - drop, abs=0.03)
+    assert not torch.equal(nonzero[:, :, 0], nonzero[:, :, 1]) and not torch.equal(nonzero[0], nonzero[1])
     weight = some(*y.shape, seed=3)
     (gradient,) = torch.autograd.grad((y * weight).sum(), qkv)
     used = y.detach().permute(0, 2, 1, 3)  # (S, H, C, C): the weights as they were used

@@ -32,9 +32,9 @@ def test_baselines(negatives: str, task: LinkTask, ranking: str) -> None:
         assert tuple(splits) == SPLITS
         for split, by_setting in splits.items():
             assert tuple(by_setting) == SETTINGS
-            for setting, figures in by_setting.items():
-                wanted = expected.figures(DEFINITIONS[name], split, setting)
-                assert figures == pytest.approx(wanted, abs=1e-12), (name, split, setting)
+            for setting, metrics in by_setting.items():
+                wanted = expected.metrics(DEFINITIONS[name], split, setting)
+                assert metrics == pytest.approx(wanted, abs=1e-12), (name, split, setting)
 
 
 def test_baselines_by_hand() -> None:
@@ -48,7 +48,7 @@ def test_baselines_by_hand() -> None:
     task = prepare(stream, Protocol(mask_nodes=0, ranking="all"))
     assert task.split.test.tolist() == [9, 10]
     got = baseline_metrics(task)
-    test = {name: figures["test"]["transductive"] for name, figures in got.items()}
+    test = {name: metrics["test"]["transductive"] for name, metrics in got.items()}
     # 4-3 is the only one known of its source: rank 1. 0-1 is tied with 2: rank 1.5.
     assert test["seen before"]["mrr"] == pytest.approx((1 + 1 / 1.5) / 2)
     # the last 1.5 moments before 10 hold nothing of 0; the last 1.35 before 9 hold 0-1 alone: 3 is tied with 1 and 2

@@ -24,10 +24,10 @@ def ints(values: Any) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-def chi_square(drawn: list[Any], among: list[Any]) -> float:
-    expected = len(drawn) / len(among)
-    assert set(drawn) <= set(among)
-    return sum((drawn.count(one) - expected) ** 2 / expected for one in among)
+def chi_square(samples: list[Any], among: list[Any]) -> float:
+    expected = len(samples) / len(among)
+    assert set(samples) <= set(among)
+    return sum((samples.count(one) - expected) ** 2 / expected for one in among)
 
 
 # Partners ------------------------------------------------------------------------------------------------------------
@@ -36,13 +36,13 @@ def chi_square(drawn: list[Any], among: list[Any]) -> float:
 Query = tuple[int, int, range, int]  # source, cut, the events of its own time, position
 
 
-def partners(stream: Stream, pool: list[int], asked: list[Query], since: int = 0, seed: int = 0) -> list[int]:
-    src, cut, now, position = zip(*asked, strict=True)
+def partners(stream: Stream, pool: list[int], batch: list[Query], since: int = 0, seed: int = 0) -> list[int]:
+    src, cut, now, position = zip(*batch, strict=True)
     got = draw_hard_negatives(
         build(stream), ints(pool), ints(src), ints(cut), ints([r.start for r in now]), ints([r.stop for r in now]),
         ints(position), since=since, seed=seed,
     )  # fmt: skip
-    assert got.dtype == np.int64 and got.shape == (len(asked),)
+    assert got.dtype == np.int64 and got.shape == (len(batch),)
     return got.tolist()
 
 
@@ -64,10 +64,10 @@ def queries(draw: st.DrawFn, stream: Stream) -> Query:
 @settings(max_examples=100)
 @given(data=st.data(), stream=streams(), pool=pools, seed=seeds)
 def test_hard_negatives(data: st.DataObject, stream: Stream, pool: list[int], seed: int) -> None:
-    asked = data.draw(st.lists(queries(stream), min_size=1, max_size=6))
+    batch = data.draw(st.lists(queries(stream), min_size=1, max_size=6))
     since = data.draw(st.one_of(st.just(0), st.integers(0, stream.n_events + 1)))
-    got = partners(stream, pool, asked, since, seed)
-    for one, (src, cut, now, position) in zip(got, asked, strict=True):
+    got = partners(stream, pool, batch, since, seed)
+    for one, (src, cut, now, position) in zip(got, batch, strict=True):
         assert one == slow.partner(stream.history, pool, src, cut, now, position, since, seed, TAG)
         fit = slow.partners(stream.history, pool, src, cut, now, since)
         assert one in fit if fit else one == slow.PADDING
@@ -77,9 +77,9 @@ def test_hard_negatives(data: st.DataObject, stream: Stream, pool: list[int], se
 @given(data=st.data(), stream=streams(min_events=4), pool=pools)
 def test_hard_negatives_are_pure_in_cut(data: st.DataObject, stream: Stream, pool: list[int]) -> None:
     """Whatever follows the query's own time may be missing, and whoever else is asked about may be too."""
-    asked = [(src, now.start, now, p) for src, _, now, p in data.draw(st.lists(queries(stream), min_size=1))]
-    whole = partners(stream, pool, asked)
-    for one, query in zip(whole, asked, strict=True):
+    batch = [(src, now.start, now, p) for src, _, now, p in data.draw(st.lists(queries(stream), min_size=1))]
+    whole = partners(stream, pool, batch)
+    for one, query in zip(whole, batch, strict=True):
         assert partners(stream.first(query[2].stop), pool, [query]) == [one]
 
 
@@ -101,11 +101,11 @@ def test_hard_negatives_are_uniform() -> None:
     dst = [1] * 100 + [2, 3, 4, 5, 6]
     stream = Stream([0] * len(dst), dst, list(range(len(dst))), 8, None)
     n = 5000
-    asked = [(0, len(dst) - 1, range(104, 105), p) for p in range(n)]
-    assert chi_square(partners(stream, list(range(8)), asked, seed=3), [1, 2, 3, 4, 5]) < 25
-    assert chi_square(partners(stream, list(range(8)), asked, since=101, seed=3), [3, 4, 5]) < 22
-    drawn = [partners(stream, list(range(8)), asked[:1], seed=seed)[0] for seed in range(400)]
-    assert chi_square(drawn, [1, 2, 3, 4, 5]) < 25
+    batch = [(0, len(dst) - 1, range(104, 105), p) for p in range(n)]
+    assert chi_square(partners(stream, list(range(8)), batch, seed=3), [1, 2, 3, 4, 5]) < 25
+    assert chi_square(partners(stream, list(range(8)), batch, since=101, seed=3), [3, 4, 5]) < 22
+    negatives = [partners(stream, list(range(8)), batch[:1], seed=seed)[0] for seed in range(400)]
+    assert chi_square(negatives, [1, 2, 3, 4, 5]) < 25
 
 
 @pytest.mark.usefixtures("all_threads")
@@ -116,10 +116,10 @@ def test_hard_negatives_do_not_depend_on_threads() -> None:
     stream = Stream(
         rng.integers(0, n_nodes, n).tolist(), rng.integers(0, n_nodes, n).tolist(), list(range(n)), 60, None
     )
-    asked = [(stream.src[p], p, range(p, p + 1), p) for p in range(n)]
-    got = partners(stream, list(range(0, 60, 2)), asked, since=500)
+    batch = [(stream.src[p], p, range(p, p + 1), p) for p in range(n)]
+    got = partners(stream, list(range(0, 60, 2)), batch, since=500)
     for p in range(0, n, 97):
-        fit = slow.partner(stream.history, range(0, 60, 2), *asked[p], 500, 0, TAG)
+        fit = slow.partner(stream.history, range(0, 60, 2), *batch[p], 500, 0, TAG)
         assert got[p] == fit
 
 
@@ -146,10 +146,10 @@ def test_negative_pairs(data: st.DataObject, stream: Stream, seed: int, size: in
     until = data.draw(st.one_of(st.none(), st.sampled_from(stream.t)))
     got = pairs(stream, batches, until, seed)
     assert got == slow.pairs(stream.src, stream.dst, stream.t, batches, until, seed)
-    for batch, drawn in zip(batches, got, strict=True):
+    for batch, negatives in zip(batches, got, strict=True):
         fit = slow.past_pairs(stream.src, stream.dst, stream.t, batch, until)
-        assert set(drawn) <= fit
-        assert len(drawn) == len(set(drawn)) == min(len(fit), len(batch))
+        assert set(negatives) <= fit
+        assert len(negatives) == len(set(negatives)) == min(len(fit), len(batch))
 
 
 def test_negative_pairs_by_hand() -> None:
@@ -174,8 +174,8 @@ def test_negative_pairs_are_uniform() -> None:
     """However often a pair met; each batch has a draw of its own (chi-square, 9 df: ten ways to choose 3 of 5)."""
     dst = [1] * 50 + [2, 3, 4, 5] + [6] * 3
     stream = Stream([0] * len(dst), dst, list(range(len(dst))), 8, None)
-    drawn = pairs(stream, [[54, 55, 56]] * 2000, seed=1)
-    subsets = [frozenset(v for _, v in batch) for batch in drawn]
+    negatives = pairs(stream, [[54, 55, 56]] * 2000, seed=1)
+    subsets = [frozenset(v for _, v in batch) for batch in negatives]
     assert chi_square(subsets, [frozenset(c) for c in combinations((1, 2, 3, 4, 5), 3)]) < 35
 
 
@@ -193,13 +193,13 @@ def candidates(pool: list[int], n: int, dst: list[int], position: list[int], see
 @given(
     pool=st.lists(st.integers(0, 30), min_size=2, max_size=14, unique=True).map(sorted),
     n=st.integers(1, 18),
-    asked=st.lists(st.tuples(st.integers(0, 32), st.integers(0, 2**40)), min_size=1, max_size=6),
+    events=st.lists(st.tuples(st.integers(0, 32), st.integers(0, 2**40)), min_size=1, max_size=6),
     seed=seeds,
 )
-def test_candidates(pool: list[int], n: int, asked: list[tuple[int, int]], seed: int) -> None:
-    dst, position = (list(column) for column in zip(*asked, strict=True))
+def test_candidates(pool: list[int], n: int, events: list[tuple[int, int]], seed: int) -> None:
+    dst, position = (list(column) for column in zip(*events, strict=True))
     got = candidates(pool, n, dst, position, seed)
-    assert got == [slow.candidates(pool, n, d, p, seed, TAG) for d, p in asked]
+    assert got == [slow.candidates(pool, n, d, p, seed, TAG) for d, p in events]
     for row, d, p in zip(got, dst, position, strict=True):
         others = set(pool) - {d}
         assert set(row) <= others
@@ -211,9 +211,9 @@ def test_candidates(pool: list[int], n: int, asked: list[tuple[int, int]], seed:
 def test_candidates_are_uniform(dst: int) -> None:
     """Every way to choose three of the others about equally often (chi-square, at most 9 df)."""
     pool, n = [2, 3, 5, 9, 11], 5000
-    drawn = [frozenset(row) for row in candidates(pool, 3, [dst] * n, list(range(n)), seed=2)]
+    subsets = [frozenset(row) for row in candidates(pool, 3, [dst] * n, list(range(n)), seed=2)]
     ways = [frozenset(c) for c in combinations([node for node in pool if node != dst], 3)]
-    assert chi_square(drawn, ways) < 35
+    assert chi_square(subsets, ways) < 35
 
 
 def test_many_candidates_are_uniform() -> None:

@@ -155,13 +155,15 @@ def test_later_events_change_nothing(place: Any, data: st.DataObject, stream: St
 @given(stream=streams(filtered=True))
 def test_a_masked_event_is_as_if_it_had_not_happened(place: Any, stream: Stream) -> None:
     """Counts of a filtered index at the end are those of the kept events indexed alone."""
-    kept = [p for p in range(stream.n_events) if stream.keep and stream.keep[p]]
-    if not kept:
+    selected = [p for p in range(stream.n_events) if stream.keep and stream.keep[p]]
+    if not selected:
         return
-    alone = Stream([stream.src[p] for p in kept], [stream.dst[p] for p in kept], [0] * len(kept), stream.n_nodes, None)
+    alone = Stream(
+        [stream.src[p] for p in selected], [stream.dst[p] for p in selected], [0] * len(selected), stream.n_nodes, None
+    )
     node = place.ints(list(range(stream.n_nodes)))
     filtered, plain = place.index(build(stream)), place.index(build(alone))
-    end, plain_end = place.ints(stream.n_events), place.ints(len(kept))
+    end, plain_end = place.ints(stream.n_events), place.ints(len(selected))
     assert filtered.degree(node, end).equal(plain.degree(node, plain_end))
     counts = filtered.pair_history(node[:, None], node, end)[0], plain.pair_history(node[:, None], node, plain_end)[0]
     assert counts[0].equal(counts[1])
@@ -193,7 +195,7 @@ def test_lookups_of_any_shape(place: Any) -> None:
 
 def test_indexes_on_other_devices_hold_the_same(place: Any) -> None:
     index = build(TEN)
-    moved = place.index(index)
-    assert moved.n_nodes == 6
-    assert moved.nbr.tolist() == index.nbr.tolist()
-    assert moved.device.type == place.device.type
+    on_device = place.index(index)
+    assert on_device.n_nodes == 6
+    assert on_device.nbr.tolist() == index.nbr.tolist()
+    assert on_device.device.type == place.device.type

@@ -25,39 +25,41 @@ def draw(device: torch.device, pool: list[int], dst: Any, position: Any, seed: i
 
 
 @settings(max_examples=200)
-@given(pool=pools, asked=events, seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 9))
-def test_negatives(device: torch.device, pool: list[int], asked: list[tuple[int, int]], seed: int, epoch: int) -> None:
+@given(pool=pools, queries=events, seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 9))
+def test_negatives(
+    device: torch.device, pool: list[int], queries: list[tuple[int, int]], seed: int, epoch: int
+) -> None:
     """Destinations inside the pool and outside of it, below its first and beyond its last."""
-    dst, position = zip(*asked, strict=True)
+    dst, position = zip(*queries, strict=True)
     got = draw(device, pool, dst, position, seed, epoch)
     assert got.dtype == torch.int64
-    assert got.tolist() == [slow.negative(pool, d, p, seed, epoch, TAG) for d, p in asked]
-    assert all(drawn in pool and drawn != d for drawn, d in zip(got.tolist(), dst, strict=True))
+    assert got.tolist() == [slow.negative(pool, d, p, seed, epoch, TAG) for d, p in queries]
+    assert all(negative in pool and negative != d for negative, d in zip(got.tolist(), dst, strict=True))
     held = draw(device, pool, dst, position, seed, torch.tensor(epoch, device=device))
     assert held.equal(got)
 
 
-@given(pool=pools, asked=events, data=st.data())
+@given(pool=pools, queries=events, data=st.data())
 def test_negatives_do_not_depend_on_the_batch(
-    device: torch.device, pool: list[int], asked: list[tuple[int, int]], data: st.DataObject
+    device: torch.device, pool: list[int], queries: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    order = data.draw(st.permutations(asked))
-    whole = dict(zip(asked, draw(device, pool, *zip(*asked, strict=True), seed=4, epoch=1).tolist(), strict=True))
+    order = data.draw(st.permutations(queries))
+    whole = dict(zip(queries, draw(device, pool, *zip(*queries, strict=True), seed=4, epoch=1).tolist(), strict=True))
     assert draw(device, pool, *zip(*order, strict=True), seed=4, epoch=1).tolist() == [whole[query] for query in order]
-    for dst, position in asked:
+    for dst, position in queries:
         assert draw(device, pool, [dst], [position], seed=4, epoch=1).tolist() == [whole[dst, position]]
 
 
-@given(pool=pools, asked=events, n=st.integers(2, 5))
+@given(pool=pools, queries=events, n=st.integers(2, 5))
 def test_first_negative_does_not_depend_on_their_number(
-    device: torch.device, pool: list[int], asked: list[tuple[int, int]], n: int
+    device: torch.device, pool: list[int], queries: list[tuple[int, int]], n: int
 ) -> None:
-    dst, position = zip(*asked, strict=True)
+    dst, position = zip(*queries, strict=True)
     ints = [torch.as_tensor(values, dtype=torch.int64, device=device) for values in (pool, dst, position)]
     several = draw_negatives(*ints, seed=3, epoch=2, n=n)
-    assert several.shape == (len(asked), n)
+    assert several.shape == (len(queries), n)
     assert several[:, 0].equal(draw(device, pool, dst, position, 3, 2))
-    expected = [[slow.negative(pool, d, p, 3, 2, TAG, j) for j in range(1, n)] for d, p in asked]
+    expected = [[slow.negative(pool, d, p, 3, 2, TAG, j) for j in range(1, n)] for d, p in queries]
     assert several[:, 1:].tolist() == expected
 
 
@@ -70,11 +72,11 @@ def test_negatives_are_uniform(device: torch.device, dst: int) -> None:
     """Every other member about equally often, wherever the true one stands (chi-square, at most 4 df)."""
     pool = [2, 3, 5, 9, 11]
     n = 6000
-    drawn = draw(device, pool, [dst] * n, list(range(n)), seed=1).tolist()
+    negatives = draw(device, pool, [dst] * n, list(range(n)), seed=1).tolist()
     others = [node for node in pool if node != dst]
-    assert set(drawn) == set(others)
+    assert set(negatives) == set(others)
     expected = n / len(others)
-    assert sum((drawn.count(node) - expected) ** 2 / expected for node in others) < 25
+    assert sum((negatives.count(node) - expected) ** 2 / expected for node in others) < 25
 
 
 def test_pool_of_one_is_an_error() -> None:

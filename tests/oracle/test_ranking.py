@@ -147,7 +147,7 @@ def test_metrics_of_a_split(task: LinkTask, name: str) -> None:
     for part in SPLITS:
         for setting in SETTINGS:
             got = evaluate(fast, task, part, setting)
-            assert got == pytest.approx(expected.figures(definition, part, setting), abs=1e-12), (part, setting)
+            assert got == pytest.approx(expected.metrics(definition, part, setting), abs=1e-12), (part, setting)
 
 
 @settings(max_examples=25)
@@ -158,7 +158,7 @@ def test_metrics_of_a_split_on_a_device(device: torch.device, task: LinkTask, ne
     plain = replace(there, full_history=replace(there.full_history, index=there.full_history.index.without_kernels()))
     for fast, definition in RULES.values():
         got = evaluate(fast, plain, "test", "transductive")
-        assert got == pytest.approx(slowly(there).figures(definition, "test", "transductive"), abs=1e-12)
+        assert got == pytest.approx(slowly(there).metrics(definition, "test", "transductive"), abs=1e-12)
 
 
 @settings(max_examples=40)
@@ -203,12 +203,12 @@ def test_batches_count_from_the_first_event_of_the_split_by_hand() -> None:
     n = 20
     stream = Stream([0] * n, [1 + p % 10 for p in range(n)], list(range(n)), 11, None)
     task = prepare(stream, Protocol(mask_nodes=0, train_ratio=0.33, val_ratio=0.3, visibility="batch"))
-    start, n_asked = int(task.split.validation[0]), len(task.split.validation)
-    assert (start, n_asked) == (7, 5)
+    start, n_queries = int(task.split.validation[0]), len(task.split.validation)
+    assert (start, n_queries) == (7, 5)
     for size in (1, 2, 3, 30):
-        asked = replace(task, protocol=replace(task.protocol, eval_batch_size=size))
-        _, queries = asked.evaluation_queries("validation", "transductive")
-        assert queries.pair_cut.tolist() == [start + i // size * size for i in range(n_asked)]
+        batched = replace(task, protocol=replace(task.protocol, eval_batch_size=size))
+        _, queries = batched.evaluation_queries("validation", "transductive")
+        assert queries.pair_cut.tolist() == [start + i // size * size for i in range(n_queries)]
         assert queries.cut.equal(queries.pair_cut)
 
 
@@ -227,7 +227,7 @@ def test_negatives_do_not_depend_on_the_batch_size(negatives: str, task: LinkTas
             assert np.array_equal(positions, again)
             assert all(getattr(b, field).equal(value) for field, value in vars(a).items())
             got = [evaluate(edgebank(), x, part, setting) for x in (one, two)]
-            same = [{k: v for k, v in figures.items() if not k.endswith("_batch")} for figures in got]
+            same = [{k: v for k, v in metrics.items() if not k.endswith("_batch")} for metrics in got]
             assert same[0] == same[1]
 
 
@@ -239,15 +239,15 @@ def test_negatives_come_from_the_seed(negatives: str) -> None:
     stream = Stream(rng.integers(0, 15, n).tolist(), rng.integers(15, 40, n).tolist(), list(range(n)), 40, None)
     protocol = Protocol(negatives=negatives, ranking="5", eval_seed=1)
 
-    def figures(protocol: Protocol, seed: int, model: LinkModel) -> list[Any]:
+    def evaluate_all(protocol: Protocol, seed: int, model: LinkModel) -> list[Any]:
         task = prepare(stream, protocol, seed=seed)
         return [evaluate(model, task, part, setting) for part in SPLITS for setting in SETTINGS]
 
     for model in (edgebank(), popularity()):
-        first = figures(protocol, 0, model)
-        assert figures(protocol, 0, model) == first
-        assert figures(protocol, 99, model) == first
-        assert figures(replace(protocol, eval_seed=2), 0, model) != first
+        first = evaluate_all(protocol, 0, model)
+        assert evaluate_all(protocol, 0, model) == first
+        assert evaluate_all(protocol, 99, model) == first
+        assert evaluate_all(replace(protocol, eval_seed=2), 0, model) != first
         alone = evaluate(model, prepare(stream, protocol), "test", "inductive")  # nothing asked before
         assert alone == first[-1]
 
@@ -264,14 +264,14 @@ def test_hard_negatives_of_a_split(negatives: str, task: LinkTask) -> None:
     for part in SPLITS:
         for setting in SETTINGS:
             positions, queries = task.evaluation_queries(part, setting)
-            pool = expected.asked(part, setting)[1]
+            pool = expected.positions_and_pool(part, setting)[1]
             missing = 0
-            for p, (true, drawn) in zip(positions.tolist(), queries.dst.tolist(), strict=True):
+            for p, (true, negative) in zip(positions.tolist(), queries.dst.tolist(), strict=True):
                 now = expected.own_time(p)
                 fit = slow.partners(history, pool, history.src[p], now[0], now, since)
                 missing += not fit
-                assert true == history.dst[p] != drawn
-                assert drawn in (fit or pool)
+                assert true == history.dst[p] != negative
+                assert negative in (fit or pool)
             assert evaluate(edgebank(), task, part, setting)["random_negatives"] == missing
 
 
@@ -284,8 +284,8 @@ def test_edgebank_window_by_hand() -> None:
     stream = Stream([0, 0, 0, 4, 4, 0, 0], [1, 2, 3, 5, 6, 1, 2], t, 7, None)
     task = prepare(stream, Protocol(mask_nodes=0, train_ratio=0.5, val_ratio=0.3, ranking="all"))
     assert task.split.test.tolist() == [5, 6]
-    asked = task.evaluation_queries("test", "transductive")[1]
-    everyone = replace(asked, dst=torch.tensor([[1, 2, 3, 5]] * 2))
+    queries = task.evaluation_queries("test", "transductive")[1]
+    everyone = replace(queries, dst=torch.tensor([[1, 2, 3, 5]] * 2))
 
     def known(window: float) -> list[int]:
         scores = edgebank(window)(edgebank(window).reader.read(task.full_history, everyone))
@@ -369,10 +369,10 @@ def test_hard_negatives_of_real_events(data_folder: Path, negatives: str) -> Non
         if p < trained and negatives == "inductive":
             banned.setdefault(src[p], set()).add(dst[p])
     remembered = 0
-    for p, drawn, random in zip(positions.tolist(), queries.dst[:, 1].tolist(), at_random.tolist(), strict=True):
+    for p, negative, random in zip(positions.tolist(), queries.dst[:, 1].tolist(), at_random.tolist(), strict=True):
         while t[remembered] < t[p]:
             met.setdefault(src[remembered], set()).add(dst[remembered])
             remembered += 1
         fit = met.get(src[p], set()) - banned.get(src[p], set()) - now[src[p], t[p]]
         assert random == (not fit)
-        assert random or drawn in fit
+        assert random or negative in fit

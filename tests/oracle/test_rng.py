@@ -81,8 +81,8 @@ def test_randint_of_an_empty_range_is_zero(device: torch.device) -> None:
 def test_draws_are_uniform(seed: int, n: int) -> None:
     """Chi-square over the keys folded from one key; chance exceeds the bound about once in 10^7 runs."""
     n_draws = 6000
-    drawn = rng.randint(rng.fold_in(rng.mix64_int(seed), torch.arange(n_draws)), n)
-    seen = torch.bincount(drawn, minlength=n).double()
+    samples = rng.randint(rng.fold_in(rng.mix64_int(seed), torch.arange(n_draws)), n)
+    seen = torch.bincount(samples, minlength=n).double()
     assert len(seen) == n
     chi2 = float(((seen - n_draws / n) ** 2 / (n_draws / n)).sum())
     assert chi2 < (n - 1) + 8 * (2 * (n - 1)) ** 0.5 + 20

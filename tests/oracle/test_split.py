@@ -97,12 +97,12 @@ def test_masks_depend_on_their_seed() -> None:
 )
 def test_split(stream: Stream, how: str, part: tuple[float, float], mask_nodes: float, mask_seed: int) -> None:
     expected = slow.split_events(stream.src, stream.dst, stream.t, stream.n_nodes, how, mask_nodes, mask_seed, *part)
-    asked = {"train_ratio": part[0], "val_ratio": part[1]}
+    ratios = {"train_ratio": part[0], "val_ratio": part[1]}
     if not (expected.train and expected.validation and expected.test):
         with pytest.raises(DataError):
-            split(stream, how, mask_nodes, mask_seed, **asked)
+            split(stream, how, mask_nodes, mask_seed, **ratios)
         return
-    got = split(stream, how, mask_nodes, mask_seed, **asked)
+    got = split(stream, how, mask_nodes, mask_seed, **ratios)
     assert got.train.tolist() == expected.train
     assert got.validation.tolist() == expected.validation
     assert got.test.tolist() == expected.test

@@ -49,8 +49,8 @@ def test_walks(
 def test_event_frequencies_follow_the_weights(place: Any, scale: float) -> None:
     """One node with 8 events a unit apart: each is drawn with weight exp(scale * t) (chi-square, 7 df)."""
     index = place.index(TemporalIndex.build(np.zeros(8, int), np.arange(1, 9), np.arange(8.0), 9))
-    drawn = sample_walks(index, place.ints(0), place.ints(8), n_walks=20_000, length=1, scale=scale, seed=4).pos
-    seen = torch.bincount(drawn.flatten(), minlength=8).double().cpu()
+    positions = sample_walks(index, place.ints(0), place.ints(8), n_walks=20_000, length=1, scale=scale, seed=4).pos
+    seen = torch.bincount(positions.flatten(), minlength=8).double().cpu()
     weight = torch.exp(scale * torch.arange(8.0, dtype=torch.float64))
     expected = 20_000 * weight / weight.sum()
     assert float(((seen - expected) ** 2 / expected).sum()) < 30

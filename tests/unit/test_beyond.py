@@ -40,21 +40,21 @@ def on_few(monkeypatch: pytest.MonkeyPatch) -> EventStream:
     return stream
 
 
-def record(cell: Cell, figures: dict[str, Any], *, nodes: int = 1899, events: int = 59835) -> dict[str, Any]:
+def record(cell: Cell, metrics: dict[str, Any], *, nodes: int = 1899, events: int = 59835) -> dict[str, Any]:
     """Return the result of a finished cell whose stream has the given size."""
     metadata = measurements.cell_metadata(cell, few(), torch.device("cpu"))
     metadata["stream"] |= {"nodes": nodes, "events": events, "differs": ""}
-    return metadata | {"seconds": 10.0, "figures": figures}
+    return metadata | {"seconds": 10.0, "figures": metrics}
 
 
 def hard_record(cell: Cell, ap: float, baseline: float = 0.5, **size: int) -> dict[str, Any]:
     """Return the result of a finished cell of kind "hard"."""
 
-    def figures(value: float) -> dict[str, Any]:
+    def by_setting(value: float) -> dict[str, Any]:
         one = {"ap": value, "ap_batch": value + 0.001, "mrr": value / 2, "hits@10": value, "events": 100}
         return {setting: one | {"random_negatives": 10} for setting in ("transductive", "inductive")}
 
-    part = {"test": figures(ap), "baselines": {name: figures(baseline) for name in BASELINES}}
+    part = {"test": by_setting(ap), "baselines": {name: by_setting(baseline) for name in BASELINES}}
     return record(cell, {**part, "historical": part, "inductive": part}, **size)
 
 
@@ -242,8 +242,8 @@ def test_plus_ablation(tmp_path: Path) -> None:
         "ema_decay-0.0",
     ]
     for k, cell in enumerate(cells):
-        figures = {s: {"ap": 0.9 - k / 100} for s in ("transductive", "inductive")}
-        store.write(cell, record(cell, {"validation": figures, "test": figures}))
+        metrics = {s: {"ap": 0.9 - k / 100} for s in ("transductive", "inductive")}
+        store.write(cell, record(cell, {"validation": metrics, "test": metrics}))
     rows = ablation_report(request, store, PLUS_ABLATION).sections[0].rows
     assert rows[0] == ["full model", *["90.00", "+0.00"] * 4, "1"]
     assert rows[-1] == ["without weight averaging", *["85.00", "-5.00"] * 4, "1"]

@@ -93,7 +93,7 @@ def test_what_may_be_passed() -> None:
     several = as_callback(k for k in (one, one))
     assert isinstance(several, CallbackList) and several.callbacks == [one, one]
     for wrong in (print, [print], "bar"):
-        with pytest.raises(cordgt.SettingError, match=r"Subclass cordgt\.Callback"):
+        with pytest.raises(cordgt.SettingError, match="is not a callback"):
             as_callback(wrong)  # type: ignore[arg-type]
 
 
@@ -124,5 +124,5 @@ def test_downloads_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
         bar.on_stage_start("b.csv", 2000)
         bar.on_step(500)
         bar.on_stage_start("converting", None)
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["a.csv: 1,000 bytes", "b.csv: 2,000 bytes, 500 are here", "converting"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["a.csv: 1,000 bytes", "b.csv: 2,000 bytes, 500 already downloaded", "converting"]

@@ -18,10 +18,10 @@ def some_scores(seed: int, n: int, *, tied: bool = False, lead: float = 0.8) -> 
     return (positive.round(), negative.round()) if tied else (positive, negative)
 
 
-def slow_ap_and_auc(scores: Scores, drawn: np.ndarray) -> tuple[float, float]:
+def slow_ap_and_auc(scores: Scores, sample: np.ndarray) -> tuple[float, float]:
     """AP and AUC of resampled events, repeated ones counted again."""
-    true = np.repeat([1, 0], len(drawn))
-    both = np.concatenate([scores[0][drawn], scores[1][drawn]])
+    true = np.repeat([1, 0], len(sample))
+    both = np.concatenate([scores[0][sample], scores[1][sample]])
     return average_precision_score(true, both), roc_auc_score(true, both)
 
 
@@ -30,10 +30,10 @@ def slow_ap_and_auc(scores: Scores, drawn: np.ndarray) -> tuple[float, float]:
 def test_weights_give_the_metrics_of_repeated_events(n: int, tied: bool) -> None:
     scores = some_scores(n, n, tied=tied)
     rng = np.random.default_rng(5)
-    drawn = rng.integers(n, size=(9, n))
-    weight = np.stack([np.bincount(row, minlength=n) for row in drawn]).astype(np.float64)
+    samples = rng.integers(n, size=(9, n))
+    weight = np.stack([np.bincount(row, minlength=n) for row in samples]).astype(np.float64)
     ap, auc = SortedScores.from_scores(*scores).ap_and_auc(weight)
-    expected = np.array([slow_ap_and_auc(scores, row) for row in drawn])
+    expected = np.array([slow_ap_and_auc(scores, row) for row in samples])
     np.testing.assert_allclose(ap, expected[:, 0], rtol=1e-12)
     np.testing.assert_allclose(auc, expected[:, 1], rtol=1e-12)
 
@@ -56,9 +56,9 @@ def test_the_interval_is_that_of_a_slow_bootstrap(tied: bool, monkeypatch: pytes
     rng = np.random.default_rng(11)
     differences = []
     for done in range(0, resamples, 7):
-        for drawn in rng.integers(n, size=(min(7, resamples - done), n)):
-            one, other = slow_ap_and_auc(a, drawn), slow_ap_and_auc(b, drawn)
-            mrr = [np.mean(1 / r[drawn]) for r in ranks]
+        for sample in rng.integers(n, size=(min(7, resamples - done), n)):
+            one, other = slow_ap_and_auc(a, sample), slow_ap_and_auc(b, sample)
+            mrr = [np.mean(1 / r[sample]) for r in ranks]
             differences.append((other[0] - one[0], other[1] - one[1], mrr[1] - mrr[0]))
     everything = np.arange(n)
     for i, name in enumerate(("ap", "auc", "mrr")):

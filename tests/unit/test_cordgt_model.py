@@ -190,8 +190,8 @@ def test_event_reaches_its_parent_alone() -> None:
     for slot in range(1, 7):
         other = edge_x.clone()
         other[:, slot] += 1.0
-        moved = (attention(x, attn_mask, other) != before).any(dim=-1)[0].nonzero().flatten().tolist()
-        assert moved == [int(shape.parent[slot])]
+        changed = (attention(x, attn_mask, other) != before).any(dim=-1)[0].nonzero().flatten().tolist()
+        assert changed == [int(shape.parent[slot])]
 
 
 def test_every_head_is_as_wide_as_the_model() -> None:
@@ -349,23 +349,23 @@ def slow_states(model: Cordgt, side: Side, b: int, m: int) -> np.ndarray:
         name = f"layers.{k}"
         y = slow_norm(x, p[f"{name}.norm1.weight"], p[f"{name}.norm1.bias"])
         qkv = (y @ p[f"{name}.attention.qkv.weight"].T).reshape(len(slots), 3, heads, dim)
-        told = np.zeros((len(slots), heads, dim))
+        attended = np.zeros((len(slots), heads, dim))
         for i, row in enumerate(slots):
             for h in range(heads):
                 logits, values = [], []
                 for j, column in enumerate(slots):
-                    key, said = qkv[j, 1, h].copy(), qkv[j, 2, h].copy()
+                    key, value_vector = qkv[j, 1, h].copy(), qkv[j, 2, h].copy()
                     if side.edge_x is not None and column > 0 and parent[column] == row:
                         event = p[f"{name}.attention.edge_kv.weight"] @ value(side.edge_x, column)
                         event = event.reshape(2, heads, dim)
-                        key, said = key + event[0, h], said + event[1, h]
+                        key, value_vector = key + event[0, h], value_vector + event[1, h]
                     earlier, farther = moment[column] <= moment[row], hop[column] >= hop[row]
                     if not model.settings.mask or i == j or (earlier and farther):
                         logits.append(qkv[i, 0, h] @ key / math.sqrt(dim))
-                        values.append(said)
+                        values.append(value_vector)
                 weight = np.exp(np.array(logits) - max(logits))
-                told[i, h] = (weight / weight.sum()) @ np.array(values)
-        x = x + told.reshape(len(slots), -1) @ p[f"{name}.attention.out.weight"].T + p[f"{name}.attention.out.bias"]
+                attended[i, h] = (weight / weight.sum()) @ np.array(values)
+        x = x + attended.reshape(len(slots), -1) @ p[f"{name}.attention.out.weight"].T + p[f"{name}.attention.out.bias"]
         y = slow_norm(x, p[f"{name}.norm2.weight"], p[f"{name}.norm2.bias"])
         y = np.maximum(y @ p[f"{name}.fc1.weight"].T + p[f"{name}.fc1.bias"], 0)
         x = x + y @ p[f"{name}.fc2.weight"].T + p[f"{name}.fc2.bias"]
@@ -482,11 +482,11 @@ def test_source_tree_is_read_once_for_all_candidates(monkeypatch: pytest.MonkeyP
     model = network(SMALL, history)
     roots = []
 
-    def watched(index: Any, shape: Any, root: Tensor, cut: Tensor, **rest: Any) -> Context:
+    def recording_sample_trees(index: Any, shape: Any, root: Tensor, cut: Tensor, **rest: Any) -> Context:
         roots.append(tuple(root.shape))
         return sample_trees(index, shape, root, cut, **rest)
 
-    monkeypatch.setattr("cordgt.models.cordgt.sample_trees", watched)
+    monkeypatch.setattr("cordgt.models.cordgt.sample_trees", recording_sample_trees)
     src, dst = sides(model.reader.read(history, some_queries(history, n=5, candidates=4)))
     assert roots == [(5, 1 + 4)]
     assert src.valid.shape == (5, 1, 10) and dst.valid.shape == (5, 4, 10)
@@ -617,7 +617,7 @@ def test_dropout_only_in_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"fanout": ()}, "fanout"),
         ({"fanout": (3, 0)}, "fanout=3,0"),
@@ -638,6 +638,6 @@ def test_dropout_only_in_training() -> None:
     ],
     ids=str,
 )
-def test_invalid_settings_are_named(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_invalid_settings_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         with_settings(**changes)

@@ -182,7 +182,7 @@ def test_no_events_no_vectors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"walk_length": 1}, "walk_length=1"),
         ({"operator": "sum"}, "operator"),
@@ -190,8 +190,8 @@ def test_no_events_no_vectors() -> None:
         ({"dim": 0}, "dim=0"),
     ],
 )
-def test_invalid_settings(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_invalid_settings(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         make_settings("ctdne", SMALL | changes)
 
 

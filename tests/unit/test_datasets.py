@@ -44,7 +44,7 @@ def test_data_folder_is_searched_before_the_cache(elsewhere: Path) -> None:
 def test_only_the_cache_is_searched_without_cordgt_data(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(elsewhere / "data", "uci")
     monkeypatch.delenv("CORDGT_DATA")
-    with pytest.raises(DataError, match=r"uci is not here: looked for .*cache.*CORDGT_DATA is not set"):
+    with pytest.raises(DataError, match=r"uci was not found: looked for .*cache.*CORDGT_DATA is not set"):
         registry.resolve_path("uci")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(elsewhere))
@@ -94,7 +94,7 @@ def test_resolve_name_or_path(elsewhere: Path) -> None:
     assert registry.resolve_path("events") == Path("events")
     assert registry.resolve_path("events.csv") == Path("events.csv")
     assert registry.resolve_path(elsewhere / "here" / "events") == elsewhere / "here" / "events"
-    with pytest.raises(DataError, match=r"enron is not here.*write \./enron"):
+    with pytest.raises(DataError, match=r"enron was not found.*write \./enron"):
         registry.resolve_path("enron")
 
 

@@ -42,8 +42,8 @@ def test_commands_and_their_options_exist(page: Path) -> None:
             command, words = command.commands[words[1]], words[1:]
         assert not getattr(command, "commands", {}) or not words[1:], f"cordgt has no {words[1]}"
         known = {name for option in command.params for name in option.opts} | {"--help"}
-        asked = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
-        assert asked <= known, f"cordgt {' '.join(words)}"
+        options = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
+        assert options <= known, f"cordgt {' '.join(words)}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

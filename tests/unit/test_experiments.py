@@ -53,7 +53,7 @@ from cordgt.workflows import train
 
 def record(cell: Cell, ap: float, *, nodes: int = 1899, events: int = 59835, **changes: Any) -> dict[str, Any]:
     """Return the result of a finished cell with the given AP."""
-    figures = {"ap": ap, "auc": ap - 0.01, "ap_batch": ap, "auc_batch": ap, "events": 100}
+    metrics = {"ap": ap, "auc": ap - 0.01, "ap_batch": ap, "auc_batch": ap, "events": 100}
     differs = "" if (nodes, events) == (1899, 59835) else f"not {cell.data} as published"
     stream = {"nodes": nodes, "events": events, "fingerprint": "1", "differs": differs}
     return {
@@ -65,7 +65,7 @@ def record(cell: Cell, ap: float, *, nodes: int = 1899, events: int = 59835, **c
         "quick": cell.quick,
         "settings": flatten_settings(cell.settings),
         "stream": stream,
-        "figures": {"test": {"transductive": figures, "inductive": figures}},
+        "figures": {"test": {"transductive": metrics, "inductive": metrics}},
         "seconds": 10.0,
         "device": "cpu",
         "machine": "an abacus",
@@ -511,11 +511,13 @@ def test_heatmap_report_shows_counts(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ["source: near", "1.00 ± 0.00 (2,000)", "–"],
         ["source: far", "0.50 (2)", "0.25 ± 0.00 (6)"],
     ]
-    drawn: list[np.ndarray] = []
-    monkeypatch.setattr(plots, "annotated_heatmap", lambda *_, counts: drawn.append(counts) or ScalarMappable())
+    plotted_counts: list[np.ndarray] = []
+    monkeypatch.setattr(
+        plots, "annotated_heatmap", lambda *_, counts: plotted_counts.append(counts) or ScalarMappable()
+    )
     assert report.draw is not None
     report.draw(tmp_path / "it.png")
-    assert [counts.tolist() for counts in drawn] == [[[2000, 0], [2, 6]]] * 2
+    assert [counts.tolist() for counts in plotted_counts] == [[[2000, 0], [2, 6]]] * 2
     nothing = heatmap_report(ExperimentRequest(["enron"], ["cordgt"], [0]), store)
     assert nothing.draw is not None
     nothing.draw(tmp_path / "blank.png")
@@ -525,14 +527,14 @@ def test_an_empty_panel_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     texts: list[str] = []
 
     @contextmanager
-    def watched(*args: Any, **options: Any) -> Iterator[Any]:
+    def recording_figure(*args: Any, **options: Any) -> Iterator[Any]:
         with figure(*args, **options) as (made, axes):
             yield made, axes
             texts.extend(text.get_text() for place in axes.flat for text in place.texts)
             texts.extend(text.get_text() for legend in made.legends for text in legend.get_texts())
 
     figure = plots.figure
-    monkeypatch.setattr(plots, "figure", watched)
+    monkeypatch.setattr(plots, "figure", recording_figure)
     panels = {
         ("", "a"): {"x": Comparison((), None, 2)},
         ("", "b"): {"x": Comparison(())},
@@ -564,7 +566,7 @@ def test_unknown_experiments_and_datasets(tmp_path: Path, monkeypatch: pytest.Mo
         catalogue.find_experiment("link-pa")
     with pytest.raises(DataError, match="None of this experiment's datasets"):
         choose_datasets(None, ("uci", "enron"))
-    with pytest.raises(DataError, match="uci is not here"):
+    with pytest.raises(DataError, match="uci was not found"):
         choose_datasets("uci", ("uci",))
     with pytest.raises(SettingError, match="not paths"):
         choose_datasets("data/uci.csv", ("uci",))

@@ -154,7 +154,7 @@ def test_interrupted_download_resumes(server: Server, tmp_path: Path) -> None:
     assert [k for _, k in server.requests] == [None, "bytes=100000-", "bytes=400000-"]
 
 
-def test_partial_download_is_kept_for_the_next_call(server: Server, tmp_path: Path) -> None:
+def test_partial_download_is_resumed_by_the_next_call(server: Server, tmp_path: Path) -> None:
     server.files["x"] = CONTENT
     server.cut = [1000] * download.MAX_ATTEMPTS
     with pytest.raises(DownloadError, match=r"5,000 bytes are kept: run the same command again to resume"):
@@ -382,23 +382,23 @@ def test_unreadable_labels_raise_or_leave_a_note(tmp_path: Path, monkeypatch: py
     assert len(notes) == 1 and f"{given}/lastfm.csv, line 4: the label '0.X' is not a number" in notes[0]
     assert "left out" in notes[0]
     assert not np.isfinite(registry.load_dataset("lastfm").label).any()
-    kept = fetch("mooc", local=given, accept_different=True)
-    assert "line 4" in kept.notes[0] and kept.notes[1].startswith("mooc: no labels (published: 0 and 1)")
+    fetched = fetch("mooc", local=given, accept_different=True)
+    assert "line 4" in fetched.notes[0] and fetched.notes[1].startswith("mooc: no labels (published: 0 and 1)")
     assert registry.load_dataset("mooc").notes[-1] == "not mooc as published: no labels (published: 0 and 1)"
 
 
 @pytest.mark.parametrize(
-    ("column", "said"),
+    ("column", "message"),
     [("0", r"every label is 0 \(published: 0 and 1\)"), ("?", r"given/ml_mooc.csv, line 2: the label '\?' is not")],
 )
-def test_labels_of_converted_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, said: str) -> None:
+def test_labels_of_converted_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, message: str) -> None:
     published(monkeypatch, "mooc", nodes=3, links=6, link_attributes=0)
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / "ml_mooc.csv").write_text(ML.replace(".0,0,", f".0,{column},"))
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         fetch("mooc", local=tmp_path / "given")
     zipped(tmp_path / "mooc.zip", {"mooc/ml_mooc.csv": (tmp_path / "given" / "ml_mooc.csv").read_bytes()})
-    with pytest.raises(DataError, match=said.replace("given/ml_mooc.csv", f"ml_mooc.csv in {tmp_path}/mooc.zip")):
+    with pytest.raises(DataError, match=message.replace("given/ml_mooc.csv", f"ml_mooc.csv in {tmp_path}/mooc.zip")):
         fetch("mooc", local=tmp_path / "mooc.zip")
     assert list_files(tmp_path / "data") == []
 

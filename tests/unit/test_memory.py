@@ -124,11 +124,11 @@ def test_ten_events() -> None:
         "other": [2.0, 2.0, 2.0, 1.0, 1.0, 0.0],
     }
     # the tenth event fills no block, so it is not visible
-    asked = queries([3], [[4]], [9.0], [10])
+    link_queries = queries([3], [[4]], [9.0], [10])
     shorter = history(*(column[:9] for column in TEN.values()))
     model_without_it = network("tgn")
     model_without_it.updater = CountingUpdater()
-    now = model._after_blocks(past, int(asked.pair_cut[0]) // 3)
+    now = model._after_blocks(past, int(link_queries.pair_cut[0]) // 3)
     assert torch.equal(model_without_it._after_blocks(shorter, 3).state.memory, now.state.memory)
 
 
@@ -217,9 +217,9 @@ def test_against_a_slow_version(kind: str, features: bool) -> None:
             cut = int(past.index.tie_start[min(start + 4, 39)])
             if cut // 3 * 3 != start + 3:
                 continue  # a tie reaches back over the block
-            asked = queries([src[start], 9], [[dst[start], 6], [1, 2]], [float(t[start + 4])] * 2, [cut, cut])
-            got = score_queries(model, past, asked)
-            for i, (u, candidates) in enumerate(zip([src[start], 9], asked.dst.tolist(), strict=True)):
+            link_queries = queries([src[start], 9], [[dst[start], 6], [1, 2]], [float(t[start + 4])] * 2, [cut, cut])
+            got = score_queries(model, past, link_queries)
+            for i, (u, candidates) in enumerate(zip([src[start], 9], link_queries.dst.tolist(), strict=True)):
                 for j, v in enumerate(candidates):
                     ends = [slow.embedding(node, float(t[start + 4]), cut) for node in (u, v)]
                     np.testing.assert_allclose(got[i, j], model.head(*ends).item(), rtol=0, atol=1e-5)
@@ -272,28 +272,28 @@ def test_gaps_between_events() -> None:
 def test_queries_in_any_order(kind: str) -> None:
     """Late, early, late again, all at once: a state past the query is replayed."""
     model, past = network(kind), history(**TEN)
-    asked = queries([0, 2, 1], [[1], [4], [3]], [9.0, 1.0, 6.0], [9, 3, 6])
-    together = score_queries(model, past, asked)
+    link_queries = queries([0, 2, 1], [[1], [4], [3]], [9.0, 1.0, 6.0], [9, 3, 6])
+    together = score_queries(model, past, link_queries)
     for i in (0, 1, 2, 0):
-        one = Queries(**{name: value[i : i + 1] for name, value in vars(asked).items()})
+        one = Queries(**{name: value[i : i + 1] for name, value in vars(link_queries).items()})
         np.testing.assert_allclose(score_queries(model, past, one), together[i : i + 1], rtol=0, atol=1e-6)
 
 
 @every_kind
 def test_changed_weights_or_events_invalidate_the_cache(kind: str) -> None:
-    model, past, asked = network(kind), history(**TEN), queries([0], [[1]], [9.0], [9])
-    before = score_queries(model, past, asked)
+    model, past, link_queries = network(kind), history(**TEN), queries([0], [[1]], [9.0], [9])
+    before = score_queries(model, past, link_queries)
     weights = {k: v.clone() for k, v in model.state_dict().items()}
     with torch.no_grad():
         model.updater.weight_hh += 1.0
-    assert score_queries(model, past, asked) != before
+    assert score_queries(model, past, link_queries) != before
     model.load_state_dict(weights)
-    assert score_queries(model, past, asked) == before
+    assert score_queries(model, past, link_queries) == before
     other = history(**(TEN | {"dst": [4, *TEN["dst"][1:]]}))
-    assert score_queries(model, other, asked) != before
-    assert score_queries(model, past, asked) == before
+    assert score_queries(model, other, link_queries) != before
+    assert score_queries(model, past, link_queries) == before
     swapped = dataclasses.replace(past, edge_x=torch.ones(10, 0))
-    assert score_queries(model, swapped, asked) == before
+    assert score_queries(model, swapped, link_queries) == before
 
 
 @every_kind
@@ -311,10 +311,10 @@ def test_nodes_without_history_and_a_single_hop(kind: str) -> None:
 
 
 def test_in_blocks_leaves_the_model_unchanged() -> None:
-    model, past, asked = network("tgn"), history(**TEN), queries([0], [[1]], [9.0], [9])
+    model, past, link_queries = network("tgn"), history(**TEN), queries([0], [[1]], [9.0], [9])
     other = model.in_blocks(1)
     assert other.block == 1 and model.block == 3
-    assert score_queries(other, past, asked) != score_queries(model, past, asked)
+    assert score_queries(other, past, link_queries) != score_queries(model, past, link_queries)
 
 
 def predictor(kind: str, n_events: int, **changes: Any) -> Predictor:
@@ -329,8 +329,8 @@ def predictor(kind: str, n_events: int, **changes: Any) -> Predictor:
 def test_nodes_not_yet_in_memory_are_noted(kind: str) -> None:
     """JODIE and DyRep score such a node like an unknown one. TGN reads its neighbors and does not."""
     blind = kind != "tgn"
-    asked = predictor(kind, 2)  # 0-1 and 2-1, blocks of three
-    (known, unknown), notes = asked.score([0, 77], [1, 78])
+    link_predictor = predictor(kind, 2)  # 0-1 and 2-1, blocks of three
+    (known, unknown), notes = link_predictor.score([0, 77], [1, 78])
     assert (known == unknown) == blind
     assert notes.tolist() == [
         f"src: {NOTE_NOT_IN_MEMORY}; dst: {NOTE_NOT_IN_MEMORY}" if blind else "",
@@ -353,7 +353,7 @@ def test_short_stream_gives_a_training_hint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"memory_dim": 0}, "memory_dim=0"),
         ({"block": 0}, "block=0"),
@@ -362,8 +362,8 @@ def test_short_stream_gives_a_training_hint() -> None:
         ({"dropout": 1.0}, r"dropout=1\.0"),
     ],
 )
-def test_invalid_settings(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_invalid_settings(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         make_settings("tgn", SMALL | changes)
 
 
@@ -399,9 +399,9 @@ def steps(kind: str, stream: EventStream, batches: int) -> tuple[list[float], Me
         found.append(float(step(batch, torch.ones(len(batch)))))
         first = int(stream.tie_start[int(batch[0])])
         pending = model.get_training_state()["pending"]
-        kept = np.isin(np.arange(first), task.split.train)
+        in_training = np.isin(np.arange(first), task.split.train)
         for node in range(stream.n_nodes):
-            of_node = np.flatnonzero(kept & ((stream.src[:first] == node) | (stream.dst[:first] == node)))
+            of_node = np.flatnonzero(in_training & ((stream.src[:first] == node) | (stream.dst[:first] == node)))
             assert pending[node] == (of_node[-1] if len(of_node) else -1), "each event once, once it is earlier"
     return found, model, task
 
@@ -513,8 +513,8 @@ def test_predictions_match_the_evaluation(kind: str, tmp_path: Path) -> None:
     """The same pairs at the same times, one by one and out of order. Later events extend the history."""
     run = fit(kind, tmp_path / "run", epochs=1)
     model, task = run.evaluation_task()
-    positions, asked = task.evaluation_queries("test", "transductive")
-    expected = 1 / (1 + np.exp(-score_queries(model, task.full_history, asked)[:, 0]))
+    positions, test_queries = task.evaluation_queries("test", "transductive")
+    expected = 1 / (1 + np.exp(-score_queries(model, task.full_history, test_queries)[:, 0]))
     stream, names = run.stream, run.stream.ids.names.to_pylist()
     some = np.random.default_rng(0).permutation(len(positions))[:6]
     for i in some:

@@ -1,9 +1,9 @@
 """Performance regression tests by counts, not by time: the work of a step must not grow unnoticed.
 
-`work.json` in this folder pins the number of torch operations, FLOPs and peak bytes of a step, for small fixed sizes.
+`operation_counts.json` in this folder pins torch operations, FLOPs and peak bytes of a step, for small fixed sizes.
 A lost fast path raises one of them. If a rise is intended, update the pins:
 
-    python tests/unit/test_work_of_a_step.py --update
+    python tests/unit/test_operation_counts.py --update
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cordgt.training.model_factory import build_model
 from cordgt.training.settings import make_settings
 from cordgt.training.step import Step
 
-PINS = Path(__file__).with_name("work.json")
+PINS = Path(__file__).with_name("operation_counts.json")
 BATCH = 24
 SIZES = {"hidden": 16, "heads": 3, "layers": 2, "fanout": (7, 2), "batch_size": BATCH}
 # A count may exceed its pin by MARGIN (torch versions differ a little); below GAIN it must be pinned again.
@@ -121,7 +121,7 @@ def _largest_rises(found: OpCounts, pinned: dict[str, Any]) -> str:
 @pytest.mark.parametrize("name", WORKS)
 def test_no_more_work_than_pinned(name: str) -> None:
     messages = differences(name, count(WORKS[name]), pins()[name])
-    assert not messages, "\n".join([*messages, "Intended? python tests/unit/test_work_of_a_step.py --update"])
+    assert not messages, "\n".join([*messages, "Intended? python tests/unit/test_operation_counts.py --update"])
 
 
 def peak_of_a_step(size: int) -> int:
@@ -156,11 +156,11 @@ def update() -> None:
     """Count anew and write the pins."""
     torch.set_num_threads(1)
     found = {name: count(work) for name, work in WORKS.items()}
-    kept = {
+    new_pins = {
         name: {"ops": c.ops, "flops": c.flops, "peak_bytes": c.peak_bytes, "by_name": dict(sorted(c.by_name.items()))}
         for name, c in found.items()
     }
-    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(pinned)}" for name, pinned in kept.items())  # a line each
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(pinned)}" for name, pinned in new_pins.items())  # a line each
     PINS.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
     for name, c in found.items():
         print(f"{name}: {c.ops:,} operations, {c.flops / 1e6:,.1f} MFLOP, {c.peak_bytes / 2**20:,.2f} MB")

@@ -212,7 +212,7 @@ def test_tgsrec_nodes_without_history_share_a_row() -> None:
 
 
 def test_losses_by_hand() -> None:
-    asked = queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
+    link_queries = queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
     for kind, changes, expected in (
         ("tcl", {"loss": "contrastive"}, lambda z: -F.log_softmax(z, dim=1)[:, 0]),
         ("tcl", {}, lambda z: (F.softplus(-z[:, 0]) + F.softplus(z[:, 1])) / 2),
@@ -220,11 +220,11 @@ def test_losses_by_hand() -> None:
         ("tgsrec", {"decay": 0.0}, lambda z: F.softplus(z[:, 1] - z[:, 0])),
     ):
         model = network(kind, **changes)
-        batch = model.reader.read(star(), asked)
+        batch = model.reader.read(star(), link_queries)
         torch.testing.assert_close(model.losses(batch), expected(model(batch)))
-    kept, plain = (network("tgsrec", decay=decay) for decay in (0.5, 0.0))
-    batch = kept.reader.read(star(), asked)
-    torch.testing.assert_close(kept.losses(batch) - plain.losses(batch), (0.5 * kept.table.norm()).expand(2))
+    decayed, plain = (network("tgsrec", decay=decay) for decay in (0.5, 0.0))
+    batch = decayed.reader.read(star(), link_queries)
+    torch.testing.assert_close(decayed.losses(batch) - plain.losses(batch), (0.5 * decayed.table.norm()).expand(2))
 
 
 # --- little data ---
@@ -240,11 +240,11 @@ def test_features_are_optional_and_used(kind: str, edge_dim: int, node_dim: int)
         edge_x=torch.randn(6, edge_dim) if edge_dim else None,
         node_x=torch.randn(8, node_dim) if node_dim else None,
     )
-    model, asked = network(kind, edge_dim, node_dim), queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
-    scores = model(model.reader.read(past, asked))
+    model, link_queries = network(kind, edge_dim, node_dim), queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
+    scores = model(model.reader.read(past, link_queries))
     assert scores.shape == (2, 2) and scores.isfinite().all()
     others = replace(past, **{k: x + 1 for k, x in (("edge_x", past.edge_x), ("node_x", past.node_x)) if x is not None})
-    same = torch.equal(model(model.reader.read(others, asked)), scores)
+    same = torch.equal(model(model.reader.read(others, link_queries)), scores)
     assert same == (not model.uses_features or not (edge_dim or node_dim))
 
 
@@ -285,11 +285,11 @@ class EndpointReader:
 
 
 def test_two_towers_score_each_pair_and_embed_each_node() -> None:
-    model, asked = OneHot(8), queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
+    model, link_queries = OneHot(8), queries([0, 3], [[2, 5], [1, 1]], 9.0, 6)
     model.reader = EndpointReader()
     unit = torch.eye(8)
     expected = torch.stack([model.head(unit[s], unit[d]) for s, d in ((0, 2), (0, 5), (3, 1), (3, 1))]).view(2, 2)
-    torch.testing.assert_close(model(model.read(star(), asked)), expected)
+    torch.testing.assert_close(model(model.read(star(), link_queries)), expected)
     node, t, cut = torch.tensor([4, 7]), torch.full((2,), 9.0, dtype=torch.float64), torch.tensor([6, 6])
     assert torch.equal(model.embed(model.read_nodes(star(), node, t, cut)), unit[[4, 7]])
 
@@ -333,7 +333,7 @@ def test_invalid_settings(kind: str, given: dict[str, Any], says: str) -> None:
 
 
 @every_rival
-def test_trained_asked_and_audited(kind: str, tmp_path: Path) -> None:
+def test_train_predict_and_audit(kind: str, tmp_path: Path) -> None:
     stream = habits()
     run = train(stream, kind, out=tmp_path / kind, device="cpu", epochs=1, batch_size=40, **SMALL)
     assert 0 < run.metrics["test"]["transductive"]["ap"] <= 1

@@ -78,11 +78,11 @@ def test_scores_are_those_of_the_evaluation(which: str, setting: str, request: p
     assert len(positions) > 3
     logits = score_queries(run.predictor.model, task.full_history, queries)
     src, t = ids(run.stream, queries.src), run.stream.t[positions]
-    asked = np.stack([run.score(src, ids(run.stream, queries.dst[:, i]), at=t) for i in (0, 1)], axis=1)
-    np.testing.assert_allclose(asked, 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
-    figures = link_metrics(asked[:, 0], asked[:, 1])
-    assert figures["ap"] == pytest.approx(run.metrics["test"][setting]["ap"], abs=1e-4)
-    assert figures["auc"] == pytest.approx(run.metrics["test"][setting]["auc"], abs=1e-4)
+    scores = np.stack([run.score(src, ids(run.stream, queries.dst[:, i]), at=t) for i in (0, 1)], axis=1)
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-logits)), rtol=0, atol=1e-6)
+    metrics = link_metrics(scores[:, 0], scores[:, 1])
+    assert metrics["ap"] == pytest.approx(run.metrics["test"][setting]["ap"], abs=1e-4)
+    assert metrics["auc"] == pytest.approx(run.metrics["test"][setting]["auc"], abs=1e-4)
 
 
 def test_loaded_run_gives_the_same_scores(run: Run) -> None:

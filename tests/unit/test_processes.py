@@ -205,7 +205,7 @@ class FakeGroup(ProcessGroup):
 def test_error_names_the_process_with_other_inputs() -> None:
     ours = {"lr": "0.001", "the data": "7 events"}
     distributed.check_same_inputs(FakeGroup(0, 2, (ours,)), ours)
-    with pytest.raises(RunError, match=r"process 2 on elsewhere, lr is 0\.01 and not 0\.001 as in process 0"):
+    with pytest.raises(RunError, match=r"process 2 on elsewhere, lr is 0\.01 \(process 0: 0\.001\)"):
         distributed.check_same_inputs(FakeGroup(0, 3, (ours, ours | {"lr": "0.01"})), ours)
 
 

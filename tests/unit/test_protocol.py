@@ -43,7 +43,7 @@ def test_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"visibility": "all"}, "visibility=all .* event, paper, batch"),
         ({"split": "half"}, "split=half .* quantile, time"),
@@ -60,6 +60,6 @@ def test_choices() -> None:
     ],
     ids=str,
 )
-def test_bad_values_are_named(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_bad_values_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
         Protocol(**changes)

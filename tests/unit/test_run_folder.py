@@ -112,12 +112,12 @@ def test_config_is_written_last(folder: RunFolder, monkeypatch: pytest.MonkeyPat
     at_that_time: set[str] = set()
     write_text = RunFolder.write_text
 
-    def watched(self: RunFolder, name: str, text: str) -> None:
+    def recording_write_text(self: RunFolder, name: str, text: str) -> None:
         if name == "config.toml":
             at_that_time.update(files(self.path))
         write_text(self, name, text)
 
-    monkeypatch.setattr(RunFolder, "write_text", watched)
+    monkeypatch.setattr(RunFolder, "write_text", recording_write_text)
     folder.create(Settings(), some_stream())
     assert {"events.parquet", "nodes.parquet"} <= at_that_time and "config.toml" not in at_that_time
 
@@ -205,8 +205,8 @@ def test_tensors_round_trip(folder: RunFolder) -> None:
     }
     about = {"phase": "fit", "best_metric": -np.inf, "finished": False, "epoch": 3}
     folder.write_tensors("x.safetensors", tensors, about)
-    found, told = folder.read_tensors("x.safetensors")
-    assert told == about
+    found, metadata = folder.read_tensors("x.safetensors")
+    assert metadata == about
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[k], tensors[k]) and found[k].dtype == tensors[k].dtype for k in tensors)
     folder.write_tensors("none.safetensors", {}, {})

@@ -101,3 +101,13 @@ def test_values_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
         with pytest.raises(SettingError, match=says):
             search.search(stream(), settings, [TRIED[0], changes], tmp_path / "none", device="cpu")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_search_of_version_0_1_resumes(tmp_path: Path) -> None:
+    """Its folders have the old names of settings."""
+    settings, trials = make_settings("graphmixer", SMALL), [{"num_neighbors": 1}]
+    (first,) = search.search(stream(), settings, trials, tmp_path, device="cpu")
+    (tmp_path / "num_neighbors-1").rename(tmp_path / "neighbours-1")
+    (again,) = search.search(stream(), settings, trials, tmp_path, device="cpu", resume=True)
+    assert (again.value, again.folder) == (first.value, str(tmp_path / "neighbours-1"))
+    assert not (tmp_path / "num_neighbors-1").exists()

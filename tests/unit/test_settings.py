@@ -317,17 +317,17 @@ def test_config_of_a_run_is_a_valid_config_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("epochs = ", "my.toml is not valid TOML"),
         ("epochs = 1\nepochs = 2", "my.toml is not valid TOML"),
         ("[protocl]\nsplit = 'time'", r"no table \[protocl\]. Did you mean 'protocol'"),
     ],
 )
-def test_invalid_config_files(text: str, said: str, tmp_path: Path) -> None:
+def test_invalid_config_files(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "my.toml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(SettingError, match=said):
+    with pytest.raises(SettingError, match=message):
         read_config(path)
 
 

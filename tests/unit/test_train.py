@@ -70,7 +70,7 @@ def weights(path: Path, name: str = "model.safetensors") -> dict[str, torch.Tens
     return RunFolder(path).read_tensors(name)[0]
 
 
-def figures(metrics: dict[str, Any]) -> dict[str, Any]:
+def without_timings(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return what two equal runs have in common: everything but timings."""
     return {k: v for k, v in metrics.items() if k not in ("seconds_per_epoch", "peak_memory_mb")}
 
@@ -87,7 +87,7 @@ def assert_same_run(a: Path, b: Path) -> None:
     for name in names[0]:
         assert_same_weights(weights(a, name), weights(b, name))
     read = [json.loads((path / "metrics.json").read_text(encoding="utf-8")) for path in (a, b)]
-    assert figures(read[0]) == figures(read[1])
+    assert without_timings(read[0]) == without_timings(read[1])
     assert history(a) == history(b)
 
 
@@ -147,8 +147,8 @@ def test_averaged_weights_are_validated_saved_and_resumed(tmp_path: Path) -> Non
 
 def test_monitor_mrr_selects_the_epoch_by_rank(tmp_path: Path) -> None:
     run = fit(tmp_path / "run", monitor="mrr", ranking="5", epochs=2)
-    judged = [k["validation"]["mrr"] for k in history(run.path) if k["phase"] == "fit"]
-    assert run.metrics["validation"]["transductive"]["mrr"] == max(judged)
+    validation_mrr = [k["validation"]["mrr"] for k in history(run.path) if k["phase"] == "fit"]
+    assert run.metrics["validation"]["transductive"]["mrr"] == max(validation_mrr)
     with pytest.raises(SettingError, match="ranking=100"):
         fit(tmp_path / "none", monitor="mrr")
 
@@ -201,17 +201,17 @@ def test_early_stopping_after_patience_epochs(tmp_path: Path) -> None:
 
 def test_min_delta_decides_the_best_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Better means by more than min_delta, relative; patience epochs without it end the training."""
-    told = iter([0.6, 0.8, 0.80005, 0.79, 0.5])
+    ap_values = iter([0.6, 0.8, 0.80005, 0.79, 0.5])
 
     def scripted(*_: Any, **__: Any) -> dict[str, Any]:
-        return {"ap": next(told, 0.1), "auc": 0.5, "ap_batch": 0.5, "auc_batch": 0.5, "events": 1}
+        return {"ap": next(ap_values, 0.1), "auc": 0.5, "ap_batch": 0.5, "auc_batch": 0.5, "events": 1}
 
     with monkeypatch.context() as patched:
         patched.setattr("cordgt.training.trainer.evaluate", scripted)
         run = fit(tmp_path / "run", epochs=9, patience=3)
     assert (run.metrics["epochs"], run.metrics["best_epoch"]) == (5, 2)
     assert [r["best_epoch"] for r in history(run.path)] == [1, 2, 2, 2, 2]
-    told = iter([0.6, 0.8])
+    ap_values = iter([0.6, 0.8])
     with monkeypatch.context() as patched:
         patched.setattr("cordgt.training.trainer.evaluate", scripted)
         two = fit(tmp_path / "two", epochs=2, patience=3)
@@ -220,19 +220,19 @@ def test_min_delta_decides_the_best_epoch(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_every_epoch_samples_new_negatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trees and negatives of training follow the epoch; those of evaluation are always the same."""
-    drawn: dict[str, list[int]] = {"trees": [], "negatives": []}
+    epochs_seen: dict[str, list[int]] = {"trees": [], "negatives": []}
 
-    def watched(name: str, function: Any) -> Any:
+    def recorded(name: str, function: Any) -> Any:
         def call(*arguments: Any, epoch: int, **rest: Any) -> Any:
-            drawn[name].append(int(epoch))
+            epochs_seen[name].append(int(epoch))
             return function(*arguments, epoch=epoch, **rest)
 
         return call
 
-    monkeypatch.setattr(models_cordgt, "sample_trees", watched("trees", models_cordgt.sample_trees))
-    monkeypatch.setattr(tasks_link, "draw_negatives", watched("negatives", tasks_link.draw_negatives))
+    monkeypatch.setattr(models_cordgt, "sample_trees", recorded("trees", models_cordgt.sample_trees))
+    monkeypatch.setattr(tasks_link, "draw_negatives", recorded("negatives", tasks_link.draw_negatives))
     fit(tmp_path / "run", epochs=2)
-    for epochs in drawn.values():
+    for epochs in epochs_seen.values():
         turns = [e for i, e in enumerate(epochs) if i == 0 or e != epochs[i - 1]]
         assert turns == [1, 0, 2, 0]  # trained, validated, trained, validated and evaluated
 
@@ -241,13 +241,13 @@ def test_model_without_parameters(tmp_path: Path) -> None:
     run = train(habits(), "edgebank", out=tmp_path / "run", device="cpu", refit=True)
     assert run.metrics["epochs"] == run.metrics["parameters"] == 0
     assert run.metrics["test"]["transductive"]["ap"] > 0.5
-    assert figures(Run.load(run.path, "cpu").metrics) == figures(run.metrics)
+    assert without_timings(Run.load(run.path, "cpu").metrics) == without_timings(run.metrics)
 
 
 def test_results_depend_on_the_seed_only(tmp_path: Path, whole: Run) -> None:
     again, other = fit(tmp_path / "again", min_delta=0), fit(tmp_path / "other", seed=1, min_delta=0)
     assert_same_weights(weights(again.path), weights(whole.path))
-    assert figures(again.metrics) == {k: v for k, v in figures(whole.metrics).items() if k != "refit"}
+    assert without_timings(again.metrics) == {k: v for k, v in without_timings(whole.metrics).items() if k != "refit"}
     assert any(not torch.equal(v, weights(other.path)[k]) for k, v in weights(again.path).items())
 
 
@@ -485,7 +485,7 @@ def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"lr": 0.02}, "lr=0.01, now 0.02"),
         ({"seed": 1}, "seed=0, now 1"),
@@ -494,9 +494,9 @@ def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
         ({"model": "edgebank"}, "model cordgt, now edgebank"),
     ],
 )
-def test_resume_with_other_settings_is_refused(whole: Run, changes: dict[str, Any], said: str) -> None:
+def test_resume_with_other_settings_is_refused(whole: Run, changes: dict[str, Any], message: str) -> None:
     before = {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()}
-    with pytest.raises(RunError, match=f"other settings: {said}"):
+    with pytest.raises(RunError, match=f"other settings: {message}"):
         fit(whole.path, resume=True, **({"min_delta": 0, "refit": True} | changes))
     assert {p.name: p.stat().st_mtime_ns for p in whole.path.iterdir()} == before
 
