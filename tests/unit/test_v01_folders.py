@@ -54,8 +54,10 @@ def test_settings_have_their_new_names(run: cordgt.Run) -> None:
 
 def test_scores_and_recommendations(run: cordgt.Run) -> None:
     np.testing.assert_allclose(run.score(ANSWERS["src"], ANSWERS["dst"]), ANSWERS["score"], rtol=0, atol=1e-6)
-    found = run.recommend("p1", top=len(ANSWERS["recommend"]))
-    assert [each.score for each in found] == pytest.approx([score for _, score in ANSWERS["recommend"]], abs=1e-6)
+    found = {each.node: each.score for each in run.recommend("p1", top=100)}
+    scores = dict(ANSWERS["recommend"])  # by node: near-equal scores may change places on another CPU
+    assert {node: found[node] for node in scores} == pytest.approx(scores, abs=1e-6)
+    assert sorted(found.values())[-len(scores) :] == pytest.approx(sorted(scores.values()), abs=1e-6)
 
 
 def test_metrics(run: cordgt.Run) -> None:

@@ -1,4 +1,4 @@
-"""Load the numpy files beside a published ``ml_NAME.csv``: edge features (``.npy``), node features (``_node.npy``)."""
+"""Load the numpy files of a published ``ml_NAME.csv``: edge features (``.npy``), node features (``_node.npy``)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _is_zero(rows: npt.NDArray[Any]) -> bool:
 
 
 def _find_sibling(path: Path, suffix: str) -> Path | None:
-    """Return ``ml_NAME.npy`` beside ``ml_NAME.csv[.gz]``, if it exists."""
+    """Return ``ml_NAME.npy`` next to ``ml_NAME.csv[.gz]``, if it exists."""
     match = re.fullmatch(r"(ml_.+?)(\.csv)?(\.gz)?", path.name)
     file = path.with_name(f"{match[1]}{suffix}") if match else None
     return file if file is not None and file.is_file() else None

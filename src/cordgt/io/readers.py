@@ -109,7 +109,7 @@ def check_id_space(ids: str) -> None:
 def _from_table(
     source: Any, options: ColumnOptions, ids: IdSpace, name: str | None, *, with_node_file: bool
 ) -> EventStream:
-    """Read the stream of a file or table; ``with_node_file``: with the node features published beside it, if any."""
+    """Read the stream of a file or table; ``with_node_file``: with the node features published with it, if any."""
     table = open_event_table(source, options)
     roles = assign_roles(table, options)
     assert roles.time is not None, "`assign_roles` requires a time column"

@@ -1,7 +1,7 @@
 """Fetch a known dataset: download it or take local files, convert it, check it, and put it into the data folder.
 
-All work happens in a temporary folder beside the target, which is renamed at the end: a dataset is there complete and
-checked, or not at all. ``source.json`` beside it records its origin and the checksums of the original files.
+All work happens in a temporary folder next to the target, which is renamed at the end: a dataset is there complete and
+checked, or not at all. ``source.json`` next to it records its origin and the checksums of the original files.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class _Conversion:
         archive.extract(member, target)
 
     def _copy_converted(self, path: Path) -> Path:
-        """Copy a file in the published layout and the features beside it, and rename them to NAME."""
+        """Copy a file in the published layout and the features next to it, and rename them to NAME."""
         stem, _, compression = path.name.partition(".csv")
         target = self.folder / f"ml_{self.name}.csv{compression}"
         features = {self.folder / f"ml_{self.name}{k}": path.with_name(f"{stem}{k}") for k in FEATURE_SUFFIXES}
@@ -342,7 +342,7 @@ def _label_warnings(name: str, stream: EventStream) -> list[str]:
 
 
 def _compute_statistics(name: str, stream: EventStream) -> dict[str, Any]:
-    """Return the statistics of a dataset beside the published ones.
+    """Return the statistics of a dataset and the published ones.
 
     Intensity is not checked: the paper's value for LastFM does not fit its own data.
     """
