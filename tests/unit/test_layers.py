@@ -47,9 +47,10 @@ ORDER = """
     experiments.bench.setup experiments.bench.step_parts experiments.bench.stages experiments.bench.suite
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
-    experiments.cost_growth experiments.hard_negatives experiments.measurements experiments.scheduler
-    experiments.tables experiments.plots experiments.link experiments.node experiments.ablation experiments.beyond
-    experiments.ranking experiments.sensitivity experiments.scalability experiments.heatmap experiments.complexity
+    experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements
+    experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
+    experiments.node experiments.ablation experiments.beyond experiments.ranking experiments.sensitivity
+    experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
     cli.training cli.evaluation cli.inference cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli.info

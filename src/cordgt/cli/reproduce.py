@@ -29,7 +29,9 @@ def reproduce(
     seeds: Annotated[
         str | None,
         option(
-            "N|A,B", "A number of seeds, or the seeds; each has its own masked nodes.", show_default="3, for beyond 5"
+            "N|A,B",
+            "A number of seeds, or the seeds; each has its own masked nodes.",
+            show_default="3 or 5; see --list",
         ),
     ] = None,
     device: Device = "auto",

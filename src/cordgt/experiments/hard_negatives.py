@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from cordgt.callbacks import Callback, CallbackList
+from cordgt.experiments.tgb_evaluator import find_tgb_evaluator
 from cordgt.inference.run import Run
 from cordgt.runtime.signals import StopCallback, StopRequest, defer_signals
-from cordgt.tasks.link import evaluate
+from cordgt.tasks.link import candidate_scores, evaluate
+from cordgt.tasks.metrics import mean_ranks, ranking_metrics
 from cordgt.training.evaluation import evaluate_splits
 
 EVAL_BATCH_SIZE = 200  # for means over batches, as other papers report them
@@ -42,15 +46,22 @@ def measure_hard_negatives(run: Run, callbacks: Callback) -> dict[str, Any]:
 def measure_ranking(run: Run, callbacks: Callback) -> dict[str, Any]:
     """Return test metrics with every true destination ranked among all others, and the run's validation metrics.
 
-    Only the transductive setting, which has all events: leaderboards do not separate new nodes.
+    Only the transductive setting, which has all events: leaderboards do not separate new nodes. The evaluator of py-tgb
+    scores the same candidates, if it is installed: `mrr_py_tgb` and `hits@10_py_tgb`.
     """
     with _stoppable(callbacks) as (stoppable, stop):
         model, task = run.evaluation_task(ranking="all")
         stoppable.on_stage_start(
             "evaluating: test, ranked among all", 2 * len(task.evaluation_events("test", "transductive")[0])
         )
-        metrics = evaluate(model, task, "test", "transductive", callbacks=stoppable)
+        metrics = evaluate(model, task.with_protocol(ranking="none"), "test", "transductive", callbacks=stoppable)
+        ranks, evaluator = [np.empty(0)], find_tgb_evaluator()
+        for scores in candidate_scores(model, task, "test", "transductive", callbacks=stoppable):
+            ranks.append(mean_ranks(*scores))
+            if evaluator is not None:
+                evaluator.add(scores)
         stop.raise_if_requested()
+        metrics |= ranking_metrics(np.concatenate(ranks)) | ({} if evaluator is None else evaluator.metrics())
         return {"validation": run.metrics["validation"], "test": {"transductive": metrics}}
 
 

@@ -39,7 +39,17 @@ def best_ap(setting: str, data: str) -> PublishedResult | None:
     return max(results, default=None)
 
 
-def leaderboard(data: str) -> tuple[str, list[PublishedResult]]:
-    """Return the name of a dataset's public leaderboard and its test MRR, best first; empty if there is none."""
-    entry = load_published()["ranking"].get(data, {"leaderboard": "", "mrr": {}})
-    return entry["leaderboard"], [PublishedResult(value, source) for source, value in entry["mrr"].items()]
+class LeaderboardEntry(NamedTuple):
+    """A row of a public leaderboard."""
+
+    name: str
+    mrr: float  # 0-1
+    visibility: str  # what its public code sees: "event" or "batch"; empty if not known
+
+
+def leaderboard(data: str) -> tuple[str, list[LeaderboardEntry]]:
+    """Return the name of a dataset's public leaderboard and its rows, best first; empty if there is none."""
+    entry = load_published()["ranking"].get(data, {"leaderboard": "", "mrr": {}, "visibility": {}})
+    visibility = entry["visibility"]
+    rows = [LeaderboardEntry(name, mrr, visibility.get(name, "")) for name, mrr in entry["mrr"].items()]
+    return entry["leaderboard"], rows

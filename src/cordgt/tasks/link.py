@@ -7,9 +7,10 @@ at once), and `evaluate` returns the metrics of a split. Negatives come from `co
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -419,6 +420,14 @@ def negative_pair_queries(task: LinkTask, positions: np.ndarray, queries: Querie
     return replace(queries, src=new_src, dst=new_dst[:, None]), n_random
 
 
+class CandidateScores(NamedTuple):
+    """Logits of true destinations and of the candidates they compete with."""
+
+    true: np.ndarray  # (B,)
+    others: np.ndarray  # (B, M)
+    competes: np.ndarray  # (B, M) bool; False: ignored
+
+
 def compute_ranks(
     model: LinkModel,
     task: LinkTask,
@@ -434,23 +443,50 @@ def compute_ranks(
     Other true destinations of the same source and time do not compete. The queries see the same history as in
     `evaluate`; ``max_pairs_per_batch`` limits how many candidates are in memory at once.
     """
+    ranks = [np.empty(0)]
+    for scores in candidate_scores(
+        model, task, split, setting, max_pairs_per_batch=max_pairs_per_batch, callbacks=callbacks
+    ):
+        ranks.append(mean_ranks(*scores))
+    n = len(task.evaluation_events(split, setting)[0])
+    own = task.group.shard(n, _ranking_step(task, split, setting, max_pairs_per_batch))
+    return _gather_rows(task.group, np.concatenate(ranks), own, n)
+
+
+def candidate_scores(
+    model: LinkModel,
+    task: LinkTask,
+    split: str,
+    setting: str,
+    *,
+    max_pairs_per_batch: int = 200_000,
+    callbacks: Callback = NO_CALLBACK,
+) -> Iterator[CandidateScores]:
+    """Yield the scores of the protocol's candidates, some events at a time; a process of a group yields its share."""
     positions, queries = task.evaluation_queries(split, setting)
     pool = task.evaluation_events(split, setting)[1].cpu().numpy()
-    n_candidates = len(pool) if task.protocol.ranking == "all" else int(task.protocol.ranking)
-    step = max(1, max_pairs_per_batch // min(n_candidates, len(pool)))
+    step = _ranking_step(task, split, setting, max_pairs_per_batch)
     own = task.group.shard(len(positions), step)
-    ranks = [np.empty(0)]
     for start in range(own.start, own.stop, step):
         events = positions[start : start + step]
         true = task.stream.dst[events]
-        others = draw_candidates(pool, n_candidates, true, events, seed=task.protocol.eval_seed)
+        others = draw_candidates(pool, _n_candidates(task, pool), true, events, seed=task.protocol.eval_seed)
         competes = (others >= 0) & ~_is_also_true(task, events, others)
         candidates = np.concatenate([true[:, None], np.where(others >= 0, others, true[:, None])], axis=1)
         chunk = queries.take(slice(start, start + step))
         chunk = replace(chunk, dst=torch.from_numpy(candidates).to(task.device))
         scores = score_queries(model, task.full_history, chunk, callbacks=callbacks)
-        ranks.append(mean_ranks(scores[:, 0], scores[:, 1:], competes))
-    return _gather_rows(task.group, np.concatenate(ranks), own, len(positions))
+        yield CandidateScores(scores[:, 0], scores[:, 1:], competes)
+
+
+def _n_candidates(task: LinkTask, pool: np.ndarray | Tensor) -> int:
+    return len(pool) if task.protocol.ranking == "all" else int(task.protocol.ranking)
+
+
+def _ranking_step(task: LinkTask, split: str, setting: str, max_pairs_per_batch: int) -> int:
+    """Return how many events are ranked at once."""
+    pool = task.evaluation_events(split, setting)[1]
+    return max(1, max_pairs_per_batch // min(_n_candidates(task, pool), len(pool)))
 
 
 def _is_also_true(task: LinkTask, positions: np.ndarray, candidates: np.ndarray) -> np.ndarray:
