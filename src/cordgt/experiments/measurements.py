@@ -88,18 +88,20 @@ def run_cell(
     device: str = "auto",
     callbacks: Callback = NO_CALLBACK,
     keep: bool = False,
+    workers: int = 1,
 ) -> CellResult:
     """Train a cell, or resume its training, measure it, write the result, and remove its run folder unless ``keep``.
 
     The caller holds the claim. An interrupted cell keeps its run folder, and the next attempt resumes it. The link
-    prediction metrics of a training are written as a "link" cell, whatever the cell's own kind is.
+    prediction metrics of a training are written as a "link" cell, whatever the cell's own kind is. ``workers``
+    trainings run at the same time; the result says so, because its times then depend on the others.
     """
     start = time.monotonic() - store.elapsed_seconds(cell)  # counts earlier attempts
     stream = load_stream(cell.data, cell.quick)
     if cell.kind in STREAM_MEASUREMENTS:
         torch_device = choose_device(device)
         metrics = STREAM_MEASUREMENTS[cell.kind](cell, stream, torch_device)
-        result = cell_metadata(cell, stream, torch_device) | _timed_metrics(metrics, start)
+        result = cell_metadata(cell, stream, torch_device) | _timed_metrics(metrics, start, workers)
         store.write(cell, result)
         store.remove_run(cell, keep=keep)
         return result
@@ -113,11 +115,11 @@ def run_cell(
         if cell.kind == "link" or store.read(link_cell) is None:
             metrics = {"validation": run.metrics["validation"], "test": run.metrics["test"]}
             metrics["baselines"] = {name: splits["test"] for name, splits in run.metrics.baselines.items()}
-            result = _run_metadata(link_cell, run, stream) | _timed_metrics(metrics, start)
+            result = _run_metadata(link_cell, run, stream) | _timed_metrics(metrics, start, workers)
             store.write(link_cell, result)
         if cell.kind != "link":
             metrics = RUN_MEASUREMENTS[cell.kind](run, callbacks)
-            result = _run_metadata(cell, run, stream) | _timed_metrics(metrics, start)
+            result = _run_metadata(cell, run, stream) | _timed_metrics(metrics, start, workers)
             store.write(cell, result)
     except BaseException:
         store.write_elapsed(cell, time.monotonic() - start)
@@ -126,8 +128,8 @@ def run_cell(
     return result
 
 
-def _timed_metrics(metrics: dict[str, Any], start: float) -> dict[str, Any]:
-    return {"seconds": round(time.monotonic() - start, 3), "figures": metrics}
+def _timed_metrics(metrics: dict[str, Any], start: float, workers: int) -> dict[str, Any]:
+    return {"seconds": round(time.monotonic() - start, 3), "workers": workers, "figures": metrics}
 
 
 def _remove_mismatched_run(cell: Cell, store: CellStore, stream: EventStream, callbacks: Callback) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cordgt.experiments import paper, plots
-from cordgt.experiments.cells import Cell, CellStore
+from cordgt.experiments.cells import Cell, CellResult, CellStore
 from cordgt.experiments.link import display_name
 from cordgt.experiments.tables import (
     Comparison,
@@ -86,27 +86,42 @@ def scalability_report(request: ExperimentRequest, store: CellStore) -> Report:
             published = paper.epoch_seconds(entry.name.lower(), original_dataset(data)) if show_paper else None
             peak = max((k["peak_memory_mb"] for k in own if k["device"].startswith("cuda")), default=None)
             texts = [format_or_missing(published, "{:,.0f}"), seconds.format("{:,.1f}"), ap.text]
-            rows.append([entry.name, *texts, format_or_missing(peak, "{:,.0f}"), str(len(own))])
+            timed = ", ".join(sorted({_how_timed(k) for k in own}))
+            rows.append([entry.name, *texts, format_or_missing(peak, "{:,.0f}"), timed, str(len(own))])
             timing = seconds.to_record()
             records.append(
                 {"data": data, "model": entry.name, "paper_seconds": published, "seconds": timing["ours"]}
-                | {"seconds_std": timing["std"], "peak_memory_mb": peak}
+                | {"seconds_std": timing["std"], "timed": timed, "peak_memory_mb": peak}
                 | ap.to_record(with_paper=False)
             )
             constant = any(is_constant(k["figures"]["test"]["transductive"]) for k in own)
             points.setdefault(data, []).append(Point(entry.name, seconds.mean, ap, constant))
-        columns = ["", "seconds per epoch: the paper", "here", "inductive AP here", "peak GPU memory, MB", "seeds"]
+        columns = [
+            "",
+            "seconds per epoch: the paper",
+            "here",
+            "inductive AP here",
+            "peak GPU memory, MB",
+            "timed",
+            "seeds",
+        ]
         sections.append(Section(results.heading(data), columns, rows))
     notes = [
         f"One epoch. The paper's seconds are from its text, on an {paper.load_paper()['epoch_gpu']}; its figure has no "
-        "AP as a number. Our seconds exclude validation and index building. Trainings that run in parallel "
-        "(`--workers`) take a little longer than alone."
+        "AP as a number. Our seconds exclude validation and index building. *Timed* `alone`: one training at a "
+        "time; `in parallel`: several trainings shared the GPU (`--workers`), which makes an epoch about three times "
+        "as long. Compare seconds that were timed alone."
     ]
     if not request.quick and any(map(is_twin, request.datasets)):
         notes.append("The seconds of a twin can be compared with the paper's; its AP cannot.")
     notes += results.notes()
     title = "Scalability: one epoch on large streams"
     return Report(title, sections, records, notes, partial(_draw, points=points))
+
+
+def _how_timed(result: CellResult) -> str:
+    """Return whether a cell was alone; cells without the number of workers are from v0.1 and ran in parallel."""
+    return "alone" if result.get("workers") == 1 else "in parallel"
 
 
 def _draw(path: Path, points: dict[str, list[Point]]) -> None:

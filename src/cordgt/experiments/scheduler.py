@@ -86,15 +86,18 @@ def run_cells(
     keep: bool = False,
     callbacks: Callback = NO_CALLBACK,
     should_continue: Callable[[], bool] = lambda: True,
+    workers: int = 1,
 ) -> WorkResult:
-    """Run cells in this process. A cell that fails with a `CordgtError` does not stop the others.
+    """Run cells in this process, one of ``workers``. A cell that fails with a `CordgtError` does not stop the others.
 
     A signal stops the call: a training saves a checkpoint after its batch, anything else starts again next time.
     """
     result = WorkResult()
     try:
         with raise_on_signal():
-            _run_unfinished(cells, store, result, device, limits or TimeBudget(), keep, callbacks, should_continue)
+            _run_unfinished(
+                cells, store, result, device, limits or TimeBudget(), keep, callbacks, should_continue, workers
+            )
     except SignalInterrupt as interrupted:  # between two cells
         result.stopped = TrainingStopped(interrupted.signum)
     store.remove_empty_folders()
@@ -110,6 +113,7 @@ def _run_unfinished(
     keep: bool,
     callbacks: Callback,
     should_continue: Callable[[], bool],
+    workers: int,
 ) -> None:
     device_type = choose_device(device).type
     for cell in cells:
@@ -135,7 +139,7 @@ def _run_unfinished(
             callbacks.on_run_start(cell.label)
             try:
                 with time_limit(limits.deadline):
-                    cell_result = run_cell(cell, store, device=device, callbacks=callbacks, keep=keep)
+                    cell_result = run_cell(cell, store, device=device, callbacks=callbacks, keep=keep, workers=workers)
             except (TrainingStopped, SignalInterrupt) as signaled:
                 stopped = signaled if isinstance(signaled, TrainingStopped) else TrainingStopped(signaled.signum)
                 result.out_of_time = stopped.is_timeout
@@ -185,7 +189,7 @@ def run_cells_in_processes(
     n_threads = max(1, torch.get_num_threads() // workers)
     processes = []
     for number, worker_device in enumerate(_assign_devices(device, workers)):
-        options = {"device": worker_device, "keep": keep, "n_threads": n_threads}
+        options = {"device": worker_device, "keep": keep, "n_threads": n_threads, "workers": workers}
         options |= {"seconds_left": limits.seconds_left, "seconds": limits.seconds}
         process = context.Process(target=_worker, args=(number, list(cells), store, options, messages))
         process.start()
@@ -287,6 +291,7 @@ def _worker(number: int, cells: list[Cell], store: CellStore, options: dict[str,
             keep=options["keep"],
             callbacks=RelayCallback(messages),
             should_continue=lambda: os.getppid() == parent,
+            workers=options["workers"],
         )
     except KeyboardInterrupt:
         pass  # between two trainings or while reading data: nothing to save
