@@ -39,6 +39,11 @@ def best_ap(setting: str, data: str) -> PublishedResult | None:
     return max(results, default=None)
 
 
+def has_published_size(data: str, nodes: int, events: int) -> bool:
+    """Return whether a stream has as many nodes and events as the published dataset of that name."""
+    return paper.has_published_size(data, nodes, events) or load_published()["sizes"].get(data) == [nodes, events]
+
+
 class LeaderboardEntry(NamedTuple):
     """A row of a public leaderboard."""
 

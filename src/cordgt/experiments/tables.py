@@ -299,7 +299,7 @@ def dataset_notes(results: Sequence[CellResult]) -> list[str]:
             original = original_dataset(data)
             notes.append(f"**{data}** ({size}) is generated with the sizes of {original}. It is not {original}.")
         elif not has_published_size(result):
-            notes.append(f"**{data}** ({size}) is not in the paper, so there is no result to compare with.")
+            notes.append(f"**{data}** ({size}) is not in the paper.")
     for data in dict.fromkeys(result["data"] for result in results):
         n_files = len({result["stream"]["fingerprint"] for result in results if result["data"] == data})
         if n_files > 1:
