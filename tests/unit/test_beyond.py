@@ -109,7 +109,8 @@ def test_best_published_ap() -> None:
     assert published_results.best_ap("transductive", "enron") == (93.22, "DyG-Mamba")
     assert published_results.best_ap("inductive", "enron") == (91.65, "CorDGT's paper")
     assert published_results.best_ap("inductive", "wikipedia") == (98.91, "TPNet")
-    assert published_results.best_ap("inductive", "mooc") is None
+    assert published_results.best_ap("inductive", "mooc") == (95.07, "TPNet")
+    assert published_results.best_ap("inductive", "lastfm_prefix") is None
 
 
 def test_default_seeds_and_models() -> None:
