@@ -35,7 +35,7 @@ EVENTS: dict[str, bytes] = {
         "quotes": '"src","dst","time"\n"a, b","c ""d""",1\n"line\nbreak","#e",2\n"#x",y,3\n',
         "tsv": "user\titem\tts\tfeature_0\tfeature_1\nu1\ti1\t1\t0.5\t1\nu2\ti1\t2\t-1e3\t0\nu1\ti2\t2\t3\t4\n",
         "edge list": "% sym\n# a comment\n1 2 10\n2 3 20\n3  1\t20\n1 2 35\n",
-        "edge list of names": "alice bob 10 1\nbob eve 20 0\neve alice 20 1\n",
+        "edge list of names": "alice bob 1400000010 1\nbob eve 1400000020 0\neve alice 1400000020 1\n",
         "bars and crlf": "u|v|t\r\n1|2|3\r\n2|3|4\r\n",
         "spaces after commas": "src, dst, time, label\na, b, 1, 0\nb, c, 2, 1\n",
         "mark and big numbers": "\ufefffrom_id,to_id,epoch\n9223372036854775807,5,1e9\n18446744073709551616,0,1e12\n",

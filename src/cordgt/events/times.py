@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -127,6 +127,52 @@ class TimeAxis:
     def format_one(self, value: float) -> str:
         """Return one time as text."""
         return str(self.format([value])[0].as_py())
+
+
+# -------------------- numbers that count from 1970
+
+_EPOCH_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+_EPOCH_FIRST, _EPOCH_LAST = 315_532_800, 4_102_444_800  # 1980-01-01 and 2100-01-01, in seconds since 1970
+
+
+def epoch_unit(low: float, high: float) -> str:
+    """Return the unit if times from ``low`` to ``high`` look like time since 1970, between 1980 and 2100; else empty.
+
+    The ranges of the units do not overlap.
+    """
+    for unit, scale in _EPOCH_UNITS.items():
+        if _EPOCH_FIRST * scale <= low and high < _EPOCH_LAST * scale:
+            return unit
+    return ""
+
+
+def format_time(value: float, unit: str) -> str:
+    """Return a time as text, with its date if it counts ``unit`` (of `epoch_unit`) since 1970; without, if empty.
+
+    For example ``1396640000 (2014-04-04 19:33 UTC)``.
+    """
+    text = str(value)
+    return f"{text} ({_epoch_date(value, unit):%Y-%m-%d %H:%M} UTC)" if unit else text
+
+
+def describe_range(low: float, high: float) -> str:
+    """Describe a range of times in words, with the dates if they count from 1970."""
+    unit = epoch_unit(low, high)
+    if not unit:
+        return f"{low} to {high}"
+    return f"{unit} since 1970, {_epoch_date(low, unit):%Y-%m-%d} to {_epoch_date(high, unit):%Y-%m-%d}"
+
+
+def _epoch_date(value: float, unit: str) -> datetime:
+    return datetime.fromtimestamp(int(value // _EPOCH_UNITS[unit]), UTC)
+
+
+def is_calendar_number(value: int) -> bool:
+    """Return whether an integer looks like a date written as 20240531."""
+    return 19000101 <= value <= 21001231 and 1 <= value // 100 % 100 <= 12 and 1 <= value % 100 <= 31
+
+
+# -------------------- parsing
 
 
 def guess_time_kind(text: str) -> Literal["number", "date", ""]:

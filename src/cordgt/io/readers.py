@@ -247,6 +247,8 @@ def describe_roles(table: Table, roles: ColumnRoles) -> list[str]:
         if k is not None
     ]
     notes = [("no header; " if table.header is None else "") + ", ".join(read)]
+    if roles.time_reason:
+        notes.append(f"{table.describe_column(roles.time or 0)} is the time because {roles.time_reason}; --time if not")
     used = roles.all_columns()
     unread = [k for k in range(table.n_columns) if k not in used]
     if unread:

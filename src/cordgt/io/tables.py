@@ -9,7 +9,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +34,7 @@ from cordgt.events.times import TimeAxis
 from cordgt.io.column_names import FEATURE_LIST_NAMES, FEATURE_PATTERN, Layout
 
 UTF8_BOM = b"\xef\xbb\xbf"
+SAMPLE_BYTES = 1 << 20  # of the text that is looked at to recognize its columns; less than the first chunk of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,12 +169,14 @@ class TextTable(Table):
         body: the rows after the header. Comment lines are blank, so that line numbers stay right.
         first_line: line number in the file of the first line of ``body``.
         strip_leading_space: every delimiter is followed by a space that does not belong to the value.
+        decimal_comma: numbers are written as 1,5.
     """
 
     body: bytes = field(repr=False)
     first_line: int
     delimiter: str
     strip_leading_space: bool
+    decimal_comma: bool = False
 
     header_hint: ClassVar[str] = (
         " If the first line is data, give the position of the time, counted from 0, with --time."
@@ -217,6 +220,20 @@ class TextTable(Table):
                 if k == row:
                     return f"{self.name}, line {line}"
         return super().describe_row(row)
+
+    def head_rows(self, n_rows: int) -> list[list[str]]:
+        """Return the first rows of the right width, at most ``n_rows`` and those of the first `SAMPLE_BYTES`."""
+        body = self.body
+        if len(body) > SAMPLE_BYTES:
+            body = body[: body.rfind(b"\n", 0, SAMPLE_BYTES) + 1] or body
+        rows: list[list[str]] = []
+        with suppress(csv.Error):  # reading the table reports it
+            for _, row in replace(self, body=body)._iter_rows():
+                if len(row) == self.n_columns:
+                    rows.append(row)
+                if len(rows) == n_rows:
+                    break
+        return rows
 
     def _read_csv(self, types: dict[int, Any]) -> Any:
         """Read the columns with the given types, named c0, c1, … by position, in one pass over the text."""
