@@ -52,7 +52,8 @@ def predict(
     else:
         file = load_file(pairs)
         in_file = query_columns(loaded, file, columns, ("src", "dst", "time"), has_events=events is not None)
-        sources, destinations, times = read_pairs(file, **in_file, axis=loaded.stream.time)
+        time_format = columns.get("time_format") or loaded.columns.get("time_format")
+        sources, destinations, times = read_pairs(file, **in_file, time_format=time_format, axis=loaded.stream.time)
         if at is not None:
             if times is not None:
                 raise SettingError(f"--at: {pairs} has its own times. Remove --at, or the times.")

@@ -36,6 +36,13 @@ COLUMN_OPTIONS: dict[str, tuple[Any, str | None]] = {
     "time": (Annotated[str | None, _column("Column of the times.")], None),
     "label": (Annotated[str | None, _column("Column of the labels; none: no labels.")], None),
     "features": (Annotated[str | None, _column("Columns of event features: a,b,c or 4-7 or rest.", "COLUMNS")], None),
+    "time_format": (
+        Annotated[
+            str | None,
+            _column('Form of the dates, such as "%d/%m/%Y %H:%M"; not needed for ISO dates.', "FORMAT"),
+        ],
+        None,
+    ),
     "ids": (
         Annotated[
             str,

@@ -121,7 +121,7 @@ def data_append(
     check_choice("--late", late, get_args(LatePolicy))  # before reading
     inherited = inherited_columns(before, data, columns)
     if inherited:
-        options = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in inherited.items())
+        options = (f"--{k.replace('_', '-')} {','.join(v) if isinstance(v, list) else v}" for k, v in inherited.items())
         console.print_note(f"{data} is read with the columns of {store}: {' '.join(options)}")
     n_repeated_before = _count_repeated(before) if late == "merge" else 0  # a merge replaces the store
     with StoreBar() as bar:

@@ -23,6 +23,7 @@ from cordgt.events.arrays import (
     to_float64,
     to_int64,
 )
+from cordgt.events.date_formats import EXAMPLE, is_other_date
 
 _ZONED = r"[T ]\d{2}.*(Z|[+-]\d{2}(:?\d{2})?)$"
 MIN_DATE, MAX_DATE = -62_167_219_200_000_000, 253_402_300_799_999_999  # microseconds: years 0 to 9999, in UTC
@@ -183,7 +184,7 @@ def guess_time_kind(text: str) -> Literal["number", "date", ""]:
         _text_dates(pa.array([text.strip()]))
         return "date"
     except DataError:
-        return ""
+        return "date" if is_other_date(text.strip()) else ""
 
 
 def as_number_column(column: Any) -> Ints | Floats:
@@ -251,7 +252,8 @@ def _text_dates(column: Any) -> Ints:
         raise RowError(row, f"the time is missing; {_ISO} was expected")
     if looks_like_number(value):
         raise RowError(row, TimeAxis("date").mismatch_text(value))
-    raise RowError(row, f"the time {value!r} is not {_ISO}")
+    hint = f"; --time-format reads other forms, such as {EXAMPLE}" if is_other_date(value) else ""
+    raise RowError(row, f"the time {value!r} is not {_ISO}{hint}")
 
 
 def _iso_dates(column: Any) -> Ints:

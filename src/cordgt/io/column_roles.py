@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from cordgt.errors import DataError, MissingColumnError, did_you_mean
+from cordgt.events.date_formats import check_format, parse_dates
 from cordgt.events.times import epoch_unit, guess_time_kind
 from cordgt.io.column_names import (
     LABEL_NAMES,
@@ -41,6 +44,8 @@ class ColumnOptions:
     ``features`` is a list, or text separated by commas: names, positions, ranges of positions (``4-7``), ``rest`` for
     every column without another role, or ``none`` for no features even if a published layout has some.
     ``label`` may be ``none`` for no labels even if a column has a usual name for them. A column of that name wins.
+    ``time_format`` is the form of the dates, as for Python's ``strptime`` (``%d/%m/%Y %H:%M``); None for numbers, ISO
+    dates and dates whose values show the form.
     """
 
     src: Column = None
@@ -48,6 +53,11 @@ class ColumnOptions:
     time: Column = None
     label: Column = None
     features: FeatureColumns = None
+    time_format: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_format is not None:
+            check_format(self.time_format)
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,17 @@ def _is_header(first: list[str], options: ColumnOptions, need_time: bool) -> boo
     time = 2 if time is None else time
     if time >= len(first):
         return has_usual_pair
+    if options.time_format is not None and _has_format(first[time], options.time_format):
+        return False
     return first[time] != "" and not guess_time_kind(first[time])
+
+
+def _has_format(text: str, time_format: str) -> bool:
+    try:
+        parse_dates(pa.array([text]), time_format)
+        return True
+    except DataError:
+        return False
 
 
 def _can_only_be_time(text: str) -> bool:

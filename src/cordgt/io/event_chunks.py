@@ -18,7 +18,6 @@ from cordgt.errors import DataError
 from cordgt.events.arrays import Features, Floats, Ints
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import as_label_column
-from cordgt.events.times import TimeAxis
 from cordgt.files import PARQUET_ERRORS
 from cordgt.io.column_roles import ColumnOptions, ColumnRoles, assign_roles
 from cordgt.io.file_chunks import (
@@ -43,6 +42,7 @@ from cordgt.io.readers import (
     stream_name,
 )
 from cordgt.io.tables import Table, TextTable
+from cordgt.io.time_parser import TimeParser
 from cordgt.store.source import CHUNK_ROWS, EventChunk, ReadPosition
 
 TableChunks = Iterator[tuple[ReadPosition | None, Table]]  # each with the position after it; None: cannot resume
@@ -68,10 +68,11 @@ class FileSource:
         self.first = open_head(self.paths[0], self.options)
         self.roles = assign_roles(self.first, self.options)
         self.shared, self._id_note = choose_id_space(self.first, self.roles, self.ids)
-        self.columns: Mapping[str, Any] = _column_options(self.first, self.roles, self.options)
         self.name = self.name or stream_name(self.paths[0])
-        self._all_zero, self._width, self._bad_labels, self._comments = True, 0, "", bool(self.first.notes)
-        self.axis = self._detect_axis()
+        self._all_zero, self._width, self._bad_labels, self._comments = True, 0, "", False
+        self.parser = self._detect_times()
+        self.axis = self.parser.axis
+        self.columns: Mapping[str, Any] = _column_options(self.first, self.roles, self.options, self.parser.format)
 
     @property
     def skip_notes(self) -> tuple[str, ...]:
@@ -86,7 +87,7 @@ class FileSource:
                     yield after, chunk
 
     def notes(self) -> tuple[str, ...]:
-        notes = list(self.skip_notes)
+        notes = [*self.skip_notes, *(note for note in self.first.notes if COMMENT_NOTE not in note)]
         if len(self.paths) > 1:
             notes.append(f"{len(self.paths)} files, from {self.paths[0].name} to {self.paths[-1].name}")
         notes += describe_roles(self.first, self.roles)
@@ -95,6 +96,7 @@ class FileSource:
         if self.roles.features:
             width = f"{self._width} features per event"
             notes.append(width if self.has_features() else "the features are all zero: read as none")
+        notes += self.parser.notes()
         if self.axis.kind == "date":
             notes.append(DATE_NOTE)
         return (*notes, self._id_note)
@@ -138,9 +140,9 @@ class FileSource:
             edge_x = table.read_features(roles.features)
             self._width = edge_x.shape[1]
             self._all_zero = self._all_zero and not edge_x.any()
-        self._comments = self._comments or bool(table.notes)
+        self._comments = self._comments or any(COMMENT_NOTE in note for note in table.notes)
         src, dst = (table.parse_ids(columns[k], k) for k in (roles.src, roles.dst))
-        return EventChunk(src, dst, table.parse_times(columns[roles.time], roles.time, self.axis), label, edge_x)
+        return EventChunk(src, dst, table.parse_times(columns[roles.time], roles.time, self.parser), label, edge_x)
 
     def _parse_labels(self, table: Table, columns: dict[int, Any], roles: ColumnRoles, n: int) -> Ints | Floats | None:
         if not self.has_labels():
@@ -149,17 +151,22 @@ class FileSource:
         self._bad_labels = notes[0] if notes else ""
         return None if labels is None else as_label_column(labels, n)
 
-    def _detect_axis(self) -> TimeAxis:
-        """Return the time axis of the first event."""
+    def _detect_times(self) -> TimeParser:
+        """Return the parser of the times, from the first event and as many more as are needed."""
+        assert self.roles.time is not None, "`assign_roles` requires a time column"
+        parser = self.first.infer_times(self._time_columns(), self.roles.time, self.options.time_format)
+        if parser is None:
+            raise DataError(f"{self.paths[0]} has no events.")
+        return parser
+
+    def _time_columns(self) -> Iterator[Any]:
+        """Yield the column of times of every chunk."""
         for number in range(len(self.paths)):
             first, roles, tables = self._open(number, ReadPosition(number))
             assert roles.time is not None, "`assign_roles` requires a time column"
             check_split_date(first, roles.time)
             for _, table in tables:
-                times = table.read_columns([roles.time])[roles.time]
-                if len(times):
-                    return TimeAxis.infer(times)
-        raise DataError(f"{self.paths[0]} has no events.")
+                yield table.read_columns([roles.time])[roles.time]
 
     # -------------------- one file
 
@@ -236,13 +243,23 @@ class FileSource:
             group, row = groups[-1] + 1, row + n
 
 
-def _column_options(table: Table, roles: ColumnRoles, options: ColumnOptions) -> dict[str, Any]:
-    """Return the given options, with names instead of positions if there is a header, and all feature names."""
+def _column_options(
+    table: Table, roles: ColumnRoles, options: ColumnOptions, time_format: str | None
+) -> dict[str, Any]:
+    """Return the options that read later files in the same way, with names instead of positions if there is a header.
+
+    These are the given ones, what the values of the first file showed, and the names of all features.
+    """
     header = table.header
-    found: dict[str, Any] = {k: str(v) for k, v in vars(options).items() if k != "features" and v is not None}
+    named = [role for role in ("src", "dst", "time", "label") if getattr(options, role) is not None]
+    found: dict[str, Any] = {role: str(getattr(options, role)) for role in named}
     if header is not None:
-        positions = {role: getattr(roles, role) for role in found}  # None: --label none
+        positions = {role: getattr(roles, role) for role in named}  # None: --label none
         found = {role: v if positions[role] is None else header[positions[role]] for role, v in found.items()}
+    elif roles.time_reason:
+        found |= {role: str(getattr(roles, role)) for role in ("src", "dst", "time")}
+    if time_format is not None:
+        found["time_format"] = time_format
     if roles.features and header is not None and table.layout != "jodie":  # its features share one name
         found["features"] = [header[k] for k in roles.features]
     elif options.features is not None:

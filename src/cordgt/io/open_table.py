@@ -23,7 +23,7 @@ from cordgt.errors import DataError
 from cordgt.events.arrays import as_column
 from cordgt.files import PARQUET_ERRORS, read_bytes, short_message, validate_table
 from cordgt.io.column_names import detect_layout
-from cordgt.io.tables import UTF8_BOM, ArrowTable, Table, TextTable
+from cordgt.io.tables import DECIMAL_COMMA, SAMPLE_BYTES, UTF8_BOM, ArrowTable, Table, TextTable
 
 _QUOTED = rb'"[^"]*+(?:""[^"]*+)*+(?:"|\Z)'  # an unclosed quote extends to the end of the text
 HEAD_BYTES = 1 << 22  # bytes at the start of a text file from which its format is detected
@@ -149,7 +149,11 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     lines = _first_lines(data)
     if not lines:
         raise DataError(f"{name} holds nothing but comments.")
-    has_header = options.is_header([field.strip() for field in _split(lines[:1], delimiter)[0]])
+    decimal_comma = delimiter == ";" and _has_decimal_commas(data)
+    first_row = [field.strip() for field in _split(lines[:1], delimiter)[0]]
+    has_header = options.is_header(
+        [re.sub(DECIMAL_COMMA, r"\1.\2", k) for k in first_row] if decimal_comma else first_row
+    )
     rows = _split(lines, delimiter)
     header, body, first_line = None, data, 1
     if has_header:
@@ -162,17 +166,20 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     n_columns = len(first) if header is None else len(header)
     if layout == "jodie":  # its header has one name for all features, of which there may be none
         n_columns = max(len(first), 4)
-    comments = f"{n_comments} {'line' if n_comments == 1 else 'lines'} {COMMENT_NOTE}"
+    notes = (f"{n_comments} {'line' if n_comments == 1 else 'lines'} {COMMENT_NOTE}",) if n_comments else ()
+    if decimal_comma:
+        notes += ("numbers have decimal commas: 1,5 is read as 1.5",)
     return TextTable(
         name=name,
         header=header,
         n_columns=n_columns,
         layout=layout,
-        notes=(comments,) if n_comments else (),
+        notes=notes,
         body=body,
         first_line=first_line,
         delimiter=delimiter,
         strip_leading_space=has_spaces and len(first) > 1,
+        decimal_comma=decimal_comma,
     )
 
 
@@ -182,7 +189,7 @@ def open_text_chunk(table: TextTable, data: bytes, first_line: int) -> TextTable
     DataError as for `open_text`, but the line number of bytes that are not UTF-8 counts from the start of the chunk.
     """
     data, n_comments = _blank_comments(_normalize(table.name, data), table.delimiter)
-    notes = (f"lines {COMMENT_NOTE}",) if n_comments else table.notes
+    notes = (f"lines {COMMENT_NOTE}",) if n_comments else ()
     return replace(table, body=_normalize_spaces(data, table.delimiter), first_line=first_line, notes=notes)
 
 
@@ -230,6 +237,13 @@ def _blank_comments(data: bytes, delimiter: str | None = None) -> tuple[bytes, i
 def _blank_leading_comments(data: bytes) -> bytes:
     """Return the text with the comment lines before the first row blanked."""
     return re.sub(rb"\A(?:(?:[#%].*|[ \t]*)(?:\n|\Z))+", lambda match: b"\n" * match[0].count(b"\n"), data)
+
+
+def _has_decimal_commas(data: bytes) -> bool:
+    """Whether fields between semicolons are numbers such as 1,5 and none is a number such as 1.5."""
+    head = data[:SAMPLE_BYTES]
+    field = rb'(?m)(?:^|;) *"?[+-]?[0-9]+%s[0-9]+"? *(?:;|$)'
+    return re.search(field % b",", head) is not None and re.search(field % rb"\.", head) is None
 
 
 def _has_space_after_delimiters(lines: list[str], delimiter: str) -> bool:

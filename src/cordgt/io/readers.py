@@ -35,6 +35,7 @@ from cordgt.io.node_features import join_node_features
 from cordgt.io.open_table import TextReadOptions, open_table
 from cordgt.io.published_files import add_node_features, load_edge_features
 from cordgt.io.tables import Table, TextTable
+from cordgt.io.time_parser import query_parser
 from cordgt.store.store import is_store, open_store
 
 IdSpace = Literal["auto", "shared", "separate"]
@@ -56,6 +57,7 @@ def read_events(
     ids: IdSpace = "auto",
     node_features: Any = None,
     name: str | None = None,
+    time_format: str | None = None,
 ) -> EventStream:
     """Read the events of a file or table.
 
@@ -63,7 +65,7 @@ def read_events(
         source: a path (CSV, TSV, edge list, gzip of these, Parquet, or a published layout; detected from the content),
             the folder of a store (`cordgt data convert`), which takes no column options, a pandas or Arrow table, or a
             PyG ``TemporalData``.
-        src, dst, time, label, features: see `ColumnOptions`.
+        src, dst, time, label, features, time_format: see `ColumnOptions`.
         ids: ``shared`` if the same id in both columns is the same node, else ``separate``. ``auto``: separate if the
             columns are named like users and items, else shared.
         node_features: a file or table with an id column, or an ``.npy`` file with row k for id k; joined by id.
@@ -72,7 +74,7 @@ def read_events(
     DataError, with the file and the line, if the source cannot be read.
     """
     check_id_space(ids)
-    options = ColumnOptions(src, dst, time, label, features)
+    options = ColumnOptions(src, dst, time, label, features, time_format)
     if isinstance(source, EventStream):
         raise DataError("This is already an EventStream: use it as it is.")
     if is_store(source):
@@ -117,15 +119,16 @@ def _from_table(
     columns = table.read_columns([*roles.scalar_columns(), *([table.n_columns - 1] if table.layout == "ml" else [])])
     if len(columns[roles.src]) == 0:
         raise DataError(f"{table.name} has no events.")
-    axis = TimeAxis.infer(columns[roles.time])
-    t = table.parse_times(columns[roles.time], roles.time, axis)
+    parser = table.infer_times([columns[roles.time]], roles.time, options.time_format)
+    assert parser is not None, "there are events"
+    t = table.parse_times(columns[roles.time], roles.time, parser)
     label, label_notes = parse_labels(table, columns, roles, is_required=options.label is not None)
     if table.layout == "ml" and options.features is None:
         edge_x, feature_notes = load_edge_features(table, columns[table.n_columns - 1], Path(source))
     else:
         edge_x, feature_notes = _read_features(table, roles, is_required=options.features is not None)
     shared, id_note = choose_id_space(table, roles, ids)
-    date_notes = [DATE_NOTE] if axis.kind == "date" else note_numeric_dates(t)
+    date_notes = [*parser.notes(), *([DATE_NOTE] if parser.axis.kind == "date" else note_numeric_dates(t))]
     stream = EventStream.from_columns(
         table.parse_ids(columns[roles.src], roles.src),
         table.parse_ids(columns[roles.dst], roles.dst),
@@ -133,7 +136,7 @@ def _from_table(
         edge_x,
         label,
         shared_ids=shared,
-        time=axis,
+        time=parser.axis,
         name=stream_name(source) if name is None else name,
         notes=(*table.notes, *describe_roles(table, roles), *label_notes, *feature_notes, *date_notes, id_note),
     )
@@ -172,7 +175,11 @@ def check_split_date(table: Table, time: int) -> None:
     if not isinstance(table, TextTable) or table.delimiter != " ":
         return
     first = table.body[:4096].lstrip(b"\n").split(b"\n")[0].decode("utf-8", errors="ignore").split(" ")
-    if time + 1 < len(first) and "-" in first[time] and re.fullmatch(r"\d{1,2}:\d{2}.*", first[time + 1]):
+    if (
+        time + 1 < len(first)
+        and re.search(r"\d[-/.]\d+[-/.]\d", first[time])
+        and re.fullmatch(r"\d{1,2}:\d{2}.*", first[time + 1])
+    ):
         raise DataError(
             f"{table.name}: date and time of day are in two columns ({first[time]} {first[time + 1]});"
             " write them as one (2024-03-01T12:30:00), or separate the columns by commas or tabs."
@@ -192,7 +199,7 @@ def parse_labels(
     if is_number(column.type):
         return column, []
     if is_text(column.type):
-        column = pc.utf8_trim_whitespace(column)
+        column = pc.utf8_trim_whitespace(table.normalize_numbers(column))
         column = pc.if_else(pc.equal(column, ""), None, column)
         is_hexadecimal = pc.any(pc.match_substring_regex(column, "[xX]")).as_py()  # Arrow reads 0x1F as 31
         for dtype in (pa.float64(),) if is_hexadecimal else (pa.int64(), pa.float64()):
@@ -291,6 +298,7 @@ def read_pairs(
     src: Column = None,
     dst: Column = None,
     time: Column = None,
+    time_format: str | None = None,
     need_time: bool = False,
     axis: TimeAxis | None = None,
 ) -> tuple[Any, Any, Any]:
@@ -298,10 +306,10 @@ def read_pairs(
 
     The ids are Arrow columns of integers or text, for ``NodeIds.encode``. The times are as in the file, for
     ``TimeAxis.parse_column``; with ``axis`` they are parsed here, and an error names the line. Columns are recognized
-    as in `read_events`; a file without a header has the columns ``src dst [time]``. Only lines before the first pair
-    can be comments.
+    as in `read_events`; a file without a header has the columns ``src dst [time]``. ``time_format`` applies only to
+    times that are not ISO dates. Only lines before the first pair can be comments.
     """
-    options = ColumnOptions(src, dst, time)
+    options = ColumnOptions(src, dst, time, time_format=time_format)
     table = open_event_table(source, options, need_time=need_time, allow_comments=False)
     roles = assign_roles(table, options, need_time=need_time)
     columns = table.read_columns([k for k in (roles.src, roles.dst, roles.time) if k is not None])
@@ -309,7 +317,7 @@ def read_pairs(
         raise DataError(f"{table.name} has no pairs.")
     times = None if roles.time is None else columns[roles.time]
     if axis is not None and roles.time is not None:
-        times = table.parse_times(times, roles.time, axis)
+        times = table.parse_times(times, roles.time, query_parser(axis, times, time_format))
     return table.parse_ids(columns[roles.src], roles.src), table.parse_ids(columns[roles.dst], roles.dst), times
 
 

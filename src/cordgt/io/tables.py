@@ -27,13 +27,17 @@ from cordgt.events.arrays import (
     first_true,
     is_list,
     is_number,
+    is_text,
     looks_like_number,
 )
+from cordgt.events.date_formats import AmbiguousDateError
 from cordgt.events.ids import as_id_column
 from cordgt.events.times import TimeAxis
 from cordgt.io.column_names import FEATURE_LIST_NAMES, FEATURE_PATTERN, Layout
+from cordgt.io.time_parser import TimeParser
 
 UTF8_BOM = b"\xef\xbb\xbf"
+DECIMAL_COMMA = r"^(\s*[+-]?\d+),(\d+\s*)$"
 SAMPLE_BYTES = 1 << 20  # of the text that is looked at to recognize its columns; less than the first chunk of a file
 
 
@@ -65,10 +69,21 @@ class Table:
         with self._locate_errors(column):
             return as_id_column(values)
 
-    def parse_times(self, values: Any, column: int, axis: TimeAxis) -> Ints | Floats:
-        """Return a column's values as times of ``axis``. DataError, with the line, if one is not valid."""
+    def infer_times(self, parts: Iterable[Any], column: int, time_format: str | None) -> TimeParser | None:
+        """Return the parser for a column's values, which come in parts; see `TimeParser.infer`."""
+        try:
+            return TimeParser.infer(map(self.normalize_numbers, parts), time_format)
+        except AmbiguousDateError as error:
+            raise DataError(f"{self.name}, {self.describe_column(column)}: {error}") from None
+
+    def parse_times(self, values: Any, column: int, parser: TimeParser | TimeAxis) -> Ints | Floats:
+        """Return a column's values as times. DataError, with the line, if one is not valid."""
         with self._locate_errors(column):
-            return axis.parse_column(values)
+            return parser.parse_column(self.normalize_numbers(values))
+
+    def normalize_numbers(self, values: Any) -> Any:
+        """Return a column with numbers as 1.5, whatever the table's decimal mark."""
+        return values
 
     def is_feature_column(self, column: int) -> bool:
         """Whether the name of a column says that it holds features."""
@@ -214,6 +229,11 @@ class TextTable(Table):
             return text
         return integers if pc.all(pc.equal(pc.cast(integers, pa.string()), text)).as_py() else text
 
+    def normalize_numbers(self, values: Any) -> Any:
+        if not self.decimal_comma or not is_text(values.type):
+            return values
+        return pc.replace_substring_regex(values, DECIMAL_COMMA, r"\1.\2")
+
     def describe_row(self, row: int) -> str:
         with suppress(csv.Error):  # a field that is too long for the csv module
             for k, (line, _) in enumerate(self._iter_rows()):
@@ -252,6 +272,7 @@ class TextTable(Table):
                     include_columns=[f"c{k}" for k in types],
                     null_values=[],
                     strings_can_be_null=False,
+                    decimal_point="," if self.decimal_comma else ".",
                 ),
             )
         except pa.ArrowInvalid as error:
@@ -266,7 +287,7 @@ class TextTable(Table):
                     model = "header" if self.header and self.layout != "jodie" else "first row"
                     return DataError(f"{where}: found {len(row)} fields, expected {self.n_columns} as in the {model}.")
                 for k in numeric:
-                    if not looks_like_number(row[k]):
+                    if not looks_like_number(row[k].replace(",", ".") if self.decimal_comma else row[k]):
                         return DataError(
                             f"{where}: the feature {row[k]!r} in {self.describe_column(k)} is not a number."
                         )

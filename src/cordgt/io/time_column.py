@@ -19,9 +19,9 @@ from cordgt.events.times import describe_range, epoch_unit, guess_time_kind, is_
 from cordgt.io.tables import TextTable
 
 SAMPLE_ROWS = 10_000
-MIN_ROWS = 10  # with fewer rows their order says nothing
+MIN_ROWS = 10  # with fewer rows, or fewer different values, their order says nothing
 MIN_SHARE = 0.95  # of the values that must agree: published lists have single missing or odd times
-FEW_VALUES = 20  # a column with at most so many different values is a weight or a rating rather than a time
+FEW_VALUES = 20  # sorted by a column with at most so many different values: it is not taken for a time
 ID_OVERLAP, NO_OVERLAP = 0.5, 0.2  # share of common values of two columns of ids; of an id and a time
 _LIKELY_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
 
@@ -137,14 +137,9 @@ def _choose(table: TextTable, facts: list[_Facts], columns: list[int]) -> tuple[
         return k, f"no other column after the ids holds numbers or dates ({facts[k].describe()})"
     if not possible:
         return columns[0], "it is the usual place"  # parsing it names the row
-    if facts[possible[0]].n_rows >= MIN_ROWS:
-        ordered = [k for k in possible if facts[k].is_sorted]
-        if len(ordered) == 1:
-            return ordered[0], f"it is the only column after the ids that is sorted ({facts[ordered[0]].range_text})"
-        rich = [k for k in possible if facts[k].n_distinct > FEW_VALUES]
-        if not ordered and len(rich) == 1:
-            found = facts[rich[0]].describe()
-            return rich[0], f"the other columns after the ids have at most {FEW_VALUES} different values ({found})"
+    ordered = [k for k in possible if facts[k].is_sorted]
+    if len(ordered) == 1 and facts[ordered[0]].n_distinct >= MIN_ROWS:
+        return ordered[0], f"it is the only column after the ids that is sorted ({facts[ordered[0]].range_text})"
     raise _ambiguous(table, facts, possible)
 
 
