@@ -8,7 +8,7 @@ all ids, and all times, are integers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cordgt.events.arrays import Features, Floats, Ints
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import as_label_column
 from cordgt.files import PARQUET_ERRORS
+from cordgt.io.bad_rows import SkippedRows, plausible_times, read_skipping
 from cordgt.io.column_roles import ColumnOptions, ColumnRoles, assign_roles
 from cordgt.io.file_chunks import (
     explain_read_errors,
@@ -46,7 +47,7 @@ from cordgt.io.time_parser import TimeParser
 from cordgt.store.source import CHUNK_ROWS, EventChunk, ReadPosition
 
 TableChunks = Iterator[tuple[ReadPosition | None, Table]]  # each with the position after it; None: cannot resume
-STATE = ("_all_zero", "_width", "_bad_labels", "_comments")  # attributes that are known only after reading
+STATE = ("_all_zero", "_width", "_bad_labels", "_comments", "_skipped")  # attributes that are known only after reading
 
 
 @dataclass(eq=False)
@@ -62,29 +63,34 @@ class FileSource:
     chunk_rows: int = CHUNK_ROWS  # of Parquet
     chunk_bytes: int = 1 << 25  # of text
     name: str = ""
+    member: str | None = None  # of a zip archive
+    skip_bad_rows: bool = False
 
     def __post_init__(self) -> None:
         check_id_space(self.ids)
-        self.first = open_head(self.paths[0], self.options)
+        self.first = open_head(self.paths[0], self.options, self.member)
         self.roles = assign_roles(self.first, self.options)
         self.shared, self._id_note = choose_id_space(self.first, self.roles, self.ids)
         self.name = self.name or stream_name(self.paths[0])
         self._all_zero, self._width, self._bad_labels, self._comments = True, 0, "", False
+        self._skipped: Any = [0, 0, []]  # of `SkippedRows`, as JSON
         self.parser = self._detect_times()
         self.axis = self.parser.axis
         self.columns: Mapping[str, Any] = _column_options(self.first, self.roles, self.options, self.parser.format)
 
     @property
     def skip_notes(self) -> tuple[str, ...]:
-        return (f"lines {COMMENT_NOTE}",) if self._comments else ()
+        comments = (f"lines {COMMENT_NOTE}",) if self._comments else ()
+        return (*comments, *self._skipped_rows().notes())
 
     def chunks(self, start: ReadPosition) -> Iterator[tuple[ReadPosition | None, EventChunk]]:
         for number in range(start.file, len(self.paths)):
             _, roles, tables = self._open(number, start if number == start.file else ReadPosition(number))
             for after, table in tables:
                 chunk = self._read_chunk(table, roles)
-                if len(chunk.t):
+                if chunk is not None and len(chunk.t):
                     yield after, chunk
+        self._skipped_rows().check(str(self.paths[0]))
 
     def notes(self) -> tuple[str, ...]:
         notes = [*self.skip_notes, *(note for note in self.first.notes if COMMENT_NOTE not in note)]
@@ -119,7 +125,8 @@ class FileSource:
 
     def identity(self) -> list[Any]:
         files = [[str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in self.paths]
-        return [files, {k: str(v) for k, v in vars(self.options).items()}, self.ids]
+        options = {k: str(v) for k, v in vars(self.options).items()}
+        return [files, options, self.ids, self.member, self.skip_bad_rows]
 
     def get_state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in STATE}
@@ -130,7 +137,25 @@ class FileSource:
 
     # -------------------- one chunk
 
-    def _read_chunk(self, table: Table, roles: ColumnRoles) -> EventChunk:
+    def _skipped_rows(self) -> SkippedRows:
+        n_skipped, n_rows, examples = self._skipped
+        return SkippedRows(n_skipped, n_rows, tuple(examples))
+
+    def _read_chunk(self, table: Table, roles: ColumnRoles) -> EventChunk | None:
+        """Return the events of a table; None if all its rows are skipped."""
+        if not self.skip_bad_rows:
+            return self._parse_chunk(table, roles)
+        chunk, skipped = read_skipping(
+            lambda part: self._parse_chunk(part, roles), table, roles, self.parser, self.options.time_format
+        )
+        skipped = replace(skipped, n_rows=(0 if chunk is None else len(chunk.t)) + skipped.n_skipped)
+        if len(self.paths) > 1:
+            skipped = replace(skipped, examples=tuple(f"{Path(table.name).name}, {k}" for k in skipped.examples))
+        total = self._skipped_rows() + skipped
+        self._skipped = [total.n_skipped, total.n_rows, list(total.examples)]
+        return chunk
+
+    def _parse_chunk(self, table: Table, roles: ColumnRoles) -> EventChunk:
         columns = table.read_columns(roles.scalar_columns())
         assert roles.time is not None, "`assign_roles` requires a time column"
         n = len(columns[roles.src])
@@ -166,14 +191,17 @@ class FileSource:
             assert roles.time is not None, "`assign_roles` requires a time column"
             check_split_date(first, roles.time)
             for _, table in tables:
-                yield table.read_columns([roles.time])[roles.time]
+                if self.skip_bad_rows:
+                    yield plausible_times(table, roles.time)
+                else:
+                    yield table.read_columns([roles.time])[roles.time]
 
     # -------------------- one file
 
     def _open(self, number: int, start: ReadPosition) -> tuple[Table, ColumnRoles, TableChunks]:
         """Return the head of a file, the roles of its columns, and its chunks from ``start`` on."""
         path = self.paths[number]
-        head = open_head(path, self.options)
+        head = open_head(path, self.options, self.member)
         roles = self.roles if number == 0 else self._matching_roles(head)
         if isinstance(head, TextTable):
             return head, roles, self._text_chunks(path, head, start)
@@ -211,7 +239,7 @@ class FileSource:
 
     def _text_chunks(self, path: Path, head: TextTable, start: ReadPosition) -> TableChunks:
         """Yield the text from ``start`` on in whole lines; ``head`` is the first chunk of the file."""
-        with explain_read_errors(path), open_text_file(path) as file:
+        with explain_read_errors(path), open_text_file(path, self.member) as file:
             offset, line = start.offset, max(start.row, 1)
             if offset:
                 file.seek(offset)

@@ -20,6 +20,7 @@ from cordgt.errors import DataError, did_you_mean
 from cordgt.events.arrays import Features, first_failure, is_number, is_text
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
+from cordgt.io.bad_rows import read_skipping
 from cordgt.io.column_names import NODE_NAMES, SRC_NAMES, are_users_and_items, match_columns
 from cordgt.io.column_roles import (
     Column,
@@ -32,7 +33,7 @@ from cordgt.io.column_roles import (
     resolve_column,
 )
 from cordgt.io.node_features import join_node_features
-from cordgt.io.open_table import TextReadOptions, open_table
+from cordgt.io.open_table import TextReadOptions, load_file, open_table
 from cordgt.io.published_files import add_node_features, load_edge_features
 from cordgt.io.tables import Table, TextTable
 from cordgt.io.time_parser import query_parser
@@ -58,18 +59,23 @@ def read_events(
     node_features: Any = None,
     name: str | None = None,
     time_format: str | None = None,
+    member: str | None = None,
+    skip_bad_rows: bool = False,
 ) -> EventStream:
     """Read the events of a file or table.
 
     Args:
-        source: a path (CSV, TSV, edge list, gzip of these, Parquet, or a published layout; detected from the content),
-            the folder of a store (`cordgt data convert`), which takes no column options, a pandas or Arrow table, or a
-            PyG ``TemporalData``.
+        source: a path (CSV, TSV, edge list, gzip or zip of these, Parquet, or a published layout; detected from the
+            content), the folder of a store (`cordgt data convert`), which takes no column options, a pandas or Arrow
+            table, or a PyG ``TemporalData``.
         src, dst, time, label, features, time_format: see `ColumnOptions`.
         ids: ``shared`` if the same id in both columns is the same node, else ``separate``. ``auto``: separate if the
             columns are named like users and items, else shared.
         node_features: a file or table with an id column, or an ``.npy`` file with row k for id k; joined by id.
         name: name of the stream; by default the file's name.
+        member: which file of a zip archive to read; needed only if it has several.
+        skip_bad_rows: leave out rows that cannot be read; a note has their number and the first reasons. DataError if
+            they are more than half.
 
     DataError, with the file and the line, if the source cannot be read.
     """
@@ -78,11 +84,18 @@ def read_events(
     if isinstance(source, EventStream):
         raise DataError("This is already an EventStream: use it as it is.")
     if is_store(source):
-        return _from_store(source, {**vars(options), "node_features": node_features}, ids, name)
+        others = {"node_features": node_features, "member": member, "skip_bad_rows": skip_bad_rows or None}
+        return _from_store(source, vars(options) | others, ids, name)
+    if member is not None:
+        if not isinstance(source, str | os.PathLike):
+            raise DataError(f"--member names a file in a zip archive, not in {type(source).__name__}. Leave it out.")
+        source = load_file(source, member)
     if _is_temporal_data(source):
         stream = _from_temporal_data(source, ids, name or "")
     else:
-        stream = _from_table(source, options, ids, name, with_node_file=node_features is None)
+        stream = _from_table(
+            source, options, ids, name, with_node_file=node_features is None, skip_bad_rows=skip_bad_rows
+        )
     if node_features is not None:
         stream = join_node_features(stream, node_features)
     return stream
@@ -109,13 +122,34 @@ def check_id_space(ids: str) -> None:
 
 
 def _from_table(
-    source: Any, options: ColumnOptions, ids: IdSpace, name: str | None, *, with_node_file: bool
+    source: Any, options: ColumnOptions, ids: IdSpace, name: str | None, *, with_node_file: bool, skip_bad_rows: bool
 ) -> EventStream:
     """Read the stream of a file or table; ``with_node_file``: with the node features published with it, if any."""
     table = open_event_table(source, options)
     roles = assign_roles(table, options)
     assert roles.time is not None, "`assign_roles` requires a time column"
     check_split_date(table, roles.time)
+    name = stream_name(source) if name is None else name
+
+    def read(table: Table) -> EventStream:
+        return _read_stream(table, roles, options, ids, name, source)
+
+    if skip_bad_rows:
+        stream, skipped = read_skipping(read, table, roles, None, options.time_format)
+        skipped.check(table.name)
+        assert stream is not None, "less than half of the rows are bad"
+        stream = stream.with_notes(*skipped.notes())
+    else:
+        stream = read(table)
+    stream = stream.with_notes(*note_missing_ids(stream.ids.names))
+    return add_node_features(stream, Path(source)) if with_node_file and table.layout == "ml" else stream
+
+
+def _read_stream(
+    table: Table, roles: ColumnRoles, options: ColumnOptions, ids: IdSpace, name: str, source: Any
+) -> EventStream:
+    """Read and parse the columns with a role."""
+    assert roles.time is not None, "`assign_roles` requires a time column"
     columns = table.read_columns([*roles.scalar_columns(), *([table.n_columns - 1] if table.layout == "ml" else [])])
     if len(columns[roles.src]) == 0:
         raise DataError(f"{table.name} has no events.")
@@ -129,7 +163,7 @@ def _from_table(
         edge_x, feature_notes = _read_features(table, roles, is_required=options.features is not None)
     shared, id_note = choose_id_space(table, roles, ids)
     date_notes = [*parser.notes(), *([DATE_NOTE] if parser.axis.kind == "date" else note_numeric_dates(t))]
-    stream = EventStream.from_columns(
+    return EventStream.from_columns(
         table.parse_ids(columns[roles.src], roles.src),
         table.parse_ids(columns[roles.dst], roles.dst),
         t,
@@ -137,11 +171,9 @@ def _from_table(
         label,
         shared_ids=shared,
         time=parser.axis,
-        name=stream_name(source) if name is None else name,
+        name=name,
         notes=(*table.notes, *describe_roles(table, roles), *label_notes, *feature_notes, *date_notes, id_note),
     )
-    stream = replace(stream, notes=(*stream.notes, *note_missing_ids(stream.ids.names)))
-    return add_node_features(stream, Path(source)) if with_node_file and table.layout == "ml" else stream
 
 
 def note_numeric_dates(t: np.ndarray) -> list[str]:
@@ -167,7 +199,7 @@ def stream_name(source: Any) -> str:
     """Return a file's name without suffixes and without the ``ml_`` of published files; empty for a table in memory."""
     if not isinstance(source, str | os.PathLike):
         return ""
-    return re.sub(r"(\.(csv|tsv|txt|edges|parquet|pq))?(\.gz)?$", "", Path(source).name).removeprefix("ml_")
+    return re.sub(r"(\.(csv|tsv|txt|edges|parquet|pq))?(\.gz|\.zip)?$", "", Path(source).name).removeprefix("ml_")
 
 
 def check_split_date(table: Table, time: int) -> None:

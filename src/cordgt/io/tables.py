@@ -116,11 +116,13 @@ class Table:
 class ArrowTable(Table):
     """A table with typed columns, from Parquet, Arrow or pandas.
 
-    ``get_column`` returns the column at a position; ``first_row`` is the number of the first row in the file.
+    ``get_column`` returns the column at a position; ``first_row`` is the number of the first row in the file. ``rows``:
+    the row of each value, relative to ``first_row``, if some rows were left out.
     """
 
     get_column: Callable[[int], Any] = field(repr=False)
     first_row: int = 0
+    rows: Ints | None = field(default=None, repr=False)
 
     @classmethod
     def from_names(
@@ -141,7 +143,11 @@ class ArrowTable(Table):
         return super().is_feature_column(column)
 
     def describe_row(self, row: int) -> str:
-        return super().describe_row(self.first_row + row)
+        return super().describe_row(self.row_number(row))
+
+    def row_number(self, row: int) -> int:
+        """Return the number in the file of a row."""
+        return self.first_row + (row if self.rows is None else int(self.rows[row]))
 
     def _read_matrix(self, column: int) -> Features:
         """Return a column of numbers as (n_rows, 1), or of lists of numbers as (n_rows, length)."""
@@ -185,6 +191,7 @@ class TextTable(Table):
         first_line: line number in the file of the first line of ``body``.
         strip_leading_space: every delimiter is followed by a space that does not belong to the value.
         decimal_comma: numbers are written as 1,5.
+        double_colon: the text has ``::`` between fields; ``body`` has tabs.
     """
 
     body: bytes = field(repr=False)
@@ -192,6 +199,7 @@ class TextTable(Table):
     delimiter: str
     strip_leading_space: bool
     decimal_comma: bool = False
+    double_colon: bool = False
 
     header_hint: ClassVar[str] = (
         " If the first line is data, give the position of the time, counted from 0, with --time."
@@ -204,8 +212,11 @@ class TextTable(Table):
         if self.n_columns == 1 and columns:  # in wider tables a blank line has too few fields to be a row
             only = columns[0]
             columns = {0: only.filter(pc.or_(pc.equal(only, ""), pc.not_equal(pc.utf8_trim_whitespace(only), "")))}
-        strip = self.strip_leading_space
-        return {k: pc.utf8_ltrim_whitespace(v) if strip and k > 0 else v for k, v in columns.items()}
+        return {k: self.strip_column(v, k) for k, v in columns.items()}
+
+    def strip_column(self, values: Any, column: int) -> Any:
+        """Return a column without the spaces that do not belong to its values."""
+        return pc.utf8_ltrim_whitespace(values) if self.strip_leading_space and column > 0 else values
 
     def read_features(self, positions: Sequence[int]) -> Features:
         table = self._read_csv(dict.fromkeys(positions, pa.float32()))
@@ -296,11 +307,16 @@ class TextTable(Table):
         return DataError(f"{self.name} cannot be read as delimited text: {error}")
 
     def _iter_rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield (line, fields) for each row of data. Slow: for messages only."""
+        """Yield (line, fields) for each row of data."""
+        for start, _, row in self.iter_row_spans():
+            yield start, row
+
+    def iter_row_spans(self) -> Iterator[tuple[int, int, list[str]]]:
+        """Yield (first line, line after the last, fields) for each row of data. Slow."""
         reader = csv.reader(io.StringIO(self.body.decode("utf-8"), newline=None), delimiter=self.delimiter)
         line = self.first_line
         for row in reader:
             start, line = line, self.first_line + reader.line_num
             is_blank = self.n_columns == 1 and row != [""] and not any(field.strip() for field in row)
             if row and not is_blank and (len(row) == self.n_columns or any(field.strip() for field in row)):
-                yield start, row
+                yield start, line, row

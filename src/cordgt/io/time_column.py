@@ -21,7 +21,6 @@ from cordgt.io.tables import TextTable
 SAMPLE_ROWS = 10_000
 MIN_ROWS = 10  # with fewer rows, or fewer different values, their order says nothing
 MIN_SHARE = 0.95  # of the values that must agree: published lists have single missing or odd times
-FEW_VALUES = 20  # sorted by a column with at most so many different values: it is not taken for a time
 ID_OVERLAP, NO_OVERLAP = 0.5, 0.2  # share of common values of two columns of ids; of an id and a time
 _LIKELY_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
 
@@ -102,16 +101,14 @@ def _is_time_first(table: TextTable, facts: list[_Facts], free: list[int]) -> bo
         return True
     if first.evidence and not is_id and not any(k.is_sorted for k in late):
         raise _ambiguous(table, facts, [0, *(k for k in free if k >= 2 and facts[k].kind != "text")])
-    if first.n_rows < MIN_ROWS or not first.is_sorted or any(k.is_sorted for k in late):
+    if first.n_rows < MIN_ROWS or any(k.is_sorted for k in late):
         return False
-    # Sorted by the first column only: it is the time, or the rows are sorted by source.
+    # Either the first column is the time, or the rows are not in order of time. Columns of ids have common values.
     ends_first, ends_later = _overlap(facts[0], facts[1]), _overlap(facts[1], facts[2])
-    if ends_later >= ID_OVERLAP and ends_first <= NO_OVERLAP:
-        return True
-    if ends_first >= ID_OVERLAP and ends_later <= NO_OVERLAP:
-        return False
-    if first.n_distinct <= FEW_VALUES:
-        return False
+    is_likely = ends_later >= ID_OVERLAP and ends_first <= NO_OVERLAP
+    is_unlikely = ends_first >= ID_OVERLAP and ends_later <= NO_OVERLAP
+    if is_likely == first.is_sorted or (is_unlikely and first.is_sorted):
+        return is_likely
     raise _ambiguous(table, facts, [0, *(k for k in free if k >= 2 and facts[k].varies)])
 
 
