@@ -16,8 +16,8 @@ import cordgt
 ORDER = """
     errors callbacks files
     runtime runtime.threads runtime.launch runtime.distributed runtime.profiling runtime.signals runtime.kernel_loader
-    events events.arrays events.id_table events.ids events.date_formats events.times events.backing events.stream
-    events.fingerprints events.export events.describe
+    events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
+    events.backing events.stream events.fingerprints events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.context history.recent
     history.walks history.cooccurrence history.distance history.queries history.pair_features

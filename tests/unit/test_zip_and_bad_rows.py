@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError
@@ -135,6 +135,7 @@ BAD = {
 }
 
 
+@settings(max_examples=20)
 @given(st.lists(st.sampled_from([None, *BAD]), max_size=12))
 def test_bad_rows_are_left_out_and_counted(tmp_path_factory: pytest.TempPathFactory, drawn: list[str | None]) -> None:
     folder = tmp_path_factory.mktemp("bad")

@@ -24,6 +24,7 @@ from cordgt.events.arrays import (
     to_int64,
 )
 from cordgt.events.date_formats import EXAMPLE, is_other_date
+from cordgt.events.time_precision import check_integers_kept
 
 _ZONED = r"[T ]\d{2}.*(Z|[+-]\d{2}(:?\d{2})?)$"
 MIN_DATE, MAX_DATE = -62_167_219_200_000_000, 253_402_300_799_999_999  # microseconds: years 0 to 9999, in UTC
@@ -197,7 +198,9 @@ def as_number_column(column: Any) -> Ints | Floats:
         try:
             return to_int64(pc.cast(column, pa.int64()))
         except pa.ArrowInvalid:
-            return to_float64(pc.cast(column, pa.float64(), safe=False))
+            values = to_float64(pc.cast(column, pa.float64(), safe=False))
+            check_integers_kept(column, values)
+            return values
     if pa.types.is_decimal(kind):
         try:
             return to_int64(pc.cast(column, pa.int64()))
@@ -220,7 +223,10 @@ def _text_numbers(column: Any) -> Ints | Floats:
     except pa.ArrowInvalid:
         pass
     try:
-        return _finite(pc.cast(column, pa.float64()), column)
+        values = _finite(pc.cast(column, pa.float64()), column)
+        if pc.all(pc.match_substring_regex(column, r"^[+-]?\d+$")).as_py():
+            check_integers_kept(column, values)
+        return values
     except pa.ArrowInvalid:
         row = first_failure(lambda part: pc.cast(part, pa.float64()), column)
     value = column[row].as_py()

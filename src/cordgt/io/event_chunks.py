@@ -18,6 +18,7 @@ from cordgt.errors import DataError
 from cordgt.events.arrays import Features, Floats, Ints
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import as_label_column
+from cordgt.events.time_precision import describe_lost_times
 from cordgt.files import PARQUET_ERRORS
 from cordgt.io.bad_rows import SkippedRows, plausible_times, read_skipping
 from cordgt.io.column_roles import ColumnOptions, ColumnRoles, assign_roles
@@ -47,7 +48,14 @@ from cordgt.io.time_parser import TimeParser
 from cordgt.store.source import CHUNK_ROWS, EventChunk, ReadPosition
 
 TableChunks = Iterator[tuple[ReadPosition | None, Table]]  # each with the position after it; None: cannot resume
-STATE = ("_all_zero", "_width", "_bad_labels", "_comments", "_skipped")  # attributes that are known only after reading
+STATE = (
+    "_all_zero",
+    "_width",
+    "_bad_labels",
+    "_comments",
+    "_skipped",
+    "_lost_times",
+)  # attributes that are known only after reading
 
 
 @dataclass(eq=False)
@@ -73,6 +81,7 @@ class FileSource:
         self.shared, self._id_note = choose_id_space(self.first, self.roles, self.ids)
         self.name = self.name or stream_name(self.paths[0])
         self._all_zero, self._width, self._bad_labels, self._comments = True, 0, "", False
+        self._lost_times = 0  # within a chunk
         self._skipped: Any = [0, 0, []]  # of `SkippedRows`, as JSON
         self.parser = self._detect_times()
         self.axis = self.parser.axis
@@ -103,6 +112,7 @@ class FileSource:
             width = f"{self._width} features per event"
             notes.append(width if self.has_features() else "the features are all zero: read as none")
         notes += self.parser.notes()
+        notes += describe_lost_times(self._lost_times, is_number=self.axis.kind == "number")
         if self.axis.kind == "date":
             notes.append(DATE_NOTE)
         return (*notes, self._id_note)
@@ -167,7 +177,9 @@ class FileSource:
             self._all_zero = self._all_zero and not edge_x.any()
         self._comments = self._comments or any(COMMENT_NOTE in note for note in table.notes)
         src, dst = (table.parse_ids(columns[k], k) for k in (roles.src, roles.dst))
-        return EventChunk(src, dst, table.parse_times(columns[roles.time], roles.time, self.parser), label, edge_x)
+        t = table.parse_times(columns[roles.time], roles.time, self.parser)
+        self._lost_times += table.count_lost_times(columns[roles.time], t)
+        return EventChunk(src, dst, t, label, edge_x)
 
     def _parse_labels(self, table: Table, columns: dict[int, Any], roles: ColumnRoles, n: int) -> Ints | Floats | None:
         if not self.has_labels():

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from cordgt.errors import DataError, did_you_mean
 from cordgt.events.arrays import Features, first_failure, is_number, is_text
 from cordgt.events.stream import EventStream
+from cordgt.events.time_precision import describe_lost_times
 from cordgt.events.times import TimeAxis
 from cordgt.io.bad_rows import read_skipping
 from cordgt.io.column_names import NODE_NAMES, SRC_NAMES, are_users_and_items, match_columns
@@ -156,13 +157,18 @@ def _read_stream(
     parser = table.infer_times([columns[roles.time]], roles.time, options.time_format)
     assert parser is not None, "there are events"
     t = table.parse_times(columns[roles.time], roles.time, parser)
+    n_lost = table.count_lost_times(columns[roles.time], t)
     label, label_notes = parse_labels(table, columns, roles, is_required=options.label is not None)
     if table.layout == "ml" and options.features is None:
         edge_x, feature_notes = load_edge_features(table, columns[table.n_columns - 1], Path(source))
     else:
         edge_x, feature_notes = _read_features(table, roles, is_required=options.features is not None)
     shared, id_note = choose_id_space(table, roles, ids)
-    date_notes = [*parser.notes(), *([DATE_NOTE] if parser.axis.kind == "date" else note_numeric_dates(t))]
+    date_notes = [
+        *parser.notes(),
+        *describe_lost_times(n_lost, is_number=t.dtype.kind == "f"),
+        *([DATE_NOTE] if parser.axis.kind == "date" else note_numeric_dates(t)),
+    ]
     return EventStream.from_columns(
         table.parse_ids(columns[roles.src], roles.src),
         table.parse_ids(columns[roles.dst], roles.dst),

@@ -32,6 +32,7 @@ from cordgt.events.arrays import (
 )
 from cordgt.events.date_formats import AmbiguousDateError
 from cordgt.events.ids import as_id_column
+from cordgt.events.time_precision import count_lost_times
 from cordgt.events.times import TimeAxis
 from cordgt.io.column_names import FEATURE_LIST_NAMES, FEATURE_PATTERN, Layout
 from cordgt.io.time_parser import TimeParser
@@ -80,6 +81,10 @@ class Table:
         """Return a column's values as times. DataError, with the line, if one is not valid."""
         with self._locate_errors(column):
             return parser.parse_column(self.normalize_numbers(values))
+
+    def count_lost_times(self, values: Any, times: Ints | Floats) -> int:
+        """Return how many distinct times of a column became equal to another one when they were parsed."""
+        return count_lost_times(self.normalize_numbers(values), times)
 
     def normalize_numbers(self, values: Any) -> Any:
         """Return a column with numbers as 1.5, whatever the table's decimal mark."""
