@@ -136,15 +136,18 @@ class EventStream:
             return np.asarray(self.backing.tie_start[: self.n_events], np.int64)
         return tie_starts(self.t)
 
+    @property
+    def epoch_unit(self) -> str:
+        """The unit of times that count from 1970 (``seconds``, …); empty for dates and for other numbers."""
+        return epoch_unit(self.t[0], self.t[-1]) if self.time.kind == "number" else ""
+
     def elapsed_at(self, t: npt.ArrayLike) -> Any:
         """Return float64 times since the first event, for times on the stream's axis."""
         return self.time.elapsed(t, self.t[0])
 
     def format_time(self, value: Any) -> str:
         """Return a time of this stream as text for people, with its date if the times count from 1970."""
-        text = self.time.format_one(value)
-        unit = epoch_unit(self.t[0], self.t[-1]) if self.time.kind == "number" else ""
-        return format_time(value, unit) if unit else text
+        return format_time(value, self.epoch_unit) if self.epoch_unit else self.time.format_one(value)
 
     def cut_at(self, t: npt.ArrayLike) -> Any:
         """Return the number of events strictly earlier than ``t``: an int, or an int64 array for an array."""

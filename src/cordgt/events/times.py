@@ -157,12 +157,17 @@ def format_time(value: float, unit: str) -> str:
     return f"{text} ({_epoch_date(value, unit):%Y-%m-%d %H:%M} UTC)" if unit else text
 
 
+def epoch_day(value: float, unit: str) -> str:
+    """Return the day, in UTC, of a time that counts ``unit`` since 1970."""
+    return f"{_epoch_date(value, unit):%Y-%m-%d}"
+
+
 def describe_range(low: float, high: float) -> str:
     """Describe a range of times in words, with the dates if they count from 1970."""
     unit = epoch_unit(low, high)
     if not unit:
         return f"{low} to {high}"
-    return f"{unit} since 1970, {_epoch_date(low, unit):%Y-%m-%d} to {_epoch_date(high, unit):%Y-%m-%d}"
+    return f"{unit} since 1970, {epoch_day(low, unit)} to {epoch_day(high, unit)}"
 
 
 def _epoch_date(value: float, unit: str) -> datetime:

@@ -103,7 +103,9 @@ def plausible_times(table: Table, column: int) -> Any:
 def _drop_text_rows(
     table: TextTable, roles: ColumnRoles, parser: TimeParser | None, time_format: str | None
 ) -> tuple[Table, SkippedRows]:
-    spans, rows, reasons = [], [], {}
+    spans: list[tuple[int, int]] = []
+    rows: list[list[str] | None] = []
+    reasons: dict[int, str] = {}
     for start, end, row in table.iter_row_spans():
         reason = _check_fields(table, row, roles)
         if reason:
@@ -115,8 +117,8 @@ def _drop_text_rows(
     def column(k: int) -> Any:
         return table.strip_column(pa.array([row[k] for row in rows if row is not None], pa.string()), k)
 
-    for row, reason in _bad_values(table, roles, column, parser, time_format).items():
-        reasons[kept[row]] = reason
+    for k, reason in _bad_values(table, roles, column, parser, time_format).items():
+        reasons[kept[k]] = reason
     lines = table.body.split(b"\n")
     for k in reasons:
         start, end = spans[k]

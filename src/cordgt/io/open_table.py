@@ -176,7 +176,9 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     n_columns = len(first) if header is None else len(header)
     if layout == "jodie":  # its header has one name for all features, of which there may be none
         n_columns = max(len(first), 4)
-    notes = (f"{n_comments} {'line' if n_comments == 1 else 'lines'} {COMMENT_NOTE}",) if n_comments else ()
+    notes: tuple[str, ...] = (
+        (f"{n_comments} {'line' if n_comments == 1 else 'lines'} {COMMENT_NOTE}",) if n_comments else ()
+    )
     if decimal_comma:
         notes += ("numbers have decimal commas: 1,5 is read as 1.5",)
     return TextTable(
