@@ -162,7 +162,7 @@ def _parse_with_python(column: Any, text: str) -> Ints:
 
 
 def _wrong_form(column: Any, row: int, text: str) -> RowError:
-    value = column[row].as_py()
+    value = column[row].as_py()[:100]
     if value == "":
         return RowError(row, f"the time is missing; a date in the format {text} was expected")
     return RowError(row, f"the time {value!r} is not a date in the format {text} (--time-format gives another)")

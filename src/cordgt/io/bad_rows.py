@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -89,9 +90,7 @@ def drop_bad_rows(
 def plausible_times(table: Table, column: int) -> Any:
     """Return a column of times from its first plausible value on, without rows of the wrong width."""
     if isinstance(table, TextTable):
-        values = pa.array(
-            [row[column] for _, _, row in table.iter_row_spans() if len(row) == table.n_columns], pa.string()
-        )
+        values = pa.array([row[column] for _, _, row in _iter_rows(table) if len(row) == table.n_columns], pa.string())
     else:
         values = pc.drop_null(table.read_columns([column])[column])
     return _from_first_time(table.normalize_numbers(values))
@@ -106,7 +105,7 @@ def _drop_text_rows(
     spans: list[tuple[int, int]] = []
     rows: list[list[str] | None] = []
     reasons: dict[int, str] = {}
-    for start, end, row in table.iter_row_spans():
+    for start, end, row in _iter_rows(table):
         reason = _check_fields(table, row, roles)
         if reason:
             reasons[len(spans)] = reason
@@ -126,6 +125,13 @@ def _drop_text_rows(
             lines[line - table.first_line] = b""
     examples = [f"line {spans[k][0]}: {reasons[k]}" for k in sorted(reasons)[:MAX_EXAMPLES]]
     return replace(table, body=b"\n".join(lines)), SkippedRows(len(reasons), len(spans), tuple(examples))
+
+
+def _iter_rows(table: TextTable) -> Iterator[tuple[int, int, list[str]]]:
+    try:
+        yield from table.iter_row_spans()
+    except csv.Error as error:
+        raise DataError(f"{table.name} cannot be read as delimited text: {error}.") from None
 
 
 def _check_fields(table: TextTable, row: list[str], roles: ColumnRoles) -> str:

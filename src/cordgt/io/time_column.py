@@ -162,10 +162,10 @@ def _column_facts(texts: list[str], decimal_comma: bool) -> _Facts:
     distinct = frozenset(texts)
     numbers = [n for n in (_number(text, decimal_comma) for text in texts) if n is not None]
     if not texts or len(numbers) < MIN_SHARE * len(texts):
-        dates = [text for text in distinct if _LIKELY_DATE.match(text)]
-        if dates and len(dates) >= MIN_SHARE * len(distinct) and guess_time_kind(dates[0]) == "date":
+        dates = [text for text in texts if _LIKELY_DATE.match(text)]
+        if dates and len(dates) >= MIN_SHARE * len(texts) and guess_time_kind(dates[0]) == "date":
             sorted_dates = len(distinct) > 1 and all(a <= b for a, b in pairwise(texts))
-            range_text = f"{min(dates)} to {max(dates)}"
+            range_text = f"{min(dates)[:40]} to {max(dates)[:40]}"
             return _Facts("date", len(texts), len(distinct), sorted_dates, range_text, "it holds dates", distinct)
         return _Facts("text", len(texts), len(distinct), False, "", "", distinct)
     low, high = min(numbers), max(numbers)

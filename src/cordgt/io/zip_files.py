@@ -87,7 +87,7 @@ def _choose_member(path: Path, infos: list[zipfile.ZipInfo], member: str | None)
         raise DataError(f"{path} is refused: it has two files {twice[0]}.")
     if not files:
         raise DataError(f"{path} is an archive without files.")
-    names = ", ".join(info.filename for info in files[:MAX_LISTED]) + (", …" if len(files) > MAX_LISTED else "")
+    names = ", ".join(info.filename[:100] for info in files[:MAX_LISTED]) + (", …" if len(files) > MAX_LISTED else "")
     if member is None:
         if len(files) > 1:
             raise DataError(

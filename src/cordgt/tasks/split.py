@@ -62,7 +62,7 @@ def split_events(
     for name, positions in (("training", train), ("validation", validation), ("test", test)):
         if len(positions) == 0:
             n_times = len(np.unique(t))
-            problem = f"{len(t)} events at {n_times} times leave none for {name}."
+            problem = f"{len(t)} events at {n_times} {'time' if n_times == 1 else 'times'} leave none for {name}."
             other_split = "another split (--set train_ratio=…, --set val_ratio=…, --set mask_nodes=0)"
             if n_times <= MAX_COARSE_TIMES and len(t) >= MIN_EVENTS_PER_TIME * n_times:
                 raise DataError(
