@@ -67,8 +67,12 @@ def _count_lost_decimals(column: Any) -> int:
     """Count for text: 1.50 and 1.5 are one value."""
     if (pc.max(pc.binary_length(column)).as_py() or 0) <= MAX_EXACT_LENGTH:
         return 0
-    texts = pc.unique(column).to_pylist()
-    groups: dict[float, list[str]] = defaultdict(list)
-    for text in texts:
-        groups[float(text)].append(text)
-    return sum(len({Decimal(text) for text in group}) - 1 for group in groups.values() if len(group) > 1)
+    texts = pc.unique(pc.utf8_trim_whitespace(column))
+    values = to_numpy(pc.cast(texts, pa.float64()))
+    order = np.argsort(values, kind="stable")
+    is_equal = np.diff(values[order]) == 0
+    is_tied = np.append(is_equal, False) | np.insert(is_equal, 0, False)  # few: the rest needs no exact arithmetic
+    groups: dict[float, set[Decimal]] = defaultdict(set)
+    for k in order[is_tied].tolist():
+        groups[values[k]].add(Decimal(texts[k].as_py()))
+    return sum(len(group) - 1 for group in groups.values())
