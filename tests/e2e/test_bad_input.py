@@ -287,7 +287,7 @@ def test_a_run_too_small_for_its_settings(tmp_path: Path) -> None:
     data = write_events(tmp_path / "d.csv", [(u, 99, t) for u, _, t in events()])
     refused(tmp_path, data, containing=["destination"])
     data = write_events(tmp_path / "e.csv", [(u, v, 5) for u, v, _ in events()])
-    refused(tmp_path, data, containing=["Too few events to split", "160 events at 1 "])
+    refused(tmp_path, data, containing=["Too few different times to split", "160 events at 1 time "])
 
 
 def test_a_folder_that_holds_a_run(tmp_path: Path, trained: Trained) -> None:

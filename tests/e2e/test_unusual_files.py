@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from datetime import datetime, timedelta
+import zipfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from .conftest import SHOP_COLUMNS, SHOP_HEADER, Trained, shop_rows
-from .helpers import TINY, CommandResult, events, works, write_events, write_rows
+from .helpers import TINY, CommandResult, call, events, works, write_events, write_rows
 
 
 def run_every_command(data: Path, *columns: str, pairs: Path, source: str) -> tuple[CommandResult, CommandResult, Any]:
@@ -255,3 +256,112 @@ def test_column_options_may_apply_to_the_events_only(shop: Trained, tmp_path: Pa
     both = write_rows(tmp_path / "both.csv", [("002", "001")], header=("b", "a"))
     answers = [works("predict", shop.run, "--pairs", p, "--events", odd, *named).out for p in (pairs, both)]
     assert answers[0] == answers[1]
+
+
+# -------------------- published layouts without a header
+
+START = 1_396_640_000
+FOUR_COLUMNS = {
+    "KONECT": ("% sym weighted\n", " ", (0, 1, 2, 3)),
+    "Network Repository": ("", ",", (0, 1, 2, 3)),
+    "SNAP signed": ("", ",", (0, 1, 2, 3)),
+    "MovieLens u.data": ("", "\t", (0, 1, 2, 3)),
+    "MovieLens ratings.dat": ("", "::", (0, 1, 2, 3)),
+    "SocioPatterns": ("", "\t", (3, 0, 1)),
+}
+
+
+def write_layout(path: Path, layout: str) -> Path:
+    comment, mark, order = FOUR_COLUMNS[layout]
+    rows = [(u, v, k * 7 % 5 + 1, START + 60 * t) for k, (u, v, t) in enumerate(events())]
+    path.write_text(comment + "".join(mark.join(str(row[k]) for k in order) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("layout", FOUR_COLUMNS)
+def test_describe_finds_the_time(tmp_path: Path, layout: str) -> None:
+    data = write_layout(tmp_path / "list.txt", layout)
+    facts = works("data", "describe", data, "--json").json
+    first, last = (START + 60 * events()[k][2] for k in (0, -1))
+    assert (facts["first_time"], facts["last_time"], facts["span_unit"]) == (first, last, "seconds")
+    column = FOUR_COLUMNS[layout][2].index(3)
+    assert any(f"column {column} (counted from 0) is the time because" in note for note in facts["notes"])
+    shown = works("data", "describe", data).out
+    assert f"{first} ({datetime.fromtimestamp(first, UTC):%Y-%m-%d %H:%M} UTC)" in shown
+
+
+def test_train_says_which_column_is_the_time(tmp_path: Path) -> None:
+    data = write_layout(tmp_path / "list.txt", "KONECT")
+    result = works("train", data, *TINY, "--out", "run")
+    flat = " ".join(result.err.split())
+    assert "times from column 3" in flat
+    assert "is the time because its values are seconds since 1970, 2014-04-0" in flat
+    recommended = works("recommend", "run", "--source", "3", "--top", "2")
+    assert "time of the query:" in recommended.err and "(2014-04-0" in recommended.err
+    late = START + 60 * events()[-1][2] + 3600
+    pairs = write_rows(tmp_path / "pairs.csv", [(3, 4, late), (4, 3, late + 86400)], header=("src", "dst", "time"))
+    scored = works("predict", "run", "--pairs", pairs)
+    assert [row["time"] for row in scored.rows] == [str(late), str(late + 86400)]
+    assert (
+        "times of the queries:" in scored.err
+        and f"({datetime.fromtimestamp(late, UTC):%Y-%m-%d %H:%M} UTC)" in " ".join(scored.err.split())
+    )
+    later = tmp_path / "later.txt"
+    later.write_text(f"3 9 1 {late}\n")
+    assert "1 events appended" in works("recommend", "run", "--source", "3", "--events", later).err
+
+
+def test_relative_times_beside_a_weight_are_asked_for(tmp_path: Path) -> None:
+    rows = [(u, v, (7 * t) % 91, (31 * t) % 997) for u, v, t in events()]
+    data = write_rows(tmp_path / "list.txt", rows, mark=" ")
+    for command in (("train", data, *TINY), ("data", "describe", data), ("data", "convert", data, "s.store")):
+        result = call(*command)
+        assert result.code == 2
+        assert "it is not clear which column is the time" in " ".join(result.err.split())
+        assert "--time 3" in result.err
+    assert works("data", "describe", data, "--time", "3", "--json").json["events"] == len(rows)
+
+
+def test_a_weight_as_time_is_not_cured_by_more_events(tmp_path: Path) -> None:
+    rows = [(u, v, k % 5 + 1, t) for k, (u, v, t) in enumerate(events())]
+    data = write_rows(tmp_path / "ratings.csv", rows, header=("src", "dst", "rating", "when"))
+    result = call("train", data, "--time", "rating", *TINY)
+    text = " ".join(result.err.split())
+    assert result.code == 2
+    assert "Too few different times to split: 160 events at 5 times" in text
+    assert "name another with --time" in text
+    assert "more events" not in text
+
+
+def test_options_for_formats_archives_and_bad_rows(tmp_path: Path) -> None:
+    start = datetime(2024, 3, 1, 8)
+    lines = ["who;whom;at;amount"]
+    lines += [f"{u};{v};{start + timedelta(minutes=t):%d.%m.%Y %H:%M};{t},5" for u, v, t in events()]
+    lines[20:20] = ["broken line", "1;2;yesterday;0,5"]
+    with zipfile.ZipFile(tmp_path / "log.zip", "w") as archive:
+        archive.writestr("log/march.csv", "\n".join(lines) + "\n")
+        archive.writestr("log/README", "hello\n")
+    columns = ["--src", "who", "--dst", "whom", "--time", "at", "--features", "amount"]
+    asked = call("data", "describe", "log.zip", *columns)
+    assert asked.code == 2 and "--member log/march.csv" in asked.err
+    columns += ["--member", "march.csv"]
+    assert "line 21" in call("data", "describe", "log.zip", *columns).err
+    columns += ["--skip-bad-rows", "--time-format", "%d.%m.%Y %H:%M"]
+    facts = works("data", "describe", "log.zip", *columns, "--json").json
+    assert (facts["events"], facts["times"]) == (160, "date")
+    assert any(
+        note.startswith("2 bad rows skipped (--skip-bad-rows): line 21: found 1 fields") for note in facts["notes"]
+    )
+    works("train", "log.zip", *columns, *TINY, "--out", "run")
+    works("data", "convert", "log.zip", "log.store", *columns)
+    assert works("data", "describe", "log.store", "--json").json["last_time"] == facts["last_time"]
+    Path("later.csv").write_text(
+        "who;whom;at;amount\n1;2;02.03.2024 08:00;1,5\n1;2;never;1,5\n1;3;02.03.2024 09:00;2,5\n"
+    )
+    appended = works("data", "append", "log.store", "later.csv", "--skip-bad-rows")
+    assert "1 bad row skipped" in appended.err and "added 2 events" in appended.err
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("who;whom;at\n1;2;03.03.2024 08:00\n")
+    assert works("predict", "run", "--pairs", pairs).rows[0]["time"] == "2024-03-03T08:00:00Z"
+    recommended = works("recommend", "run", "--source", "1", "--events", "later.csv", "--skip-bad-rows", "--json")
+    assert "2 events appended" in recommended.err and "1 bad row skipped" in recommended.err

@@ -99,7 +99,7 @@ def compare_events(data: bytes, table: TextTable, roles: ColumnRoles, stream: Ev
     written = [(_id(row, roles.src, table), _id(row, roles.dst, table)) for row in rows]
     pairs = (stream.ids.decode(k).to_pylist() for k in (stream.src, stream.dst))
     found = [(str(a), str(b)) for a, b in zip(*pairs, strict=True)]
-    times = [_time(row[roles.time], stream) for row in rows]
+    times = [_time(_number(row[roles.time], table), stream) for row in rows]
     if any(t is None for t in times):  # a date that Arrow reads and Python does not
         return "" if sorted(written) == sorted(found) else f"{sorted(written)} was read as {sorted(found)}"
     order = sorted(range(len(rows)), key=times.__getitem__)
@@ -119,13 +119,13 @@ def _compare_label_and_features(
     row: list[str], table: TextTable, roles: ColumnRoles, stream: EventStream, place: int
 ) -> str:
     if roles.label is not None and stream.label is not None:
-        text, label = row[roles.label].strip(), stream.label[place]
+        text, label = _number(row[roles.label].strip(), table), stream.label[place]
         missing = math.isnan(label) and text.lower().lstrip("+-") in ("", "nan")
         if not missing and not _equals(label, text):
             return f"the label {text!r} was read as {label!r}"
     if roles.features and stream.edge_x is not None and table.layout != "ml":
         with np.errstate(over="ignore"):
-            values = np.array([np.float32(row[k].strip()) for k in roles.features])
+            values = np.array([np.float32(_number(row[k].strip(), table)) for k in roles.features])
         if not np.array_equal(values, stream.edge_x[place]):
             return f"the features {values} were read as {stream.edge_x[place]}"
     return ""
@@ -144,8 +144,15 @@ def compare_ids(data: bytes, table: TextTable, columns: dict[int, Any]) -> str:
 
 
 def _data_rows(data: bytes, table: TextTable, *, comments: bool = True) -> list[list[str]]:
-    rows = parse_rows(data, table.delimiter, comments=comments)
+    if data[:2] == b"\x1f\x8b":
+        data = gzip.decompress(data)
+    rows = parse_rows(data.replace(b"::", b"\t") if table.double_colon else data, table.delimiter, comments=comments)
     return rows if table.header is None else rows[1:]
+
+
+def _number(text: str, table: TextTable) -> str:
+    """Return a number with a decimal point."""
+    return text.replace(",", ".") if table.decimal_comma and text.count(",") == 1 else text
 
 
 def _strip(text: str, table: TextTable) -> str:

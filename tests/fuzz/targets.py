@@ -10,7 +10,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -203,6 +203,9 @@ def _text_table(source: Any, data: bytes | None, opened: Callable[[], Any]) -> T
 def _try_events(rng: Random, source: Any, data: bytes | None, own: Readers, bare: bool = False) -> str:
     options = {} if bare else _options(rng)
     given = {"ids": rng.choice(["auto", "shared", "separate"])} if rng.random() < 0.1 else {}
+    if rng.random() < 0.1:
+        with suppress(CordgtError):
+            read_events(source, **options, **given, skip_bad_rows=True)
     stream = read_events(source, **options, **given)
     column_options = ColumnOptions(**options)
     table = _text_table(source, data, lambda: open_event_table(source, column_options))
@@ -210,6 +213,10 @@ def _try_events(rng: Random, source: Any, data: bytes | None, own: Readers, bare
         wrong = compare_events(data, table, assign_roles(table, column_options), stream)
         if wrong:
             raise Misread(wrong)
+    if rng.random() < 0.2:
+        skipping = read_events(source, **options, **given, skip_bad_rows=True)
+        if skipping.n_events != stream.n_events or skipping.notes != stream.notes:
+            raise Misread("rows were skipped though all can be read")
     _check_use(rng, stream, own)
     return "read" if table is None else "read and compared"
 

@@ -6,9 +6,13 @@ import hashlib
 import io
 import json
 import re
+import shutil
+import ssl
 import stat
+import subprocess
 import tarfile
 import threading
+import time
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -43,6 +47,8 @@ class Server(ThreadingHTTPServer):
         self.shift = 0  # ranges start this many bytes too late
         self.retry_after: str | None = None
         self.redirect: str | None = None
+        self.drip: float | None = None  # seconds between single bytes, after the first 1000
+        self.drip_headers = False
         self.requests: list[tuple[str, str | None]] = []  # path and range
 
     def url(self, path: str) -> str:
@@ -56,6 +62,12 @@ class Handler(BaseHTTPRequestHandler):
         s, path = self.server, self.path.lstrip("/")
         byte_range = self.headers.get("Range")
         s.requests.append((path, byte_range))
+        if s.drip_headers:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+            for k in range(100):
+                self.wfile.write(b"X-%d: 1\r\n" % k)
+                time.sleep(0.1)
+            return
         code = s.codes.pop(0) if s.codes else 302 if s.redirect else 404 if path not in s.files else 200
         if code != 200:
             self.send_response(code)
@@ -76,6 +88,12 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("ETag", s.etag)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
+        if s.drip:
+            self.wfile.write(content[start : start + 1000])
+            for k in range(start + 1000, start + 1100):
+                self.wfile.write(content[k : k + 1])
+                time.sleep(s.drip)
+            return
         self.wfile.write(content[start : start + s.cut.pop(0)] if s.cut else content[start:])
         self.close_connection = True
 
@@ -244,20 +262,84 @@ def test_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_deadline_keeps_the_partial_file(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that sends a byte now and then never runs into the timeout, but into the deadline."""
     server.files["x"] = CONTENT
-    monkeypatch.setattr(download, "CHUNK_BYTES", 1000)
-    with monkeypatch.context() as patch, pytest.raises(DownloadError, match=r"took longer than 0 hours.* 1,000 bytes"):
-        patch.setattr(download, "DEADLINE", 0.0)
+    server.drip = 0.1
+    with monkeypatch.context() as patch, pytest.raises(DownloadError, match=r"is too slow.* 1,0\d\d bytes are kept"):
+        patch.setattr(download, "DEADLINE", 0.5)
         download.download(server.url("x"), tmp_path / "x")
+    server.drip = None
     download.download(server.url("x"), tmp_path / "x")
-    assert server.requests[1:] == [("x", "bytes=1000-")] and (tmp_path / "x").read_bytes() == CONTENT
+    assert server.requests[1][1] is not None and (tmp_path / "x").read_bytes() == CONTENT
 
 
-def test_redirect_to_a_local_file_raises(server: Server, tmp_path: Path) -> None:
-    server.redirect = "file:///etc/passwd"
-    with pytest.raises(DownloadError):
+@pytest.mark.parametrize("slow", ["body", "headers", "retries"])
+def test_list_of_files_has_a_deadline(server: Server, monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
+    server.files["x"] = b"[" * 3000
+    server.drip, server.drip_headers = (0.1 if slow == "body" else None), slow == "headers"
+    if slow == "retries":
+        server.codes, server.retry_after = [503] * 5, "30"
+    monkeypatch.setattr(download, "LIST_DEADLINE", 0.5)
+    start = time.monotonic()
+    with pytest.raises(DownloadError, match="is too slow"):
+        download.read_json(server.url("x"))
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "data:,x"])
+def test_redirect_to_another_protocol_raises(server: Server, tmp_path: Path, target: str) -> None:
+    server.redirect = target
+    with pytest.raises(DownloadError, match=f"redirects to {target}, which is not an http or https URL"):
         download.download(server.url("x"), tmp_path / "x")
+    assert len(server.requests) == 1
     assert list_files(tmp_path) == []
+
+
+def test_redirect_from_https_to_http_raises(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl makes the certificate of the server")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *subject],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.files["x"] = CONTENT
+    secure = Server()
+    secure.socket = context.wrap_socket(secure.socket, server_side=True)
+    secure.redirect = server.url("x")
+    thread = threading.Thread(target=secure.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    try:
+        with pytest.raises(DownloadError, match="which is not encrypted"):
+            download.download(secure.url("x").replace("http:", "https:"), tmp_path / "out" / "x")
+    finally:
+        secure.shutdown()
+        thread.join()
+        secure.server_close()
+    assert server.requests == []
+
+
+def test_deeply_nested_or_endless_list(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.files["deep"] = b"[" * 200_000 + b"]" * 200_000
+    with pytest.raises(DownloadError, match="the answer is not JSON"):
+        download.read_json(server.url("deep"))
+    monkeypatch.setattr(download, "MAX_JSON_BYTES", 1000)
+    with pytest.raises(DownloadError, match="more than 1,000 bytes"):
+        download.read_json(server.url("deep"))
+
+
+def test_deeply_nested_record_of_a_partial_file(server: Server, tmp_path: Path) -> None:
+    server.files["x"] = CONTENT
+    (tmp_path / "x.part").write_bytes(b"abc")
+    (tmp_path / "x.part.json").write_text("[" * 100_000)
+    download.download(server.url("x"), tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == CONTENT
 
 
 # --- archives ---
@@ -329,6 +411,33 @@ def test_tar_archive(tmp_path: Path) -> None:
         tar.addfile(member, io.BytesIO(b"abc"))
     Archive(tmp_path / "a.tar.gz").extract("ml_uci.csv", tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == b"abc"
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_truncated_tar(tmp_path: Path, mode: Any) -> None:
+    """Every truncation is found, also one within the zeros or the checksum at the end."""
+    path = tmp_path / "a.tgz"
+    with tarfile.open(path, mode) as tar:
+        for name in ("ml_uci.csv", "ml_enron.csv"):
+            member = tarfile.TarInfo(name)
+            member.size = 700
+            tar.addfile(member, io.BytesIO(np.random.default_rng(0).bytes(700)))
+    whole = path.read_bytes()
+    end = whole.rstrip(b"\0") if mode == "w" else whole
+    lengths = {len(end) - k for k in (1, 4, 8, 9, 20, 300, 800)} | {10, len(end) // 2}
+    for length in lengths:
+        path.write_bytes(whole[:length])
+        with pytest.raises(DataError, match="damaged"):
+            Archive(path).extract("ml_uci.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_files_of_one_name(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.zip", {"new/ml_uci.csv": b"x", "old/ml_uci.csv": b"y", "ml_enron.csv": b"z"})
+    with pytest.raises(DataError, match=r"has 2 files called ml_uci.csv: new/ml_uci.csv, old/ml_uci.csv"):
+        Archive(path).extract("ml_uci.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    Archive(path).extract("ml_enron.csv", tmp_path / "out")
 
 
 # --- datasets ---

@@ -16,15 +16,15 @@ import cordgt
 ORDER = """
     errors callbacks files
     runtime runtime.threads runtime.launch runtime.distributed runtime.profiling runtime.signals runtime.kernel_loader
-    events events.arrays events.id_table events.ids events.times events.backing events.stream events.fingerprints
-    events.export events.describe
+    events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
+    events.backing events.stream events.fingerprints events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.context history.recent
     history.walks history.cooccurrence history.distance history.queries history.pair_features
     store store.arrays store.index_writer store.masked_index store.store store.source store.staging
     store.external_sort store.build store.append
-    io io.column_names io.tables io.open_table io.column_roles io.node_features io.published_files io.readers
-    io.column_options io.file_chunks io.event_chunks io.folders
+    io io.column_names io.zip_files io.time_parser io.tables io.open_table io.time_column io.column_roles io.bad_rows
+    io.node_features io.published_files io.readers io.column_options io.file_chunks io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
     nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm

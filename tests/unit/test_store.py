@@ -390,7 +390,7 @@ def test_compressed_text_is_read_forward_only(tmp_path: Path, monkeypatch: pytes
     whole = read_events(path)
     for module in (event_chunks, file_chunks):
         monkeypatch.setattr(module, "HEAD_BYTES", 150)
-        monkeypatch.setattr(module, "open_text_file", lambda _: ForwardOnly(text))
+        monkeypatch.setattr(module, "open_text_file", lambda *_: ForwardOnly(text))
     source = event_chunks.FileSource([path], chunk_bytes=40)
     found = [rows for _, rows in source.chunks(event_chunks.ReadPosition())]
     assert len(found) > 10

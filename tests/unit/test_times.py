@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError, RowError
-from cordgt.events.times import TimeAxis, guess_time_kind, tie_starts
+from cordgt.events.stream import EventStream
+from cordgt.events.times import TimeAxis, epoch_unit, format_time, guess_time_kind, tie_starts
+from cordgt.io.convert import convert_to_store
+from cordgt.io.readers import read_events
 
 SECOND = 1_000_000
 NEW_YEAR = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp()) * SECOND
@@ -130,3 +136,79 @@ def test_tie_starts_continue_across_chunks() -> None:
     assert tie_starts(t[4:], start=4, first=3).tolist() == whole[4:]
     assert tie_starts(t[3:], start=3).tolist() == whole[3:]
     assert tie_starts(t[:0], dtype=np.int32).dtype == np.int32 and tie_starts(t[:0]).size == 0
+
+
+# -------------------- digits that are lost
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["9223372036854775808", "9223372036854775809", "9223372036854775809"],
+        np.array([2**63, 2**63 + 1, 2**63 + 1], np.uint64),
+        [2**63, 2**63 + 1, 2**63 + 1],
+    ],
+)
+def test_whole_numbers_that_would_become_ties_are_refused(values: object) -> None:
+    with pytest.raises(DataError, match=r"2\^63 or more, and 1 different ones would become equal. Subtract"):
+        EventStream.from_columns(["a"] * 3, ["b"] * 3, values)
+    one_value = [str(2**63)] * 2
+    assert EventStream.from_columns(["a"] * 2, ["b"] * 2, one_value).t.tolist() == [2.0**63] * 2
+
+
+def test_nanoseconds_as_whole_numbers_are_exact() -> None:
+    nanoseconds = [1_700_000_000_000_000_001, 1_700_000_000_000_000_002, 2**63 - 1]
+    stream = EventStream.from_columns(["a"] * 3, ["b"] * 3, [str(k) for k in nanoseconds])
+    assert stream.t.tolist() == nanoseconds
+    assert stream.tie_start.tolist() == [0, 1, 2]
+    assert stream.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        (["1700000000.123456781", "1700000000.123456782", "1700000000.5"], "1 different times .* about 16 digits"),
+        (["2024-01-01T00:00:00.1234561", "2024-01-01T00:00:00.1234562"], "1 different times .* microseconds"),
+        (np.array([1, 2, 3, 1000], "datetime64[ns]"), "2 different times .* microseconds"),
+        (["1.50000000000000000", "1.5"], None),
+        (["2024-01-01T00:00:00.1234560", "2024-01-01T00:00:00.123456"], None),
+        (["1", "2.5"], None),
+    ],
+)
+def test_lost_digits_are_counted(tmp_path: Path, values: object, note: str | None) -> None:
+    n = len(values)  # type: ignore[arg-type]
+    streams = [EventStream.from_columns(["a"] * n, ["b"] * n, values)]
+    pq.write_table(pa.table({"src": ["a"] * n, "dst": ["b"] * n, "time": pa.array(values)}), tmp_path / "e.parquet")
+    streams.append(read_events(tmp_path / "e.parquet"))
+    streams.append(convert_to_store(tmp_path / "e.parquet", tmp_path / "s.store").stream())
+    for stream in streams:
+        found = [k for k in stream.notes if "became equal" in k]
+        assert len(found) == (note is not None)
+        assert note is None or re.search(note, found[0])
+
+
+# -------------------- time since 1970
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1396640000, "seconds", "1396640000 (2014-04-04 19:33 UTC)"),
+        (1396640000.5, "seconds", "1396640000.5 (2014-04-04 19:33 UTC)"),
+        (1396640000123, "milliseconds", "1396640000123 (2014-04-04 19:33 UTC)"),
+        (1396640000123456789, "nanoseconds", "1396640000123456789 (2014-04-04 19:33 UTC)"),
+        (17, "", "17"),
+        (20240131, "", "20240131"),
+    ],
+)
+def test_format_time(value: float, unit: str, text: str) -> None:
+    assert epoch_unit(value, value) == unit
+    assert format_time(value, unit) == text
+
+
+def test_stream_times_are_shown_with_dates() -> None:
+    stream = EventStream.from_columns(["a", "b"], ["b", "c"], [1396640000, 1396726400])
+    assert stream.format_time(stream.t[0]) == "1396640000 (2014-04-04 19:33 UTC)"
+    assert EventStream.from_columns(["a", "b"], ["b", "c"], [0, 1396726400]).format_time(5) == "5"
+    dates = EventStream.from_columns(["a"], ["b"], ["2024-01-01"])
+    assert dates.format_time(dates.t[0]) == "2024-01-01T00:00:00Z"

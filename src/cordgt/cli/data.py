@@ -29,9 +29,12 @@ def data_list(json_: Json = None) -> None:
 def data_describe(data: Data, columns: dict[str, Any], json_: Json = None) -> None:
     """Describe DATA, and the assumptions made in reading it."""
     from cordgt.cli import writers
-    from cordgt.events.describe import describe
+    from cordgt.events.describe import describe, shown_facts
     from cordgt.io.datasets import registry
 
     writers.check_json(json_)
     stream = registry.load_dataset(data, **columns)
-    writers.print_facts(describe(stream), json_)  # the notes are among them
+    if json_ is not None:
+        writers.write_json(describe(stream), json_)
+    if json_ != "-":
+        writers.print_facts(shown_facts(stream), None)  # the notes are among them

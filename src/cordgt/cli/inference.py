@@ -52,11 +52,13 @@ def predict(
     else:
         file = load_file(pairs)
         in_file = query_columns(loaded, file, columns, ("src", "dst", "time"), has_events=events is not None)
-        sources, destinations, times = read_pairs(file, **in_file, axis=loaded.stream.time)
+        time_format = columns.get("time_format") or loaded.columns.get("time_format")
+        sources, destinations, times = read_pairs(file, **in_file, time_format=time_format, axis=loaded.stream.time)
         if at is not None:
             if times is not None:
                 raise SettingError(f"--at: {pairs} has its own times. Remove --at, or the times.")
             times = np.full(len(sources), loaded.stream.time.parse(at))
+    _note_times(loaded, times)
     if loaded.predictor.model.learns_ranking:
         console.print_note("This model learns to rank: compare scores of one source, not of different sources.")
     with _query_progress(len(sources)) as callbacks:
@@ -98,6 +100,7 @@ def recommend(
         in_file = query_columns(loaded, file, columns, ("src",), has_events=events is not None)
         ids = read_ids(file, column=in_file.get("src")).to_pylist()
     time_of_query = None if at is None else loaded.stream.time.parse(at)
+    _note_times(loaded, None if time_of_query is None else [time_of_query])
     with _query_progress(len(ids)) as callbacks:
         table = answers.recommendation_table(loaded, ids, time_of_query, top, new_only, callbacks)
     writers.write_table(
@@ -140,6 +143,18 @@ def embed(
             sides = read_ids(file, column="side").to_pylist()
     time_of_query = None if at is None else loaded.stream.time.parse(at)
     writers.write_table(answers.embedding_table(loaded, ids, sides, time_of_query), output, None)
+
+
+def _note_times(run: Any, times: Any) -> None:
+    """Print the times of the queries with their dates, if they are numbers that count from 1970."""
+    stream = run.stream
+    if not stream.epoch_unit:
+        return
+    low, high = (stream.t[-1], stream.t[-1]) if times is None else (min(times), max(times))
+    if low == high:
+        console.print_note(f"time of the query: {stream.format_time(low)}")
+    else:
+        console.print_note(f"times of the queries: {stream.format_time(low)} to {stream.format_time(high)}")
 
 
 def _explain_untrained(run: Any, notes: Any) -> None:

@@ -66,7 +66,7 @@ def train_node_classifier(
     check_encoder(run)
     given = {k: v for k, v in columns.items() if (k, v) != ("ids", "auto")}
     is_known = data in registry.KNOWN_DATASETS or registry.find_dataset(data) is not None
-    source = data if is_known else load_file(os.path.expanduser(data))
+    source = data if is_known else load_file(os.path.expanduser(data), columns.get("member"))
     merged = given if is_known else run.columns_for(source, given, labels_needed=True)
     try:
         stream = registry.load_dataset(source, **merged)

@@ -12,6 +12,7 @@ import typer
 
 from cordgt.errors import SettingError
 
+COLUMNS_PANEL = "Columns: a name, or a position counted from 0"
 FILE_ENDINGS = ".csv, .tsv, .parquet or .json"
 
 
@@ -26,16 +27,23 @@ def flag(name: str, text: str) -> Any:
 
 
 def _column(text: str, metavar: str = "COLUMN") -> Any:
-    return option(metavar, text, rich_help_panel="Columns: a name, or a position counted from 0")
+    return option(metavar, text, rich_help_panel=COLUMNS_PANEL)
 
 
 # Type and default of each option of `add_column_options`, by its name in `read_events`.
-COLUMN_OPTIONS: dict[str, tuple[Any, str | None]] = {
+COLUMN_OPTIONS: dict[str, tuple[Any, str | bool | None]] = {
     "src": (Annotated[str | None, _column("Column of the sources.")], None),
     "dst": (Annotated[str | None, _column("Column of the destinations.")], None),
     "time": (Annotated[str | None, _column("Column of the times.")], None),
     "label": (Annotated[str | None, _column("Column of the labels; none: no labels.")], None),
     "features": (Annotated[str | None, _column("Columns of event features: a,b,c or 4-7 or rest.", "COLUMNS")], None),
+    "time_format": (
+        Annotated[
+            str | None,
+            _column('Form of the dates, such as "%d/%m/%Y %H:%M"; not needed for ISO dates.', "FORMAT"),
+        ],
+        None,
+    ),
     "ids": (
         Annotated[
             str,
@@ -46,6 +54,19 @@ COLUMN_OPTIONS: dict[str, tuple[Any, str | None]] = {
             ),
         ],
         "auto",
+    ),
+    "member": (Annotated[str | None, _column("File to read in a zip archive of several files.", "NAME")], None),
+    "skip_bad_rows": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--skip-bad-rows",
+                metavar="",
+                help="Leave out rows that cannot be read, and count them.",
+                rich_help_panel=COLUMNS_PANEL,
+            ),
+        ],
+        False,
     ),
     "node_features": (Annotated[Path | None, _column("File of node features, joined by id.", "FILE")], None),
 }
@@ -62,7 +83,8 @@ def add_column_options(*, without: str = "") -> Callable[[Callable[..., None]], 
         @functools.wraps(command)
         def wrapper(**options: Any) -> None:
             values = {name: options.pop(name) for name in names}
-            command(**options, columns={name: value for name, value in values.items() if value is not None})
+            given = {name: value for name, value in values.items() if value is not None and value is not False}
+            command(**options, columns=given)
 
         signature = inspect.signature(command, eval_str=True)
         parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "columns"]
@@ -81,7 +103,7 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A known dataset's name, a file (CSV, TSV, edge list, Parquet, gzip of these), or a store.",
+        help="A known dataset's name, a file (CSV, TSV, edge list, Parquet, gzip or zip of these), or a store.",
     ),
 ]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, made by `cordgt train`.")]

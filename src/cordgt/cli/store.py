@@ -112,8 +112,8 @@ def data_append(
     memory: Memory = "4GB",
 ) -> None:
     """Append later events to a store. A failed or interrupted append leaves the store unchanged."""
+    from cordgt.io.bad_rows import is_skip_note
     from cordgt.io.convert import append_to, inherited_columns, parse_size
-    from cordgt.io.open_table import COMMENT_NOTE
     from cordgt.store.append import LatePolicy
     from cordgt.store.store import open_store
 
@@ -121,7 +121,7 @@ def data_append(
     check_choice("--late", late, get_args(LatePolicy))  # before reading
     inherited = inherited_columns(before, data, columns)
     if inherited:
-        options = (f"--{k} {','.join(v) if isinstance(v, list) else v}" for k, v in inherited.items())
+        options = (f"--{k.replace('_', '-')} {','.join(v) if isinstance(v, list) else v}" for k, v in inherited.items())
         console.print_note(f"{data} is read with the columns of {store}: {' '.join(options)}")
     n_repeated_before = _count_repeated(before) if late == "merge" else 0  # a merge replaces the store
     with StoreBar() as bar:
@@ -143,7 +143,7 @@ def data_append(
             "did not append them before."
         )
     for text in grown.notes[len(before.notes) :]:
-        if COMMENT_NOTE in text:
+        if is_skip_note(text):
             console.print_note(f"{data}: {text}")
     n_events, n_nodes = grown.n_events - before.n_events, grown.n_nodes - before.n_nodes
     console.print_note(

@@ -32,7 +32,7 @@ def describe(stream: EventStream) -> dict[str, Any]:
         "first_time": stream.time.format(stream.t[:1])[0].as_py(),
         "last_time": stream.time.format(stream.t[-1:])[0].as_py(),
         "span": span,
-        "span_unit": "seconds" if stream.time.kind == "date" else "as in the file",
+        "span_unit": "seconds" if stream.time.kind == "date" else stream.epoch_unit or "as in the file",
         "intensity": 2 * stream.n_events / (stream.n_nodes * span) if span > 0 else None,
         "repeated_pair_share": (stream.n_events - _count_pairs(stream)) / stream.n_events,
         "tied_time_share": int(tie_sizes[tie_sizes > 1].sum()) / stream.n_events,
@@ -43,6 +43,12 @@ def describe(stream: EventStream) -> dict[str, Any]:
         "labels_positive": None if stream.label is None else int((stream.label > 0).sum()),
         "notes": list(stream.notes),
     }
+
+
+def shown_facts(stream: EventStream) -> dict[str, Any]:
+    """Return the facts of `describe` as people read them: times that count from 1970 have their date."""
+    times = {name: stream.format_time(stream.t[k]) for name, k in (("first_time", 0), ("last_time", -1))}
+    return describe(stream) | times
 
 
 def _count_pairs(stream: EventStream) -> int:

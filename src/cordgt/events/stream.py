@@ -35,7 +35,8 @@ from cordgt.events.arrays import (
 )
 from cordgt.events.backing import StreamBacking
 from cordgt.events.ids import NodeIds, as_id_column
-from cordgt.events.times import MAX_DATE, MIN_DATE, TimeAxis, as_number_column, tie_starts
+from cordgt.events.time_precision import note_lost_times
+from cordgt.events.times import MAX_DATE, MIN_DATE, TimeAxis, as_number_column, epoch_unit, format_time, tie_starts
 from cordgt.files import read_run_parquet, write_atomically
 
 __all__ = ["EventStream", "NodeIds", "TimeAxis"]
@@ -95,9 +96,10 @@ class EventStream:
         the axis is inferred from the column. Add node features with ``with_node_features``.
         DataError for no events, unequal lengths or bad values (RowError with the row as given, before sorting).
         """
-        columns, was_sorted = _validate(src, dst, t, edge_x, label, time).sort()
+        raw = _validate(src, dst, t, edge_x, label, time)
+        columns, was_sorted = raw.sort()
         ids, src_id, dst_id = NodeIds.empty(shared=shared_ids).extend(columns.src, columns.dst)
-        all_notes = tuple(notes) if was_sorted else (*notes, SORTED_NOTE)
+        all_notes = (*notes, *note_lost_times(as_column(t), raw.t), *(() if was_sorted else (SORTED_NOTE,)))
         return cls(src_id, dst_id, columns.t, columns.edge_x, None, columns.label, ids, columns.time, name, all_notes)
 
     @property
@@ -134,9 +136,18 @@ class EventStream:
             return np.asarray(self.backing.tie_start[: self.n_events], np.int64)
         return tie_starts(self.t)
 
+    @property
+    def epoch_unit(self) -> str:
+        """The unit of times that count from 1970 (``seconds``, …); empty for dates and for other numbers."""
+        return epoch_unit(self.t[0], self.t[-1]) if self.time.kind == "number" else ""
+
     def elapsed_at(self, t: npt.ArrayLike) -> Any:
         """Return float64 times since the first event, for times on the stream's axis."""
         return self.time.elapsed(t, self.t[0])
+
+    def format_time(self, value: Any) -> str:
+        """Return a time of this stream as text for people, with its date if the times count from 1970."""
+        return format_time(value, self.epoch_unit) if self.epoch_unit else self.time.format_one(value)
 
     def cut_at(self, t: npt.ArrayLike) -> Any:
         """Return the number of events strictly earlier than ``t``: an int, or an int64 array for an array."""

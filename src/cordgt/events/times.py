@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,8 @@ from cordgt.events.arrays import (
     to_float64,
     to_int64,
 )
+from cordgt.events.date_formats import EXAMPLE, is_other_date
+from cordgt.events.time_precision import check_integers_kept
 
 _ZONED = r"[T ]\d{2}.*(Z|[+-]\d{2}(:?\d{2})?)$"
 MIN_DATE, MAX_DATE = -62_167_219_200_000_000, 253_402_300_799_999_999  # microseconds: years 0 to 9999, in UTC
@@ -129,6 +131,57 @@ class TimeAxis:
         return str(self.format([value])[0].as_py())
 
 
+# -------------------- numbers that count from 1970
+
+_EPOCH_UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+_EPOCH_FIRST, _EPOCH_LAST = 315_532_800, 4_102_444_800  # 1980-01-01 and 2100-01-01, in seconds since 1970
+
+
+def epoch_unit(low: float, high: float) -> str:
+    """Return the unit if times from ``low`` to ``high`` look like time since 1970, between 1980 and 2100; else empty.
+
+    The ranges of the units do not overlap.
+    """
+    for unit, scale in _EPOCH_UNITS.items():
+        if _EPOCH_FIRST * scale <= low and high < _EPOCH_LAST * scale:
+            return unit
+    return ""
+
+
+def format_time(value: float, unit: str) -> str:
+    """Return a time as text, with its date if it counts ``unit`` (of `epoch_unit`) since 1970; without, if empty.
+
+    For example ``1396640000 (2014-04-04 19:33 UTC)``.
+    """
+    text = str(value)
+    return f"{text} ({_epoch_date(value, unit):%Y-%m-%d %H:%M} UTC)" if unit else text
+
+
+def epoch_day(value: float, unit: str) -> str:
+    """Return the day, in UTC, of a time that counts ``unit`` since 1970."""
+    return f"{_epoch_date(value, unit):%Y-%m-%d}"
+
+
+def describe_range(low: float, high: float) -> str:
+    """Describe a range of times in words, with the dates if they count from 1970."""
+    unit = epoch_unit(low, high)
+    if not unit:
+        return f"{low} to {high}"
+    return f"{unit} since 1970, {epoch_day(low, unit)} to {epoch_day(high, unit)}"
+
+
+def _epoch_date(value: float, unit: str) -> datetime:
+    return datetime.fromtimestamp(int(value // _EPOCH_UNITS[unit]), UTC)
+
+
+def is_calendar_number(value: int) -> bool:
+    """Return whether an integer looks like a date written as 20240531."""
+    return 19000101 <= value <= 21001231 and 1 <= value // 100 % 100 <= 12 and 1 <= value % 100 <= 31
+
+
+# -------------------- parsing
+
+
 def guess_time_kind(text: str) -> Literal["number", "date", ""]:
     """Return the kind of time that a text looks like, or an empty string. nan and inf look like numbers."""
     if looks_like_number(text):
@@ -137,7 +190,7 @@ def guess_time_kind(text: str) -> Literal["number", "date", ""]:
         _text_dates(pa.array([text.strip()]))
         return "date"
     except DataError:
-        return ""
+        return "date" if is_other_date(text.strip()) else ""
 
 
 def as_number_column(column: Any) -> Ints | Floats:
@@ -150,7 +203,9 @@ def as_number_column(column: Any) -> Ints | Floats:
         try:
             return to_int64(pc.cast(column, pa.int64()))
         except pa.ArrowInvalid:
-            return to_float64(pc.cast(column, pa.float64(), safe=False))
+            values = to_float64(pc.cast(column, pa.float64(), safe=False))
+            check_integers_kept(column, values)
+            return values
     if pa.types.is_decimal(kind):
         try:
             return to_int64(pc.cast(column, pa.int64()))
@@ -173,7 +228,10 @@ def _text_numbers(column: Any) -> Ints | Floats:
     except pa.ArrowInvalid:
         pass
     try:
-        return _finite(pc.cast(column, pa.float64()), column)
+        values = _finite(pc.cast(column, pa.float64()), column)
+        if pc.all(pc.match_substring_regex(column, r"^[+-]?\d+$")).as_py():
+            check_integers_kept(column, values)
+        return values
     except pa.ArrowInvalid:
         row = first_failure(lambda part: pc.cast(part, pa.float64()), column)
     value = column[row].as_py()
@@ -205,7 +263,8 @@ def _text_dates(column: Any) -> Ints:
         raise RowError(row, f"the time is missing; {_ISO} was expected")
     if looks_like_number(value):
         raise RowError(row, TimeAxis("date").mismatch_text(value))
-    raise RowError(row, f"the time {value!r} is not {_ISO}")
+    hint = f"; --time-format reads other forms, such as {EXAMPLE}" if is_other_date(value) else ""
+    raise RowError(row, f"the time {value!r} is not {_ISO}{hint}")
 
 
 def _iso_dates(column: Any) -> Ints:

@@ -66,7 +66,7 @@ class Predictor:
         else:
             too_early = np.flatnonzero(at < stream.t[0])
             if len(too_early):
-                first, time = (stream.time.format_one(x) for x in (stream.t[0], at[too_early[0]]))
+                first, time = (stream.format_time(x) for x in (stream.t[0], at[too_early[0]]))
                 row = f" (row {too_early[0] + 1} of the queries)" if (at != at[0]).any() else ""
                 raise DataError(f"The time {time}{row} is before the history, which begins at {first}.")
             t, cut = stream.elapsed_at(at), stream.cut_at(at)

@@ -19,8 +19,9 @@ from cordgt.callbacks import Callbacks, as_callback
 from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.inference.predictor import Predictor, Recommendation
+from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_options import has_columns
-from cordgt.io.open_table import COMMENT_NOTE, load_file
+from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events
 from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed
@@ -104,12 +105,12 @@ class Run:
         """
         if isinstance(source, EventStream):
             return replace(self, stream=self.stream.append_stream(source))
-        source = load_file(source)
+        source = load_file(source, columns.get("member"))
         ids = {"ids": "shared" if self.stream.ids.shared else "separate"}
         later = read_events(source, **(ids | self.columns_for(source, columns)))
         longer = self.stream.append_stream(later)
-        comment_notes = tuple(note for note in later.notes if COMMENT_NOTE in note)
-        return replace(self, stream=replace(longer, notes=(*longer.notes, *comment_notes)))
+        skip_notes = tuple(note for note in later.notes if is_skip_note(note))
+        return replace(self, stream=replace(longer, notes=(*longer.notes, *skip_notes)))
 
     def columns_for(self, source: Any, given: Mapping[str, Any], *, labels_needed: bool = False) -> dict[str, Any]:
         """Return the column options to read a source of events with: those ``given``, and those of the training.

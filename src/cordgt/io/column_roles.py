@@ -1,6 +1,6 @@
 """Decide which column is the source, the destination, the time, the label or a feature.
 
-Options come first, then the usual names, then the positions 0, 1, 2 if there is no header.
+Options come first, then the usual names. Without a header the values of the columns show which one is the time.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from cordgt.errors import DataError, MissingColumnError, did_you_mean
-from cordgt.events.times import guess_time_kind
+from cordgt.events.date_formats import check_format, parse_dates
+from cordgt.events.times import epoch_unit, guess_time_kind
 from cordgt.io.column_names import (
     LABEL_NAMES,
     detect_layout,
@@ -24,7 +27,8 @@ from cordgt.io.column_names import (
     match_time_columns,
 )
 from cordgt.io.open_table import TextReadOptions, open_table
-from cordgt.io.tables import Table
+from cordgt.io.tables import Table, TextTable
+from cordgt.io.time_column import default_ends, find_time_column
 
 Column = str | int | None
 FeatureColumns = str | Sequence[str | int] | None
@@ -40,6 +44,8 @@ class ColumnOptions:
     ``features`` is a list, or text separated by commas: names, positions, ranges of positions (``4-7``), ``rest`` for
     every column without another role, or ``none`` for no features even if a published layout has some.
     ``label`` may be ``none`` for no labels even if a column has a usual name for them. A column of that name wins.
+    ``time_format`` is the form of the dates, as for Python's ``strptime`` (``%d/%m/%Y %H:%M``); None for numbers, ISO
+    dates and dates whose values show the form.
     """
 
     src: Column = None
@@ -47,6 +53,11 @@ class ColumnOptions:
     time: Column = None
     label: Column = None
     features: FeatureColumns = None
+    time_format: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_format is not None:
+            check_format(self.time_format)
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class ColumnRoles:
     time: int | None = None
     label: int | None = None
     features: tuple[int, ...] = ()
+    time_reason: str = ""  # why this column is the time, if there is no header and the user did not name it
 
     def scalar_columns(self) -> list[int]:
         """Return the positions of all columns but the features."""
@@ -96,14 +108,32 @@ def _is_header(first: list[str], options: ColumnOptions, need_time: bool) -> boo
     if has_usual_pair and (match_time_columns(first) or not need_time):
         return True
     time = None if options.time is None else parse_position(str(options.time))
+    if time is None and need_time and (guess_time_kind(first[0]) or any(map(_can_only_be_time, first))):
+        return False
     time = 2 if time is None else time
     if time >= len(first):
         return has_usual_pair
+    if options.time_format is not None and _has_format(first[time], options.time_format):
+        return False
     return first[time] != "" and not guess_time_kind(first[time])
 
 
+def _has_format(text: str, time_format: str) -> bool:
+    try:
+        parse_dates(pa.array([text]), time_format)
+        return True
+    except DataError:
+        return False
+
+
+def _can_only_be_time(text: str) -> bool:
+    """Whether a field is a date or seconds since 1970, and so not the name of a column."""
+    kind = guess_time_kind(text)
+    return kind == "date" or (kind == "number" and epoch_unit(float(text), float(text)) != "")
+
+
 def assign_roles(table: Table, options: ColumnOptions, *, need_time: bool = True) -> ColumnRoles:
-    """Return the columns to read: by option, by the usual names, or 0, 1, 2 if there is no header.
+    """Return the columns to read: by option, by the usual names, or by position and values if there is no header.
 
     DataError if an option names no column (with the nearest name), if a role matches no column or several, or if a
     column has two roles.
@@ -113,14 +143,17 @@ def assign_roles(table: Table, options: ColumnOptions, *, need_time: bool = True
     for role in _ROLE_NOUNS:
         value = None if role == "label" and skip_labels else getattr(options, role)
         given[role] = None if value is None else resolve_column(table, str(value), role)
-    assign = _assign_by_position if table.header is None else _assign_by_name
-    found = assign(table, given, need_time)
+    reason = ""
+    if table.header is not None:
+        found = _assign_by_name(table, given, need_time)
+    else:
+        found, reason = _assign_by_position(table, given, need_time)
     if skip_labels:
         found["label"] = None
     _check_distinct(table, found)
     src, dst = found["src"], found["dst"]
     assert src is not None and dst is not None, "both functions require them"
-    roles = ColumnRoles(src, dst, found["time"], found["label"])
+    roles = ColumnRoles(src, dst, found["time"], found["label"], time_reason=reason)
     return replace(roles, features=_feature_columns(table, roles, options.features))
 
 
@@ -159,15 +192,26 @@ def _list_columns(table: Table) -> str:
     return f"The columns are {names}{', …' if len(table.header) > _MAX_LISTED else ''}."
 
 
-def _assign_by_position(table: Table, given: dict[str, int | None], need_time: bool) -> dict[str, int | None]:
-    """Return the given positions, else 0, 1, 2 for src, dst and time. The time may be missing if it is not needed."""
+def _assign_by_position(
+    table: Table, given: dict[str, int | None], need_time: bool
+) -> tuple[dict[str, int | None], str]:
+    """Return the given positions, else the first free ones for src and dst, and the reason for the time.
+
+    The time of events is found by its values. The time of pairs is the next free column, and may be missing.
+    """
     if table.n_columns < (3 if need_time else 2):
         raise DataError(
             f"{table.name} has {table.n_columns} {'column' if table.n_columns == 1 else 'columns'};"
             f" at least {'src, dst and time' if need_time else 'src and dst'} were expected."
         )
-    default = {role: k for k, role in enumerate(("src", "dst", "time")) if k < table.n_columns}
-    return {role: default.get(role) if k is None else k for role, k in given.items()}
+    src, dst, time = given["src"], given["dst"], given["time"]
+    if need_time and time is None and isinstance(table, TextTable):
+        found = find_time_column(table, src, dst, {k for k in given.values() if k is not None})
+        return given | {"src": found.src, "dst": found.dst, "time": found.time}, found.reason
+    src, dst = default_ends(src, dst, time)
+    if time is None:
+        time = next((k for k in range(table.n_columns) if k not in (src, dst)), None)
+    return given | {"src": src, "dst": dst, "time": time}, ""
 
 
 def _assign_by_name(table: Table, given: dict[str, int | None], need_time: bool) -> dict[str, int | None]:

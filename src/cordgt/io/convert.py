@@ -14,6 +14,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
 from cordgt.errors import DataError, MissingColumnError, check_choice, did_you_mean
 from cordgt.events.stream import EventStream
 from cordgt.files import PARQUET_ERRORS
+from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_names import find_column
 from cordgt.io.column_options import COLUMN_OPTIONS, are_positions
 from cordgt.io.column_roles import ColumnOptions
@@ -21,16 +22,30 @@ from cordgt.io.datasets import registry
 from cordgt.io.event_chunks import FileSource
 from cordgt.io.file_chunks import find_tables, open_head
 from cordgt.io.node_features import join_node_features
-from cordgt.io.open_table import COMMENT_NOTE
-from cordgt.io.readers import stream_name
+from cordgt.io.readers import read_events, stream_name
 from cordgt.store.append import LatePolicy, append_to_store
 from cordgt.store.build import MEMORY, make_store
 from cordgt.store.source import CHUNK_ROWS, EventSource, NodeFeatureTable, StreamSource
 from cordgt.store.store import EVENTS, NAMES, Store, is_store, open_store
 
+FILE_OPTIONS = ("ids", "name", "member", "skip_bad_rows")  # of ``read_events``, besides the columns
 MIN_MEMORY = 500 * 10**6
 
 Data = str | os.PathLike[str] | EventStream
+
+
+def as_stream(data: Any, **columns: Any) -> EventStream:
+    """Return the stream of DATA: an EventStream as it is, a path or a dataset's name, a pandas or an Arrow table.
+
+    ``columns``: options as in ``read_events``. DataError for another kind of object, and for options of a stream,
+    which is read already.
+    """
+    if isinstance(data, EventStream):
+        _refuse_options(columns)
+        return data
+    return (
+        registry.load_dataset(data, **columns) if isinstance(data, str | os.PathLike) else read_events(data, **columns)
+    )
 
 
 def convert_to_store(
@@ -110,7 +125,9 @@ def inherited_columns(store: Store, data: Data, columns: Mapping[str, Any]) -> d
     if not positions or not (path.is_dir() or path.is_file()):  # a pipe can be read only once
         return inherited
     options = inherited | {k: v for k, v in columns.items() if k in COLUMN_OPTIONS and v is not None}
-    header = open_head(find_tables(path)[0] if path.is_dir() else path, ColumnOptions(**options)).header
+    header = open_head(
+        find_tables(path)[0] if path.is_dir() else path, ColumnOptions(**options), columns.get("member")
+    ).header
     if header is None:
         return inherited
     return {k: v for k, v in inherited.items() if k not in positions or find_column(v, header) is not None}
@@ -148,15 +165,13 @@ def open_event_source(data: Data, memory: int, **columns: Any) -> EventSource:
 
     DataError for an unknown option, or for column options of a stream, which is read already.
     """
-    known = (*COLUMN_OPTIONS, "ids", "name")
-    given = [k for k, v in columns.items() if v is not None and (k, v) != ("ids", "auto")]
-    unknown = [k for k in given if k not in known]
+    known = (*COLUMN_OPTIONS, *FILE_OPTIONS)
+    unknown = [k for k in _given_options(columns) if k not in known]
     if unknown:
         raise DataError(f"There is no option '{unknown[0]}'.{did_you_mean(unknown[0], known)}")
     path = _find_path(data)
     if isinstance(data, EventStream):
-        if given:
-            raise DataError(f"A stream takes no option '{given[0]}'; set it where the stream is read.")
+        _refuse_options(columns)
         return _stream_source(data, {} if path is None else open_store(path).columns)
     if path is not None:
         if is_store(path):
@@ -170,18 +185,32 @@ def open_event_source(data: Data, memory: int, **columns: Any) -> EventSource:
     return _stream_source(registry.load_dataset(data, **columns), {})
 
 
+def _given_options(columns: Mapping[str, Any]) -> list[str]:
+    """Return the names of the options that are set to something else than their default."""
+    return [k for k, v in columns.items() if v is not None and v is not False and (k, v) != ("ids", "auto")]
+
+
+def _refuse_options(columns: Mapping[str, Any]) -> None:
+    """Raise DataError if there are column options: a stream takes none."""
+    given = _given_options(columns)
+    if given:
+        raise DataError(f"A stream takes no option '{given[0]}'; set it where the stream is read.")
+
+
 def _stream_source(stream: EventStream, columns: Mapping[str, Any]) -> StreamSource:
-    return StreamSource(stream, CHUNK_ROWS, columns, tuple(note for note in stream.notes if COMMENT_NOTE in note))
+    return StreamSource(stream, CHUNK_ROWS, columns, tuple(note for note in stream.notes if is_skip_note(note)))
 
 
 def _file_source(paths: list[Path], data: Path, memory: int, columns: dict[str, Any]) -> FileSource:
     return FileSource(
         paths,
-        ColumnOptions(**{k: v for k, v in columns.items() if k not in ("ids", "name")}),
+        ColumnOptions(**{k: v for k, v in columns.items() if k not in FILE_OPTIONS}),
         columns.get("ids") or "auto",
         chunk_rows=max(min(memory // 16 // max(map(_row_bytes, paths)), CHUNK_ROWS), 1000),
         chunk_bytes=max(min(memory // 128, 1 << 25), 1 << 20),
         name=columns.get("name") or stream_name(data),
+        member=columns.get("member"),
+        skip_bad_rows=bool(columns.get("skip_bad_rows")),
     )
 
 

@@ -8,7 +8,7 @@ all ids, and all times, are integers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from cordgt.errors import DataError
 from cordgt.events.arrays import Features, Floats, Ints
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import as_label_column
-from cordgt.events.times import TimeAxis
+from cordgt.events.time_precision import describe_lost_times
 from cordgt.files import PARQUET_ERRORS
+from cordgt.io.bad_rows import SkippedRows, plausible_times, read_skipping
 from cordgt.io.column_roles import ColumnOptions, ColumnRoles, assign_roles
 from cordgt.io.file_chunks import (
     explain_read_errors,
@@ -43,10 +44,18 @@ from cordgt.io.readers import (
     stream_name,
 )
 from cordgt.io.tables import Table, TextTable
+from cordgt.io.time_parser import TimeParser
 from cordgt.store.source import CHUNK_ROWS, EventChunk, ReadPosition
 
 TableChunks = Iterator[tuple[ReadPosition | None, Table]]  # each with the position after it; None: cannot resume
-STATE = ("_all_zero", "_width", "_bad_labels", "_comments")  # attributes that are known only after reading
+STATE = (
+    "_all_zero",
+    "_width",
+    "_bad_labels",
+    "_comments",
+    "_skipped",
+    "_lost_times",
+)  # attributes that are known only after reading
 
 
 @dataclass(eq=False)
@@ -62,31 +71,38 @@ class FileSource:
     chunk_rows: int = CHUNK_ROWS  # of Parquet
     chunk_bytes: int = 1 << 25  # of text
     name: str = ""
+    member: str | None = None  # of a zip archive
+    skip_bad_rows: bool = False
 
     def __post_init__(self) -> None:
         check_id_space(self.ids)
-        self.first = open_head(self.paths[0], self.options)
+        self.first = open_head(self.paths[0], self.options, self.member)
         self.roles = assign_roles(self.first, self.options)
         self.shared, self._id_note = choose_id_space(self.first, self.roles, self.ids)
-        self.columns: Mapping[str, Any] = _column_options(self.first, self.roles, self.options)
         self.name = self.name or stream_name(self.paths[0])
-        self._all_zero, self._width, self._bad_labels, self._comments = True, 0, "", bool(self.first.notes)
-        self.axis = self._detect_axis()
+        self._all_zero, self._width, self._bad_labels, self._comments = True, 0, "", False
+        self._lost_times = 0  # within a chunk
+        self._skipped: Any = [0, 0, []]  # of `SkippedRows`, as JSON
+        self.parser = self._detect_times()
+        self.axis = self.parser.axis
+        self.columns: Mapping[str, Any] = _column_options(self.first, self.roles, self.options, self.parser.format)
 
     @property
     def skip_notes(self) -> tuple[str, ...]:
-        return (f"lines {COMMENT_NOTE}",) if self._comments else ()
+        comments = (f"lines {COMMENT_NOTE}",) if self._comments else ()
+        return (*comments, *self._skipped_rows().notes())
 
     def chunks(self, start: ReadPosition) -> Iterator[tuple[ReadPosition | None, EventChunk]]:
         for number in range(start.file, len(self.paths)):
             _, roles, tables = self._open(number, start if number == start.file else ReadPosition(number))
             for after, table in tables:
                 chunk = self._read_chunk(table, roles)
-                if len(chunk.t):
+                if chunk is not None and len(chunk.t):
                     yield after, chunk
+        self._skipped_rows().check(str(self.paths[0]))
 
     def notes(self) -> tuple[str, ...]:
-        notes = list(self.skip_notes)
+        notes = [*self.skip_notes, *(note for note in self.first.notes if COMMENT_NOTE not in note)]
         if len(self.paths) > 1:
             notes.append(f"{len(self.paths)} files, from {self.paths[0].name} to {self.paths[-1].name}")
         notes += describe_roles(self.first, self.roles)
@@ -95,6 +111,8 @@ class FileSource:
         if self.roles.features:
             width = f"{self._width} features per event"
             notes.append(width if self.has_features() else "the features are all zero: read as none")
+        notes += self.parser.notes()
+        notes += describe_lost_times(self._lost_times, is_number=self.axis.kind == "number")
         if self.axis.kind == "date":
             notes.append(DATE_NOTE)
         return (*notes, self._id_note)
@@ -117,7 +135,8 @@ class FileSource:
 
     def identity(self) -> list[Any]:
         files = [[str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns] for p in self.paths]
-        return [files, {k: str(v) for k, v in vars(self.options).items()}, self.ids]
+        options = {k: str(v) for k, v in vars(self.options).items()}
+        return [files, options, self.ids, self.member, self.skip_bad_rows]
 
     def get_state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in STATE}
@@ -128,7 +147,25 @@ class FileSource:
 
     # -------------------- one chunk
 
-    def _read_chunk(self, table: Table, roles: ColumnRoles) -> EventChunk:
+    def _skipped_rows(self) -> SkippedRows:
+        n_skipped, n_rows, examples = self._skipped
+        return SkippedRows(n_skipped, n_rows, tuple(examples))
+
+    def _read_chunk(self, table: Table, roles: ColumnRoles) -> EventChunk | None:
+        """Return the events of a table; None if all its rows are skipped."""
+        if not self.skip_bad_rows:
+            return self._parse_chunk(table, roles)
+        chunk, skipped = read_skipping(
+            lambda part: self._parse_chunk(part, roles), table, roles, self.parser, self.options.time_format
+        )
+        skipped = replace(skipped, n_rows=(0 if chunk is None else len(chunk.t)) + skipped.n_skipped)
+        if len(self.paths) > 1:
+            skipped = replace(skipped, examples=tuple(f"{Path(table.name).name}, {k}" for k in skipped.examples))
+        total = self._skipped_rows() + skipped
+        self._skipped = [total.n_skipped, total.n_rows, list(total.examples)]
+        return chunk
+
+    def _parse_chunk(self, table: Table, roles: ColumnRoles) -> EventChunk:
         columns = table.read_columns(roles.scalar_columns())
         assert roles.time is not None, "`assign_roles` requires a time column"
         n = len(columns[roles.src])
@@ -138,9 +175,11 @@ class FileSource:
             edge_x = table.read_features(roles.features)
             self._width = edge_x.shape[1]
             self._all_zero = self._all_zero and not edge_x.any()
-        self._comments = self._comments or bool(table.notes)
+        self._comments = self._comments or any(COMMENT_NOTE in note for note in table.notes)
         src, dst = (table.parse_ids(columns[k], k) for k in (roles.src, roles.dst))
-        return EventChunk(src, dst, table.parse_times(columns[roles.time], roles.time, self.axis), label, edge_x)
+        t = table.parse_times(columns[roles.time], roles.time, self.parser)
+        self._lost_times += table.count_lost_times(columns[roles.time], t)
+        return EventChunk(src, dst, t, label, edge_x)
 
     def _parse_labels(self, table: Table, columns: dict[int, Any], roles: ColumnRoles, n: int) -> Ints | Floats | None:
         if not self.has_labels():
@@ -149,24 +188,32 @@ class FileSource:
         self._bad_labels = notes[0] if notes else ""
         return None if labels is None else as_label_column(labels, n)
 
-    def _detect_axis(self) -> TimeAxis:
-        """Return the time axis of the first event."""
+    def _detect_times(self) -> TimeParser:
+        """Return the parser of the times, from the first event and as many more as are needed."""
+        assert self.roles.time is not None, "`assign_roles` requires a time column"
+        parser = self.first.infer_times(self._time_columns(), self.roles.time, self.options.time_format)
+        if parser is None:
+            raise DataError(f"{self.paths[0]} has no events.")
+        return parser
+
+    def _time_columns(self) -> Iterator[Any]:
+        """Yield the column of times of every chunk."""
         for number in range(len(self.paths)):
             first, roles, tables = self._open(number, ReadPosition(number))
             assert roles.time is not None, "`assign_roles` requires a time column"
             check_split_date(first, roles.time)
             for _, table in tables:
-                times = table.read_columns([roles.time])[roles.time]
-                if len(times):
-                    return TimeAxis.infer(times)
-        raise DataError(f"{self.paths[0]} has no events.")
+                if self.skip_bad_rows:
+                    yield plausible_times(table, roles.time)
+                else:
+                    yield table.read_columns([roles.time])[roles.time]
 
     # -------------------- one file
 
     def _open(self, number: int, start: ReadPosition) -> tuple[Table, ColumnRoles, TableChunks]:
         """Return the head of a file, the roles of its columns, and its chunks from ``start`` on."""
         path = self.paths[number]
-        head = open_head(path, self.options)
+        head = open_head(path, self.options, self.member)
         roles = self.roles if number == 0 else self._matching_roles(head)
         if isinstance(head, TextTable):
             return head, roles, self._text_chunks(path, head, start)
@@ -204,7 +251,7 @@ class FileSource:
 
     def _text_chunks(self, path: Path, head: TextTable, start: ReadPosition) -> TableChunks:
         """Yield the text from ``start`` on in whole lines; ``head`` is the first chunk of the file."""
-        with explain_read_errors(path), open_text_file(path) as file:
+        with explain_read_errors(path), open_text_file(path, self.member) as file:
             offset, line = start.offset, max(start.row, 1)
             if offset:
                 file.seek(offset)
@@ -236,13 +283,23 @@ class FileSource:
             group, row = groups[-1] + 1, row + n
 
 
-def _column_options(table: Table, roles: ColumnRoles, options: ColumnOptions) -> dict[str, Any]:
-    """Return the given options, with names instead of positions if there is a header, and all feature names."""
+def _column_options(
+    table: Table, roles: ColumnRoles, options: ColumnOptions, time_format: str | None
+) -> dict[str, Any]:
+    """Return the options that read later files in the same way, with names instead of positions if there is a header.
+
+    These are the given ones, what the values of the first file showed, and the names of all features.
+    """
     header = table.header
-    found: dict[str, Any] = {k: str(v) for k, v in vars(options).items() if k != "features" and v is not None}
+    named = [role for role in ("src", "dst", "time", "label") if getattr(options, role) is not None]
+    found: dict[str, Any] = {role: str(getattr(options, role)) for role in named}
     if header is not None:
-        positions = {role: getattr(roles, role) for role in found}  # None: --label none
+        positions = {role: getattr(roles, role) for role in named}  # None: --label none
         found = {role: v if positions[role] is None else header[positions[role]] for role, v in found.items()}
+    elif roles.time_reason:
+        found |= {role: str(getattr(roles, role)) for role in ("src", "dst", "time")}
+    if time_format is not None:
+        found["time_format"] = time_format
     if roles.features and header is not None and table.layout != "jodie":  # its features share one name
         found["features"] = [header[k] for k in roles.features]
     elif options.features is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,24 +18,29 @@ from cordgt.files import validate_table
 from cordgt.io.column_roles import ColumnOptions, event_read_options
 from cordgt.io.open_table import HEAD_BYTES, check_unique_names, explain_parquet_errors, open_text
 from cordgt.io.tables import ArrowTable, Table
+from cordgt.io.zip_files import check_member, is_zip, open_zip_member
 
 TABLE_SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".txt", ".edges", ".csv.gz", ".tsv.gz", ".txt.gz", ".edges.gz")
 
 
-def open_head(path: Path, options: ColumnOptions) -> Table:
+def open_head(path: Path, options: ColumnOptions, member: str | None = None) -> Table:
     """Open the first chunk of a file, which shows header and layout; for Parquet, a table without rows.
 
+    ``member``: which file of a zip archive.
     DataError if the file cannot be read or is empty.
     """
     with explain_read_errors(path):
+        check_member(path, member)
         with path.open("rb") as file:
             is_parquet = file.read(4) == b"PAR1"
         if is_parquet:
             return make_arrow_chunk(path, open_parquet(path).schema_arrow.empty_table(), 0)
-        with open_text_file(path) as file:
+        with open_text_file(path, member) as file:
             text = next(iter_line_chunks(path, file, HEAD_BYTES, HEAD_BYTES), b"")
     if not text.strip():
         raise DataError(f"{path} is empty.")
+    if text.startswith(b"PAR1"):
+        raise DataError(f"{path} is a compressed Parquet file. Unpack it first.")
     return open_text(str(path), text, event_read_options(options, need_time=True))
 
 
@@ -84,8 +89,10 @@ def pad_columns(batch: Any, header: tuple[str, ...]) -> Any:
 # -------------------- text
 
 
-def open_text_file(path: Path) -> BinaryIO:
-    """Open a text file, decompressing gzip; offsets refer to the decompressed text."""
+def open_text_file(path: Path, member: str | None = None) -> AbstractContextManager[BinaryIO]:
+    """Open a text file, decompressing gzip and zip; offsets refer to the decompressed text."""
+    if is_zip(path):
+        return open_zip_member(path, member)
     with path.open("rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if is_gzip else path.open("rb")  # type: ignore[return-value]

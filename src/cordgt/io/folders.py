@@ -55,5 +55,5 @@ def _match_files(files: list[Path], options: ColumnOptions) -> tuple[list[Path],
 
 def _command(options: ColumnOptions, *arguments: object) -> str:
     """Return a ``cordgt data`` command with these arguments and the given column options."""
-    given = [word for k, v in options_to_text(vars(options)).items() for word in (f"--{k}", v)]
+    given = [word for k, v in options_to_text(vars(options)).items() for word in (f"--{k.replace('_', '-')}", v)]
     return shlex.join(["cordgt", "data", *map(str, arguments), *given])

@@ -23,7 +23,8 @@ from cordgt.errors import DataError
 from cordgt.events.arrays import as_column
 from cordgt.files import PARQUET_ERRORS, read_bytes, short_message, validate_table
 from cordgt.io.column_names import detect_layout
-from cordgt.io.tables import UTF8_BOM, ArrowTable, Table, TextTable
+from cordgt.io.tables import DECIMAL_COMMA, SAMPLE_BYTES, UTF8_BOM, ArrowTable, Table, TextTable
+from cordgt.io.zip_files import check_member, is_zip, read_zip_member
 
 _QUOTED = rb'"[^"]*+(?:""[^"]*+)*+(?:"|\Z)'  # an unclosed quote extends to the end of the text
 HEAD_BYTES = 1 << 22  # bytes at the start of a text file from which its format is detected
@@ -55,6 +56,7 @@ class LoadedFile(os.PathLike[str]):
 
     path: Path
     data: bytes = field(repr=False)  # uncompressed
+    member: str | None = None  # of a zip archive
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -71,15 +73,20 @@ class LoadedFile(os.PathLike[str]):
         return replace(self, data=self.data[:end])
 
 
-def load_file(source: Any) -> Any:
-    """Read a file or a pipe once, and return it as a `LoadedFile`.
+def load_file(source: Any, member: str | None = None) -> Any:
+    """Read a file or a pipe once, and return it as a `LoadedFile`. ``member``: which file of a zip archive.
 
     Return anything else unchanged: a table in memory, a folder, a path that does not exist.
     """
     is_path = isinstance(source, str | os.PathLike) and not isinstance(source, LoadedFile)
     if not is_path or not os.path.exists(source) or os.path.isdir(source):
         return source
-    return LoadedFile(Path(source), read_bytes(Path(source)))
+    return _load(Path(source), member)
+
+
+def _load(path: Path, member: str | None) -> LoadedFile:
+    check_member(path, member)
+    return LoadedFile(path, read_zip_member(path, member) if is_zip(path) else read_bytes(path), member)
 
 
 def open_table(source: Any, options: TextReadOptions) -> Table:
@@ -89,7 +96,7 @@ def open_table(source: Any, options: TextReadOptions) -> Table:
     """
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        file = source if isinstance(source, LoadedFile) else LoadedFile(path, read_bytes(path))
+        file = source if isinstance(source, LoadedFile) else _load(path, None)
         return _open_parquet(str(path), file.data) if file.is_parquet else open_text(str(path), file.data, options)
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
@@ -141,7 +148,10 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     """
     text = _normalize(name, data)
     data, n_comments = _blank_comments(text) if options.allow_comments else (_blank_leading_comments(text), 0)
-    delimiter = _detect_delimiter(name, _first_lines(data), options)
+    double_colon = _has_double_colons(_first_lines(data), options)
+    if double_colon:
+        text, data = (k.replace(b"::", b"\t") for k in (text, data))
+    delimiter = "\t" if double_colon else _detect_delimiter(name, _first_lines(data), options)
     if n_comments and b'"' in text:
         data, n_comments = _blank_comments(text, delimiter)
     has_spaces = delimiter != " " and _has_space_after_delimiters(_first_lines(data), delimiter)
@@ -149,7 +159,11 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     lines = _first_lines(data)
     if not lines:
         raise DataError(f"{name} holds nothing but comments.")
-    has_header = options.is_header([field.strip() for field in _split(lines[:1], delimiter)[0]])
+    decimal_comma = delimiter == ";" and _has_decimal_commas(data)
+    first_row = [field.strip() for field in _split(lines[:1], delimiter)[0]]
+    has_header = options.is_header(
+        [re.sub(DECIMAL_COMMA, r"\1.\2", k) for k in first_row] if decimal_comma else first_row
+    )
     rows = _split(lines, delimiter)
     header, body, first_line = None, data, 1
     if has_header:
@@ -162,17 +176,23 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     n_columns = len(first) if header is None else len(header)
     if layout == "jodie":  # its header has one name for all features, of which there may be none
         n_columns = max(len(first), 4)
-    comments = f"{n_comments} {'line' if n_comments == 1 else 'lines'} {COMMENT_NOTE}"
+    notes: tuple[str, ...] = (
+        (f"{n_comments} {'line' if n_comments == 1 else 'lines'} {COMMENT_NOTE}",) if n_comments else ()
+    )
+    if decimal_comma:
+        notes += ("numbers have decimal commas: 1,5 is read as 1.5",)
     return TextTable(
         name=name,
         header=header,
         n_columns=n_columns,
         layout=layout,
-        notes=(comments,) if n_comments else (),
+        notes=notes,
         body=body,
         first_line=first_line,
         delimiter=delimiter,
         strip_leading_space=has_spaces and len(first) > 1,
+        decimal_comma=decimal_comma,
+        double_colon=double_colon,
     )
 
 
@@ -181,8 +201,11 @@ def open_text_chunk(table: TextTable, data: bytes, first_line: int) -> TextTable
 
     DataError as for `open_text`, but the line number of bytes that are not UTF-8 counts from the start of the chunk.
     """
-    data, n_comments = _blank_comments(_normalize(table.name, data), table.delimiter)
-    notes = (f"lines {COMMENT_NOTE}",) if n_comments else table.notes
+    data = _normalize(table.name, data)
+    if table.double_colon:
+        data = data.replace(b"::", b"\t")
+    data, n_comments = _blank_comments(data, table.delimiter)
+    notes = (f"lines {COMMENT_NOTE}",) if n_comments else ()
     return replace(table, body=_normalize_spaces(data, table.delimiter), first_line=first_line, notes=notes)
 
 
@@ -230,6 +253,13 @@ def _blank_comments(data: bytes, delimiter: str | None = None) -> tuple[bytes, i
 def _blank_leading_comments(data: bytes) -> bytes:
     """Return the text with the comment lines before the first row blanked."""
     return re.sub(rb"\A(?:(?:[#%].*|[ \t]*)(?:\n|\Z))+", lambda match: b"\n" * match[0].count(b"\n"), data)
+
+
+def _has_decimal_commas(data: bytes) -> bool:
+    """Whether fields between semicolons are numbers such as 1,5 and none is a number such as 1.5."""
+    head = data[:SAMPLE_BYTES]
+    field = rb'(?m)(?:^|;) *"?[+-]?[0-9]+%s[0-9]+"? *(?:;|$)'
+    return re.search(field % b",", head) is not None and re.search(field % rb"\.", head) is None
 
 
 def _has_space_after_delimiters(lines: list[str], delimiter: str) -> bool:
@@ -290,6 +320,12 @@ def _split(lines: list[str], delimiter: str) -> list[list[str]]:
         return [row for row in reader if row]
     except csv.Error:
         return [line.split(delimiter) for line in lines]
+
+
+def _has_double_colons(lines: list[str], options: TextReadOptions) -> bool:
+    """Whether fields are separated by ``::``, as MovieLens publishes them. They are then read as tabs."""
+    widths = {line.count("::") + 1 for line in lines}
+    return len(widths) == 1 and min(widths) >= options.min_columns and not any("\t" in line for line in lines)
 
 
 def _detect_delimiter(name: str, lines: list[str], options: TextReadOptions) -> str:

@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 from cordgt.errors import DataError, did_you_mean
 from cordgt.events.arrays import Features, first_failure, is_number, is_text
 from cordgt.events.stream import EventStream
+from cordgt.events.time_precision import describe_lost_times
 from cordgt.events.times import TimeAxis
+from cordgt.io.bad_rows import read_skipping
 from cordgt.io.column_names import NODE_NAMES, SRC_NAMES, are_users_and_items, match_columns
 from cordgt.io.column_roles import (
     Column,
@@ -32,9 +34,10 @@ from cordgt.io.column_roles import (
     resolve_column,
 )
 from cordgt.io.node_features import join_node_features
-from cordgt.io.open_table import TextReadOptions, open_table
+from cordgt.io.open_table import TextReadOptions, load_file, open_table
 from cordgt.io.published_files import add_node_features, load_edge_features
 from cordgt.io.tables import Table, TextTable
+from cordgt.io.time_parser import query_parser
 from cordgt.store.store import is_store, open_store
 
 IdSpace = Literal["auto", "shared", "separate"]
@@ -56,31 +59,44 @@ def read_events(
     ids: IdSpace = "auto",
     node_features: Any = None,
     name: str | None = None,
+    time_format: str | None = None,
+    member: str | None = None,
+    skip_bad_rows: bool = False,
 ) -> EventStream:
     """Read the events of a file or table.
 
     Args:
-        source: a path (CSV, TSV, edge list, gzip of these, Parquet, or a published layout; detected from the content),
-            the folder of a store (`cordgt data convert`), which takes no column options, a pandas or Arrow table, or a
-            PyG ``TemporalData``.
-        src, dst, time, label, features: see `ColumnOptions`.
+        source: a path (CSV, TSV, edge list, gzip or zip of these, Parquet, or a published layout; detected from the
+            content), the folder of a store (`cordgt data convert`), which takes no column options, a pandas or Arrow
+            table, or a PyG ``TemporalData``.
+        src, dst, time, label, features, time_format: see `ColumnOptions`.
         ids: ``shared`` if the same id in both columns is the same node, else ``separate``. ``auto``: separate if the
             columns are named like users and items, else shared.
         node_features: a file or table with an id column, or an ``.npy`` file with row k for id k; joined by id.
         name: name of the stream; by default the file's name.
+        member: which file of a zip archive to read; needed only if it has several.
+        skip_bad_rows: leave out rows that cannot be read; a note has their number and the first reasons. DataError if
+            they are more than half.
 
     DataError, with the file and the line, if the source cannot be read.
     """
     check_id_space(ids)
-    options = ColumnOptions(src, dst, time, label, features)
+    options = ColumnOptions(src, dst, time, label, features, time_format)
     if isinstance(source, EventStream):
         raise DataError("This is already an EventStream: use it as it is.")
     if is_store(source):
-        return _from_store(source, {**vars(options), "node_features": node_features}, ids, name)
+        others = {"node_features": node_features, "member": member, "skip_bad_rows": skip_bad_rows or None}
+        return _from_store(source, vars(options) | others, ids, name)
+    if member is not None:
+        if not isinstance(source, str | os.PathLike):
+            raise DataError(f"--member names a file in a zip archive, not in {type(source).__name__}. Leave it out.")
+        source = load_file(source, member)
     if _is_temporal_data(source):
         stream = _from_temporal_data(source, ids, name or "")
     else:
-        stream = _from_table(source, options, ids, name, with_node_file=node_features is None)
+        stream = _from_table(
+            source, options, ids, name, with_node_file=node_features is None, skip_bad_rows=skip_bad_rows
+        )
     if node_features is not None:
         stream = join_node_features(stream, node_features)
     return stream
@@ -107,38 +123,63 @@ def check_id_space(ids: str) -> None:
 
 
 def _from_table(
-    source: Any, options: ColumnOptions, ids: IdSpace, name: str | None, *, with_node_file: bool
+    source: Any, options: ColumnOptions, ids: IdSpace, name: str | None, *, with_node_file: bool, skip_bad_rows: bool
 ) -> EventStream:
     """Read the stream of a file or table; ``with_node_file``: with the node features published with it, if any."""
     table = open_event_table(source, options)
     roles = assign_roles(table, options)
     assert roles.time is not None, "`assign_roles` requires a time column"
     check_split_date(table, roles.time)
+    name = stream_name(source) if name is None else name
+
+    def read(table: Table) -> EventStream:
+        return _read_stream(table, roles, options, ids, name, source)
+
+    if skip_bad_rows:
+        stream, skipped = read_skipping(read, table, roles, None, options.time_format)
+        skipped.check(table.name)
+        assert stream is not None, "less than half of the rows are bad"
+        stream = stream.with_notes(*skipped.notes())
+    else:
+        stream = read(table)
+    stream = stream.with_notes(*note_missing_ids(stream.ids.names))
+    return add_node_features(stream, Path(source)) if with_node_file and table.layout == "ml" else stream
+
+
+def _read_stream(
+    table: Table, roles: ColumnRoles, options: ColumnOptions, ids: IdSpace, name: str, source: Any
+) -> EventStream:
+    """Read and parse the columns with a role."""
+    assert roles.time is not None, "`assign_roles` requires a time column"
     columns = table.read_columns([*roles.scalar_columns(), *([table.n_columns - 1] if table.layout == "ml" else [])])
     if len(columns[roles.src]) == 0:
         raise DataError(f"{table.name} has no events.")
-    axis = TimeAxis.infer(columns[roles.time])
-    t = table.parse_times(columns[roles.time], roles.time, axis)
+    parser = table.infer_times([columns[roles.time]], roles.time, options.time_format)
+    assert parser is not None, "there are events"
+    t = table.parse_times(columns[roles.time], roles.time, parser)
+    n_lost = table.count_lost_times(columns[roles.time], t)
     label, label_notes = parse_labels(table, columns, roles, is_required=options.label is not None)
     if table.layout == "ml" and options.features is None:
         edge_x, feature_notes = load_edge_features(table, columns[table.n_columns - 1], Path(source))
     else:
         edge_x, feature_notes = _read_features(table, roles, is_required=options.features is not None)
     shared, id_note = choose_id_space(table, roles, ids)
-    date_notes = [DATE_NOTE] if axis.kind == "date" else note_numeric_dates(t)
-    stream = EventStream.from_columns(
+    date_notes = [
+        *parser.notes(),
+        *describe_lost_times(n_lost, is_number=t.dtype.kind == "f"),
+        *([DATE_NOTE] if parser.axis.kind == "date" else note_numeric_dates(t)),
+    ]
+    return EventStream.from_columns(
         table.parse_ids(columns[roles.src], roles.src),
         table.parse_ids(columns[roles.dst], roles.dst),
         t,
         edge_x,
         label,
         shared_ids=shared,
-        time=axis,
-        name=stream_name(source) if name is None else name,
+        time=parser.axis,
+        name=name,
         notes=(*table.notes, *describe_roles(table, roles), *label_notes, *feature_notes, *date_notes, id_note),
     )
-    stream = replace(stream, notes=(*stream.notes, *note_missing_ids(stream.ids.names)))
-    return add_node_features(stream, Path(source)) if with_node_file and table.layout == "ml" else stream
 
 
 def note_numeric_dates(t: np.ndarray) -> list[str]:
@@ -164,7 +205,7 @@ def stream_name(source: Any) -> str:
     """Return a file's name without suffixes and without the ``ml_`` of published files; empty for a table in memory."""
     if not isinstance(source, str | os.PathLike):
         return ""
-    return re.sub(r"(\.(csv|tsv|txt|edges|parquet|pq))?(\.gz)?$", "", Path(source).name).removeprefix("ml_")
+    return re.sub(r"(\.(csv|tsv|txt|edges|parquet|pq))?(\.gz|\.zip)?$", "", Path(source).name).removeprefix("ml_")
 
 
 def check_split_date(table: Table, time: int) -> None:
@@ -172,7 +213,11 @@ def check_split_date(table: Table, time: int) -> None:
     if not isinstance(table, TextTable) or table.delimiter != " ":
         return
     first = table.body[:4096].lstrip(b"\n").split(b"\n")[0].decode("utf-8", errors="ignore").split(" ")
-    if time + 1 < len(first) and "-" in first[time] and re.fullmatch(r"\d{1,2}:\d{2}.*", first[time + 1]):
+    if (
+        time + 1 < len(first)
+        and re.search(r"\d[-/.]\d+[-/.]\d", first[time])
+        and re.fullmatch(r"\d{1,2}:\d{2}.*", first[time + 1])
+    ):
         raise DataError(
             f"{table.name}: date and time of day are in two columns ({first[time]} {first[time + 1]});"
             " write them as one (2024-03-01T12:30:00), or separate the columns by commas or tabs."
@@ -192,7 +237,7 @@ def parse_labels(
     if is_number(column.type):
         return column, []
     if is_text(column.type):
-        column = pc.utf8_trim_whitespace(column)
+        column = pc.utf8_trim_whitespace(table.normalize_numbers(column))
         column = pc.if_else(pc.equal(column, ""), None, column)
         is_hexadecimal = pc.any(pc.match_substring_regex(column, "[xX]")).as_py()  # Arrow reads 0x1F as 31
         for dtype in (pa.float64(),) if is_hexadecimal else (pa.int64(), pa.float64()):
@@ -247,6 +292,8 @@ def describe_roles(table: Table, roles: ColumnRoles) -> list[str]:
         if k is not None
     ]
     notes = [("no header; " if table.header is None else "") + ", ".join(read)]
+    if roles.time_reason:
+        notes.append(f"{table.describe_column(roles.time or 0)} is the time because {roles.time_reason}; --time if not")
     used = roles.all_columns()
     unread = [k for k in range(table.n_columns) if k not in used]
     if unread:
@@ -289,6 +336,7 @@ def read_pairs(
     src: Column = None,
     dst: Column = None,
     time: Column = None,
+    time_format: str | None = None,
     need_time: bool = False,
     axis: TimeAxis | None = None,
 ) -> tuple[Any, Any, Any]:
@@ -296,10 +344,10 @@ def read_pairs(
 
     The ids are Arrow columns of integers or text, for ``NodeIds.encode``. The times are as in the file, for
     ``TimeAxis.parse_column``; with ``axis`` they are parsed here, and an error names the line. Columns are recognized
-    as in `read_events`; a file without a header has the columns ``src dst [time]``. Only lines before the first pair
-    can be comments.
+    as in `read_events`; a file without a header has the columns ``src dst [time]``. ``time_format`` applies only to
+    times that are not ISO dates. Only lines before the first pair can be comments.
     """
-    options = ColumnOptions(src, dst, time)
+    options = ColumnOptions(src, dst, time, time_format=time_format)
     table = open_event_table(source, options, need_time=need_time, allow_comments=False)
     roles = assign_roles(table, options, need_time=need_time)
     columns = table.read_columns([k for k in (roles.src, roles.dst, roles.time) if k is not None])
@@ -307,7 +355,7 @@ def read_pairs(
         raise DataError(f"{table.name} has no pairs.")
     times = None if roles.time is None else columns[roles.time]
     if axis is not None and roles.time is not None:
-        times = table.parse_times(times, roles.time, axis)
+        times = table.parse_times(times, roles.time, query_parser(axis, times, time_format))
     return table.parse_ids(columns[roles.src], roles.src), table.parse_ids(columns[roles.dst], roles.dst), times
 
 

@@ -9,7 +9,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,13 +27,19 @@ from cordgt.events.arrays import (
     first_true,
     is_list,
     is_number,
+    is_text,
     looks_like_number,
 )
+from cordgt.events.date_formats import AmbiguousDateError
 from cordgt.events.ids import as_id_column
+from cordgt.events.time_precision import count_lost_times
 from cordgt.events.times import TimeAxis
 from cordgt.io.column_names import FEATURE_LIST_NAMES, FEATURE_PATTERN, Layout
+from cordgt.io.time_parser import TimeParser
 
 UTF8_BOM = b"\xef\xbb\xbf"
+DECIMAL_COMMA = r"^(\s*[+-]?\d+),(\d+\s*)$"
+SAMPLE_BYTES = 1 << 20  # of the text that is looked at to recognize its columns; less than the first chunk of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +70,25 @@ class Table:
         with self._locate_errors(column):
             return as_id_column(values)
 
-    def parse_times(self, values: Any, column: int, axis: TimeAxis) -> Ints | Floats:
-        """Return a column's values as times of ``axis``. DataError, with the line, if one is not valid."""
+    def infer_times(self, parts: Iterable[Any], column: int, time_format: str | None) -> TimeParser | None:
+        """Return the parser for a column's values, which come in parts; see `TimeParser.infer`."""
+        try:
+            return TimeParser.infer(map(self.normalize_numbers, parts), time_format)
+        except AmbiguousDateError as error:
+            raise DataError(f"{self.name}, {self.describe_column(column)}: {error}") from None
+
+    def parse_times(self, values: Any, column: int, parser: TimeParser | TimeAxis) -> Ints | Floats:
+        """Return a column's values as times. DataError, with the line, if one is not valid."""
         with self._locate_errors(column):
-            return axis.parse_column(values)
+            return parser.parse_column(self.normalize_numbers(values))
+
+    def count_lost_times(self, values: Any, times: Ints | Floats) -> int:
+        """Return how many distinct times of a column became equal to another one when they were parsed."""
+        return count_lost_times(self.normalize_numbers(values), times)
+
+    def normalize_numbers(self, values: Any) -> Any:
+        """Return a column with numbers as 1.5, whatever the table's decimal mark."""
+        return values
 
     def is_feature_column(self, column: int) -> bool:
         """Whether the name of a column says that it holds features."""
@@ -100,11 +121,13 @@ class Table:
 class ArrowTable(Table):
     """A table with typed columns, from Parquet, Arrow or pandas.
 
-    ``get_column`` returns the column at a position; ``first_row`` is the number of the first row in the file.
+    ``get_column`` returns the column at a position; ``first_row`` is the number of the first row in the file. ``rows``:
+    the row of each value, relative to ``first_row``, if some rows were left out.
     """
 
     get_column: Callable[[int], Any] = field(repr=False)
     first_row: int = 0
+    rows: Ints | None = field(default=None, repr=False)
 
     @classmethod
     def from_names(
@@ -125,7 +148,11 @@ class ArrowTable(Table):
         return super().is_feature_column(column)
 
     def describe_row(self, row: int) -> str:
-        return super().describe_row(self.first_row + row)
+        return super().describe_row(self.row_number(row))
+
+    def row_number(self, row: int) -> int:
+        """Return the number in the file of a row."""
+        return self.first_row + (row if self.rows is None else int(self.rows[row]))
 
     def _read_matrix(self, column: int) -> Features:
         """Return a column of numbers as (n_rows, 1), or of lists of numbers as (n_rows, length)."""
@@ -168,12 +195,16 @@ class TextTable(Table):
         body: the rows after the header. Comment lines are blank, so that line numbers stay right.
         first_line: line number in the file of the first line of ``body``.
         strip_leading_space: every delimiter is followed by a space that does not belong to the value.
+        decimal_comma: numbers are written as 1,5.
+        double_colon: the text has ``::`` between fields; ``body`` has tabs.
     """
 
     body: bytes = field(repr=False)
     first_line: int
     delimiter: str
     strip_leading_space: bool
+    decimal_comma: bool = False
+    double_colon: bool = False
 
     header_hint: ClassVar[str] = (
         " If the first line is data, give the position of the time, counted from 0, with --time."
@@ -186,8 +217,11 @@ class TextTable(Table):
         if self.n_columns == 1 and columns:  # in wider tables a blank line has too few fields to be a row
             only = columns[0]
             columns = {0: only.filter(pc.or_(pc.equal(only, ""), pc.not_equal(pc.utf8_trim_whitespace(only), "")))}
-        strip = self.strip_leading_space
-        return {k: pc.utf8_ltrim_whitespace(v) if strip and k > 0 else v for k, v in columns.items()}
+        return {k: self.strip_column(v, k) for k, v in columns.items()}
+
+    def strip_column(self, values: Any, column: int) -> Any:
+        """Return a column without the spaces that do not belong to its values."""
+        return pc.utf8_ltrim_whitespace(values) if self.strip_leading_space and column > 0 else values
 
     def read_features(self, positions: Sequence[int]) -> Features:
         table = self._read_csv(dict.fromkeys(positions, pa.float32()))
@@ -211,12 +245,31 @@ class TextTable(Table):
             return text
         return integers if pc.all(pc.equal(pc.cast(integers, pa.string()), text)).as_py() else text
 
+    def normalize_numbers(self, values: Any) -> Any:
+        if not self.decimal_comma or not is_text(values.type):
+            return values
+        return pc.replace_substring_regex(values, DECIMAL_COMMA, r"\1.\2")
+
     def describe_row(self, row: int) -> str:
         with suppress(csv.Error):  # a field that is too long for the csv module
             for k, (line, _) in enumerate(self._iter_rows()):
                 if k == row:
                     return f"{self.name}, line {line}"
         return super().describe_row(row)
+
+    def head_rows(self, n_rows: int) -> list[list[str]]:
+        """Return the first rows of the right width, at most ``n_rows`` and those of the first `SAMPLE_BYTES`."""
+        body = self.body
+        if len(body) > SAMPLE_BYTES:
+            body = body[: body.rfind(b"\n", 0, SAMPLE_BYTES) + 1] or body
+        rows: list[list[str]] = []
+        with suppress(csv.Error):  # reading the table reports it
+            for _, row in replace(self, body=body)._iter_rows():
+                if len(row) == self.n_columns:
+                    rows.append(row)
+                if len(rows) == n_rows:
+                    break
+        return rows
 
     def _read_csv(self, types: dict[int, Any]) -> Any:
         """Read the columns with the given types, named c0, c1, … by position, in one pass over the text."""
@@ -235,6 +288,7 @@ class TextTable(Table):
                     include_columns=[f"c{k}" for k in types],
                     null_values=[],
                     strings_can_be_null=False,
+                    decimal_point="," if self.decimal_comma else ".",
                 ),
             )
         except pa.ArrowInvalid as error:
@@ -249,7 +303,7 @@ class TextTable(Table):
                     model = "header" if self.header and self.layout != "jodie" else "first row"
                     return DataError(f"{where}: found {len(row)} fields, expected {self.n_columns} as in the {model}.")
                 for k in numeric:
-                    if not looks_like_number(row[k]):
+                    if not looks_like_number(row[k].replace(",", ".") if self.decimal_comma else row[k]):
                         return DataError(
                             f"{where}: the feature {row[k]!r} in {self.describe_column(k)} is not a number."
                         )
@@ -258,11 +312,16 @@ class TextTable(Table):
         return DataError(f"{self.name} cannot be read as delimited text: {error}")
 
     def _iter_rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield (line, fields) for each row of data. Slow: for messages only."""
+        """Yield (line, fields) for each row of data."""
+        for start, _, row in self.iter_row_spans():
+            yield start, row
+
+    def iter_row_spans(self) -> Iterator[tuple[int, int, list[str]]]:
+        """Yield (first line, line after the last, fields) for each row of data. Slow."""
         reader = csv.reader(io.StringIO(self.body.decode("utf-8"), newline=None), delimiter=self.delimiter)
         line = self.first_line
         for row in reader:
             start, line = line, self.first_line + reader.line_num
             is_blank = self.n_columns == 1 and row != [""] and not any(field.strip() for field in row)
             if row and not is_blank and (len(row) == self.n_columns or any(field.strip() for field in row)):
-                yield start, row
+                yield start, line, row

@@ -14,6 +14,7 @@ from cordgt.events.arrays import unique_nodes
 from cordgt.history import rng
 
 SPLIT_RULES = ("quantile", "time")
+MAX_COARSE_TIMES, MIN_EVENTS_PER_TIME = 20, 5  # fewer times with more events each: the column may not be the time
 CHUNK_EVENTS = 1 << 22  # events processed at a time, because a stream may be larger than memory
 
 
@@ -60,10 +61,16 @@ def split_events(
     train = np.flatnonzero(~_touches(masked, src[:end_train], dst[:end_train]))
     for name, positions in (("training", train), ("validation", validation), ("test", test)):
         if len(positions) == 0:
-            raise DataError(
-                f"Too few events to split: {len(t)} events at {len(np.unique(t))} times leave none for {name}. "
-                "Use more events, or another split (--set train_ratio=…, --set val_ratio=…, --set mask_nodes=0)."
-            )
+            n_times = len(np.unique(t))
+            problem = f"{len(t)} events at {n_times} {'time' if n_times == 1 else 'times'} leave none for {name}."
+            other_split = "another split (--set train_ratio=…, --set val_ratio=…, --set mask_nodes=0)"
+            if n_times <= MAX_COARSE_TIMES and len(t) >= MIN_EVENTS_PER_TIME * n_times:
+                raise DataError(
+                    f"Too few different times to split: {problem} Events of one time stay together. Check that this "
+                    "column is the time and not a weight or a rating: name another with --time, use finer times, or "
+                    f"{other_split}."
+                )
+            raise DataError(f"Too few events to split: {problem} Use more events, or {other_split}.")
     new_node = np.ones(n_nodes, dtype=bool)
     for start in range(0, len(train), CHUNK_EVENTS):
         chunk = train[start : start + CHUNK_EVENTS]

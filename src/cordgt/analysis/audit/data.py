@@ -65,7 +65,7 @@ def _check_gaps(stream: EventStream) -> Check:
         return Check("gaps", "time between events", WARNING, "all events have the same time")
     steps = np.diff(stream.elapsed)
     i = int(steps.argmax())
-    share, start = steps[i] / span, stream.time.format_one(stream.t[i])
+    share, start = steps[i] / span, stream.format_time(stream.t[i])
     detail = f"the longest is {share:.1%} of the time range, after {start} (event {i + 1:,} of {stream.n_events:,})"
     return _warn_if(share > 0.1, "gaps", "time between events", detail)
 

@@ -14,6 +14,7 @@ from cordgt.analysis.report.data import ReportData
 from cordgt.analysis.report.html import DASH, Html, figure
 from cordgt.analysis.report.sample import GroupMetrics, group_by_time, precision_recall_steps
 from cordgt.events.stream import EventStream
+from cordgt.events.times import epoch_day
 
 # -------------------- formats
 
@@ -31,12 +32,18 @@ def format_win_rate(group: GroupMetrics) -> str:
 
 
 def format_times(stream: EventStream, positions: Sequence[int] | np.ndarray, *, short: bool = False) -> list[str]:
-    """Format the times of events as in the user's data. ``short``: only the day of a date, and short numbers."""
-    times = stream.time.format(stream.t[np.asarray(positions)]).to_pylist()
+    """Format the times of events as in the user's data, with the date if they count from 1970.
+
+    ``short``: only the day of a date, and short numbers.
+    """
+    values = stream.t[np.asarray(positions)]
     if not short:
-        return [str(t) for t in times]
+        return [stream.format_time(t) for t in values]
+    times = stream.time.format(values).to_pylist()
     if stream.time.kind == "date":
         return [str(t)[:10] for t in times]
+    if stream.epoch_unit:
+        return [epoch_day(t, stream.epoch_unit) for t in times]
     return [f"{t:,}" if isinstance(t, int) else format_number(t) for t in times]
 
 

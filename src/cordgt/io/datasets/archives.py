@@ -5,6 +5,7 @@ pooch's own extraction does not refuse links, duplicates, absurd sizes or, befor
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import stat
 import tarfile
@@ -22,6 +23,7 @@ from cordgt.files import short_message
 # Limit for one unpacked file, far above anything published. A limit on the ratio fails: zeros shrink a thousandfold.
 MAX_BYTES = 8 << 30
 CHUNK_BYTES = 1 << 20
+TAR_END_BYTES = 1024  # a tar ends with two blocks of zeros
 SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 
 
@@ -55,9 +57,13 @@ class Archive:
     def extract(self, name: str, target: Path) -> None:
         """Write the file with this base name to ``target``."""
         with self._members() as members:
-            member = next((m for m in members if m.name == name), None)
-            if member is None:
+            found = [m for m in members if m.name == name]
+            if not found:
                 raise DataError(f"{self.path} has no {name}.")
+            if len(found) > 1:
+                paths = ", ".join(m.path for m in found)
+                raise DataError(f"{self.path} is refused: it has {len(found)} files called {name}: {paths}.")
+            member = found[0]
             if member.size > MAX_BYTES:
                 raise DataError(
                     f"{self.path}: {name} claims {member.size:,} bytes unpacked; the limit is {MAX_BYTES:,}."
@@ -91,6 +97,7 @@ class Archive:
                         _Member(m.filename, m.file_size, _is_regular(m), partial(archive.open, m)) for m in infos
                     )
             else:
+                self._check_tar_is_complete()
                 with tarfile.open(self.path) as tar:
                     yield self._check_members(
                         _Member(m.name, m.size, m.isfile(), partial(tar.extractfile, m)) for m in tar if not m.isdir()
@@ -102,8 +109,21 @@ class Archive:
         except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             reason = short_message(error).rstrip(".") or "it ends early"
             raise DataError(f"{self.path} is a damaged or incomplete archive: {reason}.") from None
+        except gzip.BadGzipFile:
+            raise DataError(f"{self.path} is a damaged or incomplete archive: its checksum is wrong.") from None
         except OSError as error:
             raise DataError(f"{self.path} cannot be unpacked: {error.strerror or error}.") from None
+
+    def _check_tar_is_complete(self) -> None:
+        """Read a tar to its end, which verifies the checksum of gzip. DataError if its end is missing."""
+        with open(self.path, "rb") as file:
+            is_gzip = file.read(2) == b"\x1f\x8b"
+        tail = b""
+        with gzip.open(self.path) if is_gzip else open(self.path, "rb") as source:
+            while chunk := source.read(CHUNK_BYTES):
+                tail = (tail + chunk)[-TAR_END_BYTES:]
+        if tail != bytes(TAR_END_BYTES):
+            raise DataError(f"{self.path} is damaged, incomplete, or not a zip or tar archive. Fetch it again.")
 
     def _check_members(self, members: Iterator[_Member]) -> list[_Member]:
         """Return the members without those of macOS. DataError for links, duplicates and paths outside the folder."""

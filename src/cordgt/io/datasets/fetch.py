@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from cordgt.events.stream import EventStream
 from cordgt.files import file_lock
 from cordgt.io.datasets import gowalla
 from cordgt.io.datasets.archives import Archive, is_archive
-from cordgt.io.datasets.download import DownloadError, download
+from cordgt.io.datasets.download import DEADLINE, DownloadError, download
 from cordgt.io.datasets.registry import KNOWN_DATASETS, data_folders, describe_missing_labels, find_dataset
 from cordgt.io.datasets.sources import SOURCES, list_remote_files
 from cordgt.io.readers import LABELS_NOT_READ, read_events
@@ -104,10 +105,13 @@ def _clean_up(base: Path, name: str) -> None:
 def _download_files(name: str, downloads: Path, callbacks: Callback) -> dict[Path, str]:
     """Download the published files, and return their paths with their URLs."""
     files = {}
+    deadline = time.monotonic() + DEADLINE
     try:
         for remote in list_remote_files(name):
             path = downloads / remote.name
-            download(remote.url, path, checksum=remote.checksum, size=remote.size, callbacks=callbacks)
+            download(
+                remote.url, path, checksum=remote.checksum, size=remote.size, callbacks=callbacks, deadline=deadline
+            )
             files[path] = remote.url
     except DownloadError as error:
         raise DownloadError(
@@ -381,7 +385,7 @@ def _check_unchanged(name: str, base: Path, checksums: dict[str, str]) -> None:
     try:
         before = json.loads((base / name / SOURCE_FILE).read_text(encoding="utf-8"))["sha256"]
         changed = [k for k, v in checksums.items() if k in before and before[k] != v]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return
     if changed:
         file = changed[0]

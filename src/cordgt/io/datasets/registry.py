@@ -153,7 +153,7 @@ def load_dataset(data: str | os.PathLike[str], **options: Any) -> EventStream:
 
 def _generate_stream(name: str, options: dict[str, Any]) -> EventStream:
     for key, value in options.items():
-        if value is not None and (key, value) != ("ids", "auto"):
+        if value is not None and value is not False and (key, value) != ("ids", "auto"):
             raise DataError(f"{name} is generated: there is no file to read, so leave out --{key.replace('_', '-')}.")
     return twin_stream(name) if is_twin(name) else synthetic_stream().stream
 
