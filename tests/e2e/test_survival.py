@@ -78,6 +78,22 @@ def test_a_signal_saves_within_the_epoch(data: Path, whole: dict[str, Any], sign
     assert final_state(Path("run")) == whole
 
 
+@pytest.mark.parametrize("signums", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
+def test_two_signals_in_a_row_save_once(data: Path, whole: dict[str, Any], signums: tuple[signal.Signals, ...]) -> None:
+    """As `timeout` sends them: to its child, then to the process group."""
+    command = ["train", data, *LONG, "--out", "run"]
+    training = process(*command, preexec_fn=handle_ctrl_c)
+    wait_for(lambda: Path("run/state.safetensors").exists(), training)
+    training.send_signal(signums[0])
+    time.sleep(0.05)
+    training.send_signal(signums[1])
+    _, err = training.communicate(timeout=120)
+    assert training.returncode in (128 + signums[0], -signums[1]), err  # the second may come while the process exits
+    assert err.strip().splitlines()[-1].startswith("Error: interrupted, and saved after ")
+    works(*command, "--resume")
+    assert final_state(Path("run")) == whole
+
+
 # -------------------- two in one folder
 
 
