@@ -1,10 +1,12 @@
-"""export_stream and read_events round trip."""
+"""export_stream and read_events round trip; as_stream."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from cordgt.errors import DataError
 from cordgt.events.export import export_stream
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.io import as_stream
 from cordgt.io.readers import read_events
 
 TEXT_IDS = st.text(
@@ -69,3 +72,24 @@ def test_export_rejects_other_extensions(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be written"):
         export_stream(stream, tmp_path / "no" / "out.csv")
     assert not list(tmp_path.iterdir())
+
+
+def test_as_stream_takes_what_people_have(tmp_path: Path) -> None:
+    stream = EventStream.from_columns(["a", "b"], ["b", "c"], [1, 2])
+    assert as_stream(stream) is stream
+    assert as_stream(stream, ids="auto", src=None) is stream
+    columns = {"who": ["a", "b"], "whom": ["b", "c"], "time": [1, 2]}
+    path = tmp_path / "events.csv"
+    path.write_text("who,whom,time\na,b,1\nb,c,2\n")
+    for data in (pd.DataFrame(columns), pa.table(columns), pa.RecordBatch.from_pydict(columns), path, str(path)):
+        found = as_stream(data, src="who", dst="whom")
+        assert (found.t.tolist(), found.ids.names.to_pylist()) == ([1, 2], ["a", "b", "c"])
+
+
+def test_as_stream_explains_what_it_cannot_take() -> None:
+    stream = EventStream.from_columns(["a"], ["b"], [1])
+    with pytest.raises(DataError, match="A stream takes no option 'src'"):
+        as_stream(stream, src="who")
+    for data in (5, None, {"src": [1]}, [(1, 2, 3)]):
+        with pytest.raises(DataError, match="Events cannot be read from .*; pass a path, a pandas or an Arrow table"):
+            as_stream(data)

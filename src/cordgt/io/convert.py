@@ -22,7 +22,7 @@ from cordgt.io.event_chunks import FileSource
 from cordgt.io.file_chunks import find_tables, open_head
 from cordgt.io.node_features import join_node_features
 from cordgt.io.open_table import COMMENT_NOTE
-from cordgt.io.readers import stream_name
+from cordgt.io.readers import read_events, stream_name
 from cordgt.store.append import LatePolicy, append_to_store
 from cordgt.store.build import MEMORY, make_store
 from cordgt.store.source import CHUNK_ROWS, EventSource, NodeFeatureTable, StreamSource
@@ -31,6 +31,20 @@ from cordgt.store.store import EVENTS, NAMES, Store, is_store, open_store
 MIN_MEMORY = 500 * 10**6
 
 Data = str | os.PathLike[str] | EventStream
+
+
+def as_stream(data: Any, **columns: Any) -> EventStream:
+    """Return the stream of DATA: an EventStream as it is, a path or a dataset's name, a pandas or an Arrow table.
+
+    ``columns``: options as in ``read_events``. DataError for another kind of object, and for options of a stream,
+    which is read already.
+    """
+    if isinstance(data, EventStream):
+        _refuse_options(columns)
+        return data
+    return (
+        registry.load_dataset(data, **columns) if isinstance(data, str | os.PathLike) else read_events(data, **columns)
+    )
 
 
 def convert_to_store(
@@ -149,14 +163,12 @@ def open_event_source(data: Data, memory: int, **columns: Any) -> EventSource:
     DataError for an unknown option, or for column options of a stream, which is read already.
     """
     known = (*COLUMN_OPTIONS, "ids", "name")
-    given = [k for k, v in columns.items() if v is not None and (k, v) != ("ids", "auto")]
-    unknown = [k for k in given if k not in known]
+    unknown = [k for k in _given_options(columns) if k not in known]
     if unknown:
         raise DataError(f"There is no option '{unknown[0]}'.{did_you_mean(unknown[0], known)}")
     path = _find_path(data)
     if isinstance(data, EventStream):
-        if given:
-            raise DataError(f"A stream takes no option '{given[0]}'; set it where the stream is read.")
+        _refuse_options(columns)
         return _stream_source(data, {} if path is None else open_store(path).columns)
     if path is not None:
         if is_store(path):
@@ -168,6 +180,18 @@ def open_event_source(data: Data, memory: int, **columns: Any) -> EventSource:
             if source.first.layout != "ml":  # its features are in separate files
                 return source
     return _stream_source(registry.load_dataset(data, **columns), {})
+
+
+def _given_options(columns: Mapping[str, Any]) -> list[str]:
+    """Return the names of the options that are set to something else than their default."""
+    return [k for k, v in columns.items() if v is not None and (k, v) != ("ids", "auto")]
+
+
+def _refuse_options(columns: Mapping[str, Any]) -> None:
+    """Raise DataError if there are column options: a stream takes none."""
+    given = _given_options(columns)
+    if given:
+        raise DataError(f"A stream takes no option '{given[0]}'; set it where the stream is read.")
 
 
 def _stream_source(stream: EventStream, columns: Mapping[str, Any]) -> StreamSource:
