@@ -87,7 +87,8 @@ def as_callback(callbacks: Callbacks) -> Callback:
         return NO_CALLBACK
     if isinstance(callbacks, Callback):
         return callbacks
-    several = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    is_single = isinstance(callbacks, str | bytes) or not isinstance(callbacks, Iterable)
+    several = [callbacks] if is_single else list(callbacks)
     for callback in several:
         if not isinstance(callback, Callback):
             raise SettingError(
