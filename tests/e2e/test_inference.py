@@ -69,9 +69,8 @@ def test_without_a_time_the_whole_history_is_visible(tmp_path: Path, trained: Tr
 
 def test_scores_of_a_ranking_model_have_a_note(tmp_path: Path, trained: Trained) -> None:
     data = write_events(tmp_path / "events.csv")
-    works(
-        "train", data, "--model", "tgsrec", "--out", tmp_path / "run", *TINY, "--set", "hidden=8", "--set", "time_dim=8"
-    )
+    small = [f"--set={key}" for key in ("epochs=1", "hidden=8", "heads=1", "layers=1", "time_dim=8")]
+    works("train", data, "--model", "tgsrec", "--out", tmp_path / "run", *small)
     pairs = pairs_file(tmp_path / "pairs.csv", (3, 4, LAST))
     assert "compare scores of one source" in works("predict", tmp_path / "run", "--pairs", pairs).err
     assert "compare scores" not in works("predict", trained.run, "--pairs", pairs).err

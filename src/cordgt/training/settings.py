@@ -225,7 +225,8 @@ def _list_readers(key: str) -> str:
     """Return the models that read a setting of a model or of the training loop."""
     if key in typing.get_type_hints(TrainingSettings):
         return "every model that is trained"
-    return ", ".join(name for name, spec in models.MODELS.items() if key in typing.get_type_hints(spec.settings))
+    names = [name for name, spec in models.MODELS.items() if key in typing.get_type_hints(spec.settings)]
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} models, such as {names[0]}"
 
 
 def unknown_setting(key: str) -> str:
