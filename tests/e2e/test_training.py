@@ -115,6 +115,9 @@ def test_output_of_a_training(tmp_path: Path) -> None:
         assert words in result.err
     assert len(result.err.splitlines()) <= 8
     assert "test, transductive" in result.out
+    first_lines = " ".join(result.out.split())
+    assert first_lines.startswith(("Compared with a random partner, the true", "A trivial baseline does better"))
+    assert "average precision (AP) on the test period" in first_lines
     assert max(map(len, result.out.splitlines())) <= 80
 
 

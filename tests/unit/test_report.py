@@ -246,6 +246,9 @@ def test_report_of_a_ranking_model_uses_margins(tmp_path: Path, model: str, sett
     words = check(markup).words
     assert "learned to rank the destinations of one source" in words
     assert ("Test MRR" in words) == ("validation MRR" in words) == (model == "cordgt_plus")
+    lead = "Ranked among 5 candidates, the true destination is in the top 10" if model == "cordgt_plus" else "no ranks"
+    assert lead in markup.partition('class="lead"')[2].partition("</p>")[0]
+    assert run.metrics["objective"] == run.evaluate()["objective"] == "ranking"
     assert ("--set ranking=100" in words) == (model == "tcl")
     lists = words.partition("The most surprising")[2].partition("Model, data and settings")[0]
     assert "negative margins" in lists and "margin" in lists

@@ -30,7 +30,7 @@ from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, build_history, spli
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.run_metrics import SPLITS, RunMetrics
 from cordgt.training.devices import choose_device, set_matmul_precision
-from cordgt.training.evaluation import evaluate_splits
+from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.run_folder import RunConfig, RunFolder, is_same_data
 from cordgt.training.settings import Settings, known_keys, make_settings, unknown_setting
@@ -180,6 +180,7 @@ class Run:
         model, task = self.evaluation_task(**changes)
         metrics = evaluate_splits(model, task, as_callback(callbacks), SPLITS if split is None else (split,))
         about: dict[str, Any] = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
+        about["objective"] = training_objective(self.settings, model)
         about |= {"init": self.metrics["init"]} if "init" in self.metrics else {}
         return RunMetrics(about | {"protocol": dict(vars(task.protocol))} | metrics)
 

@@ -34,7 +34,7 @@ from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
 from cordgt.training.devices import peak_memory_mb, set_matmul_precision
-from cordgt.training.evaluation import evaluate_splits
+from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
 from cordgt.training.run_folder import CHECKPOINT_FILES, RunFolder
@@ -341,6 +341,7 @@ def _run_phases(
         model=settings.model,
         data=task.stream.name,
         seed=settings.seed,
+        objective=training_objective(settings, model),
         epochs=progress.epoch,
         best_epoch=progress.best_epoch,
         seconds_per_epoch=progress.train_seconds / progress.epoch if progress.epoch else 0.0,
