@@ -87,8 +87,9 @@ def as_callback(callbacks: Callbacks) -> Callback:
         return NO_CALLBACK
     if isinstance(callbacks, Callback):
         return callbacks
-    is_single = isinstance(callbacks, str | bytes) or not isinstance(callbacks, Iterable)
-    several = [callbacks] if is_single else list(callbacks)
+    several: list[Any] = (
+        [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else [*callbacks]
+    )
     for callback in several:
         if not isinstance(callback, Callback):
             raise SettingError(

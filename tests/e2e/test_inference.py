@@ -276,6 +276,22 @@ def _read(path: Path) -> list[dict[str, Any]]:
         return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
 
 
+def test_several_sources_and_candidates(tmp_path: Path, trained: Trained) -> None:
+    """Options may be repeated, or name a file; the answers are those of single calls."""
+    both = works("recommend", trained.run, "--source", "3", "--source", "5", "--top", "2", "--json").json
+    assert [row["src"] for row in both] == [3, 3, 5, 5]
+    for source, rows in ((3, both[:2]), (5, both[2:])):
+        alone = works("recommend", trained.run, "--source", source, "--top", "2", "--json").json
+        assert [row["node"] for row in rows] == [row["node"] for row in alone]
+    file = write_rows(tmp_path / "c.csv", [(4,), (7,), (8,)], header=("id",))
+    chosen = works("recommend", trained.run, "--source", "3", "--candidates", file, "--json").json
+    assert {row["node"] for row in chosen} == {4, 7, 8} and [row["rank"] for row in chosen] == [1, 2, 3]
+    options = [f"--candidate={node}" for node in (4, 7, 8)]
+    assert works("recommend", trained.run, "--source", "3", *options, "--json").json == chosen
+    fails("recommend", trained.run, "--source", "3", "--candidate", "zed", containing="candidate 'zed' is no node")
+    fails("recommend", trained.run, "--source", "3", *options, "--candidates", file, containing="either --candidate")
+
+
 def test_sources_without_a_header(tmp_path: Path, trained: Trained) -> None:
     (tmp_path / "s.txt").write_text("3\n5\n")
     assert [r["src"] for r in works("recommend", trained.run, "--sources", "s.txt", "--top", "1").rows] == ["3", "5"]

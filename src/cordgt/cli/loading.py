@@ -46,11 +46,11 @@ def build_settings(
     preset = {k: v for k, v in preset.items() if k not in given}
     if preset:
         console.print_note(f"{origin}: {format_assignments(preset)}")
-    seeds = {} if seed is None and from_file.seed is None else {"seed": from_file.seed if seed is None else seed}
+    seed = seed if seed is not None else from_file.seed if from_file.seed is not None else 0
     try:
-        settings = make_settings(model, preset | given, **seeds)
+        settings = make_settings(model, preset | given, seed=seed)
     except SettingError as error:
-        if config is not None and _is_error_of_file(str(error), from_file, model, preset, seeds):
+        if config is not None and _is_error_of_file(str(error), from_file, model, preset, seed):
             raise SettingError(f"{config}: {str(error).removeprefix('settings: ')}") from None
         raise
     check_all_used(settings, changes)
@@ -63,14 +63,12 @@ def build_settings(
     return settings
 
 
-def _is_error_of_file(
-    message: str, from_file: ParsedSettings, model: str, preset: dict[str, Any], seeds: dict[str, Any]
-) -> bool:
+def _is_error_of_file(message: str, from_file: ParsedSettings, model: str, preset: dict[str, Any], seed: int) -> bool:
     """Return whether the settings of a --config file give this error without those of --set."""
     from cordgt.training.settings import make_settings
 
     try:
-        make_settings(model, preset | from_file.keys, **seeds)
+        make_settings(model, preset | from_file.keys, seed=seed)
     except SettingError as error:
         return str(error) == message
     return False
