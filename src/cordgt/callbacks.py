@@ -87,9 +87,8 @@ def as_callback(callbacks: Callbacks) -> Callback:
         return NO_CALLBACK
     if isinstance(callbacks, Callback):
         return callbacks
-    several: list[Any] = (
-        [callbacks] if isinstance(callbacks, str) or not isinstance(callbacks, Iterable) else [*callbacks]
-    )
+    given: Any = callbacks
+    several = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     for callback in several:
         if not isinstance(callback, Callback):
             raise SettingError(
