@@ -98,7 +98,7 @@ def as_callback(callbacks: Callbacks) -> Callback:
     if isinstance(callbacks, Callback):
         return callbacks
     given: Any = callbacks
-    several = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    several: list[Any] = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     for callback in several:
         if not isinstance(callback, Callback):
             raise SettingError(

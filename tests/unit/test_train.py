@@ -535,7 +535,7 @@ def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
         ({"seed": 1}, "seed=0, now 1"),
         ({"fanout": (4,)}, r"fanout=\[3, 2\], now \[4\]"),
         ({"visibility": "paper"}, 'visibility="event", now "paper"'),
-        ({"model": "edgebank"}, "model cordgt, now edgebank"),
+        ({"model": "cordgt_plus"}, "model cordgt, now cordgt_plus"),
     ],
 )
 def test_resume_with_other_settings_is_refused(whole: Run, changes: dict[str, Any], message: str) -> None:

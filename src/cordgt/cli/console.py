@@ -101,7 +101,8 @@ class ProgressBar(StageBar):
         self.run_seconds: float | None = None  # the first estimate of a run
         self.has_trained = False  # True once an epoch has started
         self.validation = ""  # metrics of the last epoch
-        self.stage, self.total = "", None
+        self.stage = ""
+        self.total: int | None = None  # of the stage, in the unit of `on_step`
         self.start_time = self.last_line = time.perf_counter()
         self.n_events = 0
 
