@@ -362,7 +362,7 @@ def test_an_interrupted_training_resumes_to_the_same_result(uninterrupted: Train
 
 
 def test_interrupted_query(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: Any) -> None:
+    def stop(*_: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cordgt.cli.answers.recommendation_table", stop)
