@@ -35,6 +35,12 @@ class Callback:
     def on_step(self, n: int, loss: float | None = None) -> None:
         """``n`` more items of the current epoch or stage are done. ``loss``: the epoch's mean so far, in training."""
 
+    def on_time_estimate(self, seconds: float) -> None:
+        """The run takes at most about ``seconds`` more, with its evaluation and its refit.
+
+        Called after the first steps of a training and after every epoch.
+        """
+
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         """An epoch is trained, validated and saved. ``record``: its line in ``history.jsonl``."""
 
@@ -68,6 +74,10 @@ class CallbackList(Callback):
         for callback in self.callbacks:
             callback.on_step(n, loss)
 
+    def on_time_estimate(self, seconds: float) -> None:
+        for callback in self.callbacks:
+            callback.on_time_estimate(seconds)
+
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         for callback in self.callbacks:
             callback.on_epoch_end(record)
@@ -87,7 +97,8 @@ def as_callback(callbacks: Callbacks) -> Callback:
         return NO_CALLBACK
     if isinstance(callbacks, Callback):
         return callbacks
-    several = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    given: Any = callbacks
+    several: list[Any] = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
     for callback in several:
         if not isinstance(callback, Callback):
             raise SettingError(

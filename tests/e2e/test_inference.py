@@ -69,9 +69,8 @@ def test_without_a_time_the_whole_history_is_visible(tmp_path: Path, trained: Tr
 
 def test_scores_of_a_ranking_model_have_a_note(tmp_path: Path, trained: Trained) -> None:
     data = write_events(tmp_path / "events.csv")
-    works(
-        "train", data, "--model", "tgsrec", "--out", tmp_path / "run", *TINY, "--set", "hidden=8", "--set", "time_dim=8"
-    )
+    small = [f"--set={key}" for key in ("epochs=1", "hidden=8", "heads=1", "layers=1", "time_dim=8")]
+    works("train", data, "--model", "tgsrec", "--out", tmp_path / "run", *small)
     pairs = pairs_file(tmp_path / "pairs.csv", (3, 4, LAST))
     assert "compare scores of one source" in works("predict", tmp_path / "run", "--pairs", pairs).err
     assert "compare scores" not in works("predict", trained.run, "--pairs", pairs).err
@@ -275,6 +274,22 @@ def _read(path: Path) -> list[dict[str, Any]]:
         return json.loads(path.read_text())
     with path.open() as file:
         return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+
+
+def test_several_sources_and_candidates(tmp_path: Path, trained: Trained) -> None:
+    """Options may be repeated, or name a file; the answers are those of single calls."""
+    both = works("recommend", trained.run, "--source", "3", "--source", "5", "--top", "2", "--json").json
+    assert [row["src"] for row in both] == [3, 3, 5, 5]
+    for source, rows in ((3, both[:2]), (5, both[2:])):
+        alone = works("recommend", trained.run, "--source", source, "--top", "2", "--json").json
+        assert [row["node"] for row in rows] == [row["node"] for row in alone]
+    file = write_rows(tmp_path / "c.csv", [(4,), (7,), (8,)], header=("id",))
+    chosen = works("recommend", trained.run, "--source", "3", "--candidates", file, "--json").json
+    assert {row["node"] for row in chosen} == {4, 7, 8} and [row["rank"] for row in chosen] == [1, 2, 3]
+    options = [f"--candidate={node}" for node in (4, 7, 8)]
+    assert works("recommend", trained.run, "--source", "3", *options, "--json").json == chosen
+    fails("recommend", trained.run, "--source", "3", "--candidate", "zed", containing="candidate 'zed' is no node")
+    fails("recommend", trained.run, "--source", "3", *options, "--candidates", file, containing="either --candidate")
 
 
 def test_sources_without_a_header(tmp_path: Path, trained: Trained) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+import cordgt
+
 from .helpers import TINY, events, fails, process, settings, works, write_events
 
 LONG = settings(epochs=40, patience=40, min_delta=0, batch_size=20)
@@ -74,6 +76,38 @@ def test_a_signal_saves_within_the_epoch(data: Path, whole: dict[str, Any], sign
     last = err.strip().splitlines()[-1]
     assert last.startswith("Error: interrupted, and saved after ") and " of epoch " in last
     assert last.endswith("Continue with: cordgt " + " ".join(map(str, command)) + " --resume")
+    works(*command, "--resume")
+    assert final_state(Path("run")) == whole
+
+
+SLOW_STEPS = """
+import time
+from cordgt.cli import console, main
+console.ProgressBar.on_step = lambda self, n, loss=None: time.sleep(0.2)
+main()
+"""
+
+
+@pytest.mark.parametrize("signums", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
+def test_two_signals_in_a_row_save_once(data: Path, whole: dict[str, Any], signums: tuple[signal.Signals, ...]) -> None:
+    """As `timeout` sends them: to its child, then to the process group. Both come within one step."""
+    command = ["train", data, *LONG, "--out", "run"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(cordgt.__file__).parents[1])}
+    training = subprocess.Popen(
+        [sys.executable, "-c", SLOW_STEPS, *map(str, command)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=handle_ctrl_c,
+    )
+    wait_for(lambda: Path("run/state.safetensors").exists(), training)
+    time.sleep(0.3)  # into a step of the next epoch
+    for signum in signums:
+        training.send_signal(signum)
+        time.sleep(0.05)
+    _, err = training.communicate(timeout=120)
+    assert training.returncode == 128 + signums[0], err
+    assert err.strip().splitlines()[-1].startswith("Error: interrupted, and saved after ")
     works(*command, "--resume")
     assert final_state(Path("run")) == whole
 

@@ -84,9 +84,9 @@ def test_without_out_the_folder_is_named_after_data_model_and_seed(tmp_path: Pat
     result = works("train", data, *TINY, "--seed", "3")
     assert read_metrics("runs/my-log-cordgt-seed3")["seed"] == 3
     assert "runs/my-log-cordgt-seed3" in result.err
-    works("train", data, "--model", "edgebank", *TINY)
+    works("train", data, "--model", "edgebank")
     assert read_metrics("runs/my-log-edgebank-seed0")["model"] == "edgebank"
-    fails("train", data, "--model", "edgebank", *TINY, containing="runs/my-log-edgebank-seed0 already holds a run")
+    fails("train", data, "--model", "edgebank", containing="runs/my-log-edgebank-seed0 already holds a run")
 
 
 def test_a_name_that_toml_must_quote(tmp_path: Path) -> None:
@@ -115,6 +115,9 @@ def test_output_of_a_training(tmp_path: Path) -> None:
         assert words in result.err
     assert len(result.err.splitlines()) <= 8
     assert "test, transductive" in result.out
+    first_lines = " ".join(result.out.split())
+    assert first_lines.startswith(("Compared with a random partner, the true", "A trivial baseline does better"))
+    assert "average precision (AP) on the test period" in first_lines
     assert max(map(len, result.out.splitlines())) <= 80
 
 
@@ -133,9 +136,49 @@ def test_the_papers_settings_for_a_known_dataset(tmp_path: Path, monkeypatch: py
     assert "paper" not in works("train", "uci", "--model", "edgebank").err
 
 
-def test_unused_settings_are_printed(tmp_path: Path) -> None:
-    result = works("train", write_events(tmp_path / "d.csv"), "--model", "edgebank", *TINY, "--out", "run")
-    assert "not used by edgebank: fanout, hidden, heads, layers, td_dim, sd_dim" in result.err
+def test_settings_that_the_model_does_not_read_are_refused(tmp_path: Path) -> None:
+    """Those of --set, of a search and of a user's file; the config.toml of another run is used as far as it goes."""
+    data = write_events(tmp_path / "d.csv")
+    containing = ["tgn does not read fanout (read by cordgt, cordgt_plus)", "Settings of tgn: memory_dim"]
+    with unchanged(tmp_path):
+        fails("train", data, "--model", "tgn", "--set", "fanout=32,1", "--out", "run", containing=containing)
+        fails("search", data, "--model", "tgn", "--set", "fanout=32,1", "--grid", "heads=1,2", containing=containing)
+    config = tmp_path / "my.toml"
+    config.write_text("fanout = [32, 1]\n", encoding="utf-8")
+    containing[0] = f"{config}: {containing[0]}"
+    fails("train", data, "--model", "tgn", "--config", config, "--out", "run", containing=containing)
+    fails("train", data, "--model", "edgebank", *TINY, "--out", "run", containing="edgebank does not read fanout")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epoch = 3", "there is no setting 'epoch'. Did you mean 'epochs'?"),
+        ("epochs = 'many'", "epochs=many: expected a whole number."),
+        ("epochs = 0", "epochs="),
+        ("seed = 'x'", "seed=x: use a 64-bit integer"),
+        ("model = 'cordtg'", "There is no model 'cordtg'. Did you mean 'cordgt'?"),
+    ],
+)
+def test_errors_in_a_config_file_name_the_file(tmp_path: Path, text: str, message: str) -> None:
+    config = tmp_path / "my.toml"
+    config.write_text(text, encoding="utf-8")
+    data = write_events(tmp_path / "d.csv")
+    fails("train", data, "--config", config, "--out", "run", containing=f"Error: {config}: {message}")
+    if text == "epochs = 0":
+        result = fails("train", data, "--config", config, "--set", "epochs=-1", "--out", "run", containing="epochs=-1")
+        assert "my.toml" not in result.err
+
+
+def test_a_config_file_of_another_format_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "my.toml"
+    config.write_text("format = 99\nepochs = 1\n", encoding="utf-8")
+    data = write_events(tmp_path / "d.csv")
+    fails("train", data, "--config", config, "--out", "run", containing=[f"{config} has format 99", "formats 1 to"])
+
+
+def test_a_rule_is_evaluated_and_answers(tmp_path: Path) -> None:
+    works("train", write_events(tmp_path / "d.csv"), "--model", "edgebank", "--out", "run")
     assert set(read_metrics("run")["test"]["transductive"]) >= set(METRICS)
     assert Path("run/history.jsonl").exists()
     works("recommend", "run", "--source", "3")
@@ -180,7 +223,7 @@ def test_resume_of_a_finished_run_says_so(trained: Trained) -> None:
         (settings(hidden=6), "hidden=4, now 6"),
         (settings(lr=0.1), "lr=0.001, now 0.1"),
         ([*TINY, "--seed", "1"], "seed=0, now 1"),
-        (["--model", "edgebank", *TINY], "model cordgt, now edgebank"),
+        (["--model", "edgebank"], "model cordgt, now edgebank"),
     ],
 )
 def test_resume_with_other_settings(trained: Trained, options: list[str], containing: str) -> None:
@@ -319,7 +362,7 @@ def test_an_interrupted_training_resumes_to_the_same_result(uninterrupted: Train
 
 
 def test_interrupted_query(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: Any) -> None:
+    def stop(*_: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cordgt.cli.answers.recommendation_table", stop)
@@ -450,7 +493,9 @@ def test_a_runs_own_config_gives_the_same_run(tmp_path: Path, trained: Trained) 
     works("train", trained.data, "--config", trained.run / "config.toml", "--seed", "1", "--out", "other")
     assert read_metrics("other")["seed"] == 1
     assert not same_metrics("other", trained.run)
-    works("train", trained.data, "--config", trained.run / "config.toml", "--model", "edgebank", "--out", "bank")
+    config = trained.run / "config.toml"
+    result = works("train", trained.data, "--config", config, "--model", "edgebank", "--out", "bank")
+    assert "not used by edgebank: " in result.err and "fanout" in result.err
 
 
 # -------------------- TensorBoard
@@ -504,7 +549,13 @@ def test_real_tensorboard_curves(tmp_path: Path) -> None:
 def test_features_that_a_model_does_not_use(tmp_path: Path) -> None:
     rows = [(*row, k / 7) for k, row in enumerate(events())]
     data = write_rows(tmp_path / "d.csv", rows, header=("src", "dst", "time", "price"))
+    small = {
+        "counts": ["epochs=1"],
+        "tgsrec": ["epochs=1", "hidden=8", "heads=2", "time_dim=4", "num_neighbors=2"],
+        "popularity": [],
+        "jodie": ["epochs=1", "time_dim=4", "memory_dim=4"],
+    }
     for model, silent in (("counts", False), ("tgsrec", False), ("popularity", False), ("jodie", True)):
-        small = settings(epochs=1, hidden=8, heads=2, time_dim=4, memory_dim=4, num_neighbors=2, layers=1)
-        result = works("train", data, "--features", "price", "--model", model, *small, "--out", model)
+        options = [word for assignment in small[model] for word in ("--set", assignment)]
+        result = works("train", data, "--features", "price", "--model", model, *options, "--out", model)
         assert ("uses no features" in result.err) is not silent

@@ -95,6 +95,8 @@ def test_what_may_be_passed() -> None:
     for wrong in (print, [print], "bar"):
         with pytest.raises(cordgt.SettingError, match="is not a callback"):
             as_callback(wrong)  # type: ignore[arg-type]
+    with pytest.raises(cordgt.SettingError, match="'bar' is not a callback"):
+        as_callback("bar")  # type: ignore[arg-type]
 
 
 def test_lists_forward_every_method() -> None:

@@ -35,7 +35,8 @@ ORDER = """
     tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.run_metrics tasks.link tasks.node
     tasks.baselines
     training training.settings training.run_folder training.devices training.model_factory training.step training.oom
-    training.evaluation training.checkpoint training.trainer training.tensorboard training.output_folder
+    training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
+    training.output_folder
     inference inference.predictor inference.run
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
     analysis.audit.data analysis.compare

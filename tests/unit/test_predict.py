@@ -268,6 +268,34 @@ def test_recommendations(run: Run, node: str, at: int | None) -> None:
     assert run.recommend(node, at=at, top=3) == found[:3]
 
 
+@pytest.mark.parametrize("at", [None, 75])
+def test_recommendations_for_several_nodes(run: Run, at: int | None) -> None:
+    """A dictionary with the answer of each id, equal to those of single calls, for any kind of list."""
+    expected = {node: run.recommend(node, at=at, top=4) for node in ("n1", "n6", "nobody")}
+    for nodes in (list(expected), tuple(expected), np.array(list(expected)), pa.array(list(expected))):
+        found = run.recommend(nodes, at=at, top=4)
+        assert found == expected and list(found) == list(expected)
+    assert run.recommend([], at=at) == {}
+    assert run.recommend(["n1"], at=at, top=4) == {"n1": expected["n1"]}
+
+
+def test_recommendations_among_candidates(run: Run, sides: Run) -> None:
+    every = run.recommend("n1", top=99)
+    some = [r.node for r in every][1::2]
+    found = run.recommend("n1", candidates=[*some, some[0], "n1"], top=99)  # a repeated one counts once, n1 not at all
+    scores = {r.node: r.score for r in every}
+    assert {r.node for r in found} == set(some) and len(found) == len(some)
+    np.testing.assert_allclose([r.score for r in found], [scores[r.node] for r in found], atol=1e-6)
+    assert run.recommend("n1", candidates=some, top=1) == found[:1]
+    assert run.recommend("n1", candidates=[]) == []
+    new = run.recommend("n1", candidates=some, top=99, new_only=True)
+    assert {r.node for r in new} == {r.node for r in found if r.met == 0}
+    with pytest.raises(DataError, match=r"The candidate 'nobody' and 1 more is no node of the history\. Remove it"):
+        run.recommend(["n1", "n6"], candidates=["n6", "nobody", "none"])
+    with pytest.raises(DataError, match="The candidate '987' is no destination of the history"):
+        sides.recommend(1, candidates=[987])
+
+
 def test_only_new_partners(run: Run) -> None:
     every = run.recommend("n1", top=99)
     new = run.recommend("n1", top=99, new_only=True)
@@ -423,8 +451,9 @@ def test_model_without_embeddings_raises(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [["3", "5"], None, True, 1.5, float("nan"), np.array([3, 5])])
 def test_invalid_ids_raise(run: Run, wrong: Any) -> None:
     """A list where one id is asked for, or a hole in a column, would otherwise be answered as somebody unknown."""
-    with pytest.raises(SettingError, match="is not a node id"):
-        run.recommend(wrong)
+    for options in ({"node": ["n1", wrong]}, {"node": "n1", "candidates": [wrong]}):
+        with pytest.raises(SettingError, match="is not a node id"):
+            run.recommend(**options)
     with pytest.raises(SettingError, match="is not a node id"):
         run.score([wrong], ["5"])
 

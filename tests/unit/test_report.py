@@ -246,6 +246,9 @@ def test_report_of_a_ranking_model_uses_margins(tmp_path: Path, model: str, sett
     words = check(markup).words
     assert "learned to rank the destinations of one source" in words
     assert ("Test MRR" in words) == ("validation MRR" in words) == (model == "cordgt_plus")
+    lead = "Ranked among 5 candidates, the true destination is in the top 10" if model == "cordgt_plus" else "no ranks"
+    assert lead in markup.partition('class="lead"')[2].partition("</p>")[0]
+    assert run.metrics["objective"] == run.evaluate()["objective"] == "ranking"
     assert ("--set ranking=100" in words) == (model == "tcl")
     lists = words.partition("The most surprising")[2].partition("Model, data and settings")[0]
     assert "negative margins" in lists and "margin" in lists
@@ -333,9 +336,17 @@ def test_other_models_have_no_explanations(run: Run, sample: ScoredSample) -> No
 
 
 # One of each kind: trees, memory, an embedding per node, a rule without parameters.
-@pytest.mark.parametrize("model", ["cordgt", "tgn", "ctdne", "edgebank"])
+SMALL_MODELS: dict[str, dict[str, Any]] = {
+    "cordgt": {"hidden": 8, "heads": 2, "fanout": "3,2", "epochs": 1},
+    "tgn": {"memory_dim": 8, "heads": 2, "epochs": 1},
+    "ctdne": {"num_walks": 4, "dim": 8, "epochs": 1},
+    "edgebank": {},
+}
+
+
+@pytest.mark.parametrize("model", SMALL_MODELS)
 def test_every_kind_of_model_gets_a_report(tmp_path: Path, model: str) -> None:
-    small = {"hidden": 8, "heads": 2, "fanout": "3,2", "epochs": 1, "num_walks": 4, "memory_dim": 8, "dim": 8}
+    small = SMALL_MODELS[model]
     found = train(make_stream(ids=True, name=HOSTILE), model, out=tmp_path / "run", device="cpu", **small)
     parsed = check((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
     words = parsed.words

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cordgt.analysis.remarks import remarks
+from cordgt.analysis.remarks import comparison_verdict, remarks, verdict
 from cordgt.cli.console import metrics_table, stdout
 from cordgt.experiments.cells import read_cell
 from cordgt.tasks.metrics import LINK_METRICS, LinkMetric, link_metrics
@@ -82,6 +82,58 @@ def test_below_baselines() -> None:
     assert metrics.below_baselines() == [("transductive", "popularity", ["ap"])]
     assert any("popularity (transductive: AP)" in text for text in remarks(metrics))
     assert "! popularity" in shown(metrics)
+
+
+RANKS = {"mrr": 0.3, "hits@10": 0.08}
+
+
+def ranked(objective: str, *, baseline_mrr: float = 0.2, **more: Any) -> RunMetrics:
+    """Metrics with ranks among 100 candidates, below a baseline in AP."""
+    metrics = RunMetrics(run_metrics(0.82, baseline=0.9, **(RANKS | more)), objective=objective)
+    metrics["protocol"]["ranking"] = "100"
+    for split in ("validation", "test"):
+        metrics["baselines"]["popularity"][split]["transductive"]["mrr"] = baseline_mrr
+    return metrics
+
+
+def test_a_run_trained_for_ranking_is_compared_by_ranks() -> None:
+    metrics = ranked("ranking")
+    assert metrics.primary_metric == "mrr" and metrics.below_baselines() == []
+    assert "! popularity" not in shown(metrics) and not any("baselines" in text for text in remarks(metrics))
+    assert verdict(metrics) == (
+        "Ranked among 100 candidates, the true destination is in the top 10 for 8.00 % of the test events (hits@10). "
+        "The mean reciprocal rank (MRR) is 30.00 %, 10.00 points above the best trivial baseline (“popularity”)."
+    )
+    below = ranked("ranking", baseline_mrr=0.4)
+    assert below.below_baselines() == [("transductive", "popularity", ["mrr"])]
+    assert verdict(below).startswith("A trivial baseline does better: “popularity” reaches a test MRR of 40.00 %.")
+    unmeasured = RunMetrics(run_metrics(0.82, baseline=0.9), objective="ranking")
+    assert unmeasured.below_baselines() == []
+    assert "no ranks were measured" in verdict(unmeasured) and "--ranking 100" in verdict(unmeasured)
+
+
+def test_the_verdict_of_a_pair_model_has_both_questions() -> None:
+    text = verdict(ranked("pairs"))
+    assert "Compared with a random partner, the true destination is found with 82.00 % average precision (AP)" in text
+    assert text.startswith("A trivial baseline does better: “popularity” reaches a test AP of 90.00 %.")
+    assert text.endswith("the true destination is in the top 10 for 8.00 % of the test events (hits@10).")
+    old = run_metrics(0.9)  # of an earlier version: no objective, no ranks
+    assert verdict(old).endswith(
+        "(AP) on the test period, 20.00 points above the best trivial baseline (“popularity”)."
+    )
+    old["protocol"]["negatives"] = "historical"
+    assert "Compared with a harder one (historical)" in verdict(old)
+    assert verdict(run_metrics(None)) == "There is no test event to evaluate."
+    assert verdict(RunMetrics()) == "There is no test event to evaluate."
+    several = RunMetrics.from_runs([ranked("ranking"), ranked("ranking", mrr=0.4)])
+    assert verdict(several).startswith("On average over 2 runs: Ranked among 100 candidates")
+    assert "(MRR) is 35.00 %" in verdict(several)
+
+
+def test_several_runs_that_rank_are_compared_by_ranks() -> None:
+    a, b = ranked("ranking"), ranked("ranking", mrr=0.35)
+    assert comparison_verdict({"a": a, "b": b}).startswith("b has the highest test MRR: 35.00 %")
+    assert comparison_verdict({"a": a, "b": ranked("pairs")}).startswith("A trivial baseline does better")
 
 
 def test_undefined_splits() -> None:

@@ -95,7 +95,7 @@ def test_invalid_grids(grid: dict[str, Any], says: str) -> None:
 def test_values_are_checked_before_anything_is_trained(tmp_path: Path) -> None:
     settings = make_settings("graphmixer", SMALL)
     for changes, says in (
-        ({"num_walks": 3}, "graphmixer has no such setting"),
+        ({"num_walks": 3}, r"graphmixer does not read num_walks \(read by cawn, ctdne\)"),
         ({"num_neighbors": "few"}, "a whole number"),
     ):
         with pytest.raises(SettingError, match=says):

@@ -21,6 +21,7 @@ from cordgt.tasks.split import SPLIT_RULES
 from cordgt.training.settings import (
     Settings,
     TrainingSettings,
+    check_all_used,
     from_toml,
     known_keys,
     make_settings,
@@ -267,6 +268,38 @@ def test_keys_of_other_models_are_listed_as_unused() -> None:
     assert made == make_settings("edgebank", {"epochs": 2})  # they are no part of what the run is
 
 
+def test_a_given_setting_that_the_model_does_not_read_is_an_error() -> None:
+    """The error names who reads it, and what this model reads. Keys of a preset may stay unread."""
+    made = make_settings("tgn", {"fanout": "32,1", "alpha": 3, "memory_dim": 6})
+    check_all_used(made, ["memory_dim"])
+    with pytest.raises(SettingError) as caught:
+        check_all_used(made, ["fanout", "memory_dim"], "my.toml")
+    assert str(caught.value) == (
+        "my.toml: tgn does not read fanout (read by cordgt, cordgt_plus). Remove it, or choose another model. "
+        "Settings of tgn: memory_dim, time_dim, block, num_neighbors, layers, heads, dropout, learn_time."
+    )
+    with pytest.raises(SettingError, match=r"epochs \(read by every model that is trained\).*: none\."):
+        check_all_used(make_settings("popularity", {"epochs": 3}), ["epochs"])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_may_be_given_all_that_it_declares(model: str) -> None:
+    made = make_settings(model, {})
+    tables = (made.protocol, made.model_settings, *([made.training] if MODELS[model].network.is_trainable else []))
+    given_keys = {key: value for table in tables for key, value in vars(table).items()}
+    check_all_used(make_settings(model, given_keys), given_keys)
+
+
+def test_mrr_as_monitor_sets_ranking() -> None:
+    made = make_settings("counts", {"monitor": "mrr"})
+    assert made.protocol.ranking == "100" and "ranking=100" in made.notes[0]
+    assert make_settings("counts", {"monitor": "mrr", "ranking": "all"}).notes == ()
+    assert make_settings("counts", {"monitor": "ap"}).protocol.ranking == "none"
+    assert from_toml(made.to_toml(), "config.toml") == made
+    with pytest.raises(SettingError, match=r"ranking=none measures none.*--set ranking=100"):
+        make_settings("counts", {"monitor": "mrr", "ranking": "none"})
+
+
 @pytest.mark.parametrize(
     "seed",
     [
@@ -308,7 +341,7 @@ def test_config_file_may_set_any_part(tmp_path: Path) -> None:
     assert found.model == "edgebank" and found.seed is None
     assert found.keys == {"epochs": 3, "visibility": "paper"}
     path.write_text("", encoding="utf-8")
-    assert read_config(path) == (None, None, {})
+    assert read_config(path) == (None, None, {}, False)
 
 
 def test_config_of_a_run_is_a_valid_config_file() -> None:
@@ -321,6 +354,9 @@ def test_config_of_a_run_is_a_valid_config_file() -> None:
     [
         ("epochs = ", "my.toml is not valid TOML"),
         ("epochs = 1\nepochs = 2", "my.toml is not valid TOML"),
+        ("format = 99", "my.toml has format 99, but this version reads formats 1 to"),
+        ("format = 'new'", "my.toml has format new"),
+        ("format = true", "my.toml has format True"),
         ("[protocl]\nsplit = 'time'", r"no table \[protocl\]. Did you mean 'protocol'"),
     ],
 )

@@ -21,7 +21,8 @@ from cordgt.errors import RunError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.inference.run import Run
 from cordgt.models.cordgt import Cordgt
-from cordgt.runtime.signals import StopRequest, TrainingStopped, defer_signals
+from cordgt.runtime import signals
+from cordgt.runtime.signals import SignalInterrupt, StopRequest, TrainingStopped, defer_signals, raise_on_signal
 from cordgt.training import oom, trainer
 from cordgt.training.run_folder import RunFolder
 from cordgt.workflows.train import train
@@ -97,7 +98,8 @@ def die() -> None:
 # --- signals ---
 
 
-def test_the_first_signal_is_deferred_and_the_second_acts() -> None:
+def test_the_first_signal_is_deferred_and_the_second_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "REPEAT_SECONDS", 0.0)
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with defer_signals() as stop:
         stop.raise_if_requested()
@@ -109,6 +111,26 @@ def test_the_first_signal_is_deferred_and_the_second_acts() -> None:
             os.kill(os.getpid(), signal.SIGINT)
     assert raised.value.exit_code == 143 and TrainingStopped(signal.SIGINT).exit_code == 130
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_within_a_second_is_the_same_request(
+    monkeypatch: pytest.MonkeyPatch, second: signal.Signals
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now)
+    with raise_on_signal():
+        with defer_signals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            now = 100.9
+            os.kill(os.getpid(), second)
+            assert stop.signum == signal.SIGINT
+        os.kill(os.getpid(), second)  # the training has been saved; the command reports it
+        with pytest.raises(SignalInterrupt), defer_signals() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.signum == signal.SIGINT
+            now = 102.0
+            os.kill(os.getpid(), second)
 
 
 def test_signals_handled_by_the_program_are_left_alone() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -20,6 +21,7 @@ from cordgt.callbacks import Callback
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.inference.run import Run
+from cordgt.io.readers import read_events
 from cordgt.models import cordgt as models_cordgt
 from cordgt.tasks import link as tasks_link
 from cordgt.tasks.link import LinkTask
@@ -149,8 +151,50 @@ def test_monitor_mrr_selects_the_epoch_by_rank(tmp_path: Path) -> None:
     run = fit(tmp_path / "run", monitor="mrr", ranking="5", epochs=2)
     validation_mrr = [k["validation"]["mrr"] for k in history(run.path) if k["phase"] == "fit"]
     assert run.metrics["validation"]["transductive"]["mrr"] == max(validation_mrr)
-    with pytest.raises(SettingError, match="ranking=100"):
-        fit(tmp_path / "none", monitor="mrr")
+
+
+def test_monitor_mrr_sets_ranking_and_says_so(tmp_path: Path) -> None:
+    messages: list[str] = []
+
+    class Listener(Callback):
+        def on_message(self, text: str) -> None:
+            messages.append(text)
+
+    run = train(habits(), "counts", out=tmp_path / "run", device="cpu", epochs=1, monitor="mrr", callbacks=Listener())
+    assert run.metrics["protocol"]["ranking"] == "100" and "mrr" in run.metrics["validation"]["transductive"]
+    assert any("ranking=100" in text for text in messages)
+    with pytest.raises(SettingError, match="--set ranking=100"):
+        fit(tmp_path / "none", monitor="mrr", ranking="none")
+
+
+def test_a_setting_that_the_model_does_not_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"tgn does not read fanout \(read by cordgt, cordgt_plus\)"):
+        train(habits(), "tgn", out=tmp_path / "run", fanout=(32, 1))
+    with pytest.raises(SettingError, match="edgebank does not read epochs"):
+        train(habits(), "edgebank", out=tmp_path / "run", epochs=3)
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_takes_a_table_a_file_or_a_stream(tmp_path: Path) -> None:
+    """The same events give the same metrics; column options apply to what is read, and are kept."""
+    n = 160
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": draw.integers(0, 9, n), "b": draw.integers(0, 9, n), "when": np.arange(n)})
+    frame.to_csv(tmp_path / "events.csv", index=False)
+    columns = {"src": "a", "dst": "b", "time": "when"}
+    options: dict[str, Any] = {"device": "cpu", "report": False}
+    stream = read_events(frame, **columns)
+    runs = [
+        train(stream, "counts", out=tmp_path / "stream", epochs=1, **options),
+        train(frame, "counts", out=tmp_path / "frame", epochs=1, **columns, **options),
+        train(tmp_path / "events.csv", "counts", out=tmp_path / "file", epochs=1, **columns, **options),
+    ]
+    assert runs[0].metrics["test"] == runs[1].metrics["test"] == runs[2].metrics["test"]
+    assert runs[1].columns == columns
+    with pytest.raises(DataError, match="src"):
+        train(stream, "counts", out=tmp_path / "again", src="a")
+    with pytest.raises(DataError):
+        train(object(), "counts", out=tmp_path / "again")
 
 
 def test_ema_of_few_steps_is_their_mean() -> None:
@@ -491,7 +535,7 @@ def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
         ({"seed": 1}, "seed=0, now 1"),
         ({"fanout": (4,)}, r"fanout=\[3, 2\], now \[4\]"),
         ({"visibility": "paper"}, 'visibility="event", now "paper"'),
-        ({"model": "edgebank"}, "model cordgt, now edgebank"),
+        ({"model": "cordgt_plus"}, "model cordgt, now cordgt_plus"),
     ],
 )
 def test_resume_with_other_settings_is_refused(whole: Run, changes: dict[str, Any], message: str) -> None:

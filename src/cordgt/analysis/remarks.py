@@ -79,32 +79,78 @@ def metric_legend(metrics: RunMetrics) -> str:
 
 
 def verdict(metrics: RunMetrics) -> str:
-    """The test AP of a run, compared with the best baseline."""
-    ap = metrics.metric("ap").mean
-    if ap is None:
-        return "There is no test event to evaluate."
-    result = f"This model reaches {100 * ap:.2f} % average precision (AP) on the test period"
-    return _compare_with_baseline(result, ap, metrics)
+    """Answer the question that a run, or several, was trained for, on its last split, and compare with a baseline."""
+    split = metrics.splits[-1] if metrics.splits else "test"
+    if split not in metrics or metrics.metric("ap", split).mean is None:
+        return f"There is no {split} event to evaluate."
+    n_runs = len(metrics.metric("ap", split).values)
+    prefix = f"On average over {n_runs} runs: " if n_runs > 1 else ""
+    return prefix + (_ranking_verdict if metrics.primary_metric == "mrr" else _pair_verdict)(metrics, split)
+
+
+def _ranking_verdict(metrics: RunMetrics, split: str) -> str:
+    mrr = metrics.metric("mrr", split).mean
+    if mrr is None:
+        return (
+            "This model learned to rank the destinations of one source, but no ranks were measured. Measure them with "
+            "`cordgt evaluate RUN --ranking 100`. AP and AUC compare scores of different sources, so they say little "
+            "about it."
+        )
+    result = f"{_top_ten(metrics, split)} The mean reciprocal rank (MRR) is {100 * mrr:.2f} %"
+    return _compare_with_baseline(result, mrr, metrics, "mrr", split)
+
+
+def _pair_verdict(metrics: RunMetrics, split: str) -> str:
+    ap = metrics.metric("ap", split).mean
+    assert ap is not None
+    kind = metrics["protocol"].get("negatives", "random")
+    other = "a random partner" if kind == "random" else f"a harder one ({kind})"
+    result = (
+        f"Compared with {other}, the true destination is found with {100 * ap:.2f} % average precision (AP) on the "
+    )
+    result = _compare_with_baseline(f"{result}{split} period", ap, metrics, "ap", split)
+    return f"{result} {_top_ten(metrics, split)}".strip()
+
+
+def _top_ten(metrics: RunMetrics, split: str) -> str:
+    """How often the true destination has a rank of at most 10; empty if no ranks were measured."""
+    hits = metrics.metric("hits@10", split).mean
+    if hits is None:
+        return ""
+    n = metrics["protocol"]["ranking"]
+    candidates = "all candidates" if n == "all" else f"{n} candidates"
+    return (
+        f"Ranked among {candidates}, the true destination is in the top 10 for {100 * hits:.2f} % of the {split} "
+        "events (hits@10)."
+    )
 
 
 def comparison_verdict(runs: Mapping[str, RunMetrics]) -> str:
-    """Which of several runs has the highest test AP, compared with the best baseline."""
-    aps = {name: ap for name, metrics in runs.items() if (ap := metrics.metric("ap").mean) is not None}
-    if not aps:
+    """Which of several runs is best on the test period, compared with the best baseline: by MRR if all learned to rank.
+
+    Otherwise by AP.
+    """
+    has_ranks = all(m.primary_metric == "mrr" and m.metric("mrr").mean is not None for m in runs.values())
+    name = "mrr" if has_ranks else "ap"
+    values = {run: value for run, metrics in runs.items() if (value := metrics.metric(name).mean) is not None}
+    if not values:
         return "None of these runs has metrics of its test period."
-    winner, ap = max(aps.items(), key=lambda item: item[1])
-    result = f"{winner} has the highest test AP: {100 * ap:.2f} %, transductive"
-    return _compare_with_baseline(result, ap, runs[winner])
+    winner, value = max(values.items(), key=lambda item: item[1])
+    result = f"{winner} has the highest test {LINK_METRICS[name].title}: {100 * value:.2f} %, transductive"
+    return _compare_with_baseline(result, value, runs[winner], name)
 
 
-def _compare_with_baseline(result: str, ap: float, metrics: RunMetrics) -> str:
-    best = metrics.best_baseline("transductive")
+def _compare_with_baseline(result: str, value: float, metrics: RunMetrics, name: str, split: str = "test") -> str:
+    best = metrics.best_baseline("transductive", name, split)
     if best is None:
         return f"{result}."
-    name, value = best
-    if value > ap:
-        return f"A trivial baseline does better: “{name}” reaches a test AP of {100 * value:.2f} %. {result}."
-    return f"{result}, {100 * (ap - value):.2f} points above the best trivial baseline (“{name}”)."
+    baseline, other = best
+    title = LINK_METRICS[name].title
+    if other > value:
+        return (
+            f"A trivial baseline does better: “{baseline}” reaches a {split} {title} of {100 * other:.2f} %. {result}."
+        )
+    return f"{result}, {100 * (value - other):.2f} points above the best trivial baseline (“{baseline}”)."
 
 
 def difference_remark(name: str, row: Mapping[str, float]) -> str:

@@ -27,13 +27,20 @@ def score_table(run: Run, src: Any, dst: Any, times: np.ndarray | None, callback
 
 
 def recommendation_table(
-    run: Run, sources: list[Any], at: Any, top: int, new_only: bool, callbacks: Callback
+    run: Run,
+    sources: list[Any],
+    at: Any,
+    top: int,
+    callbacks: Callback,
+    *,
+    new_only: bool = False,
+    candidates: list[Any] | None = None,
 ) -> pa.Table:
     """Return the destinations of each source, best first: ``src, rank, node, score, met, note, src_note``."""
     rows: list[tuple[Any, ...]] = []
     notes = []
     for source in sources:
-        best, src_note = run.predictor.recommend(source, at, top, new_only=new_only)
+        best, src_note = run.predictor.recommend(source, at, top, new_only=new_only, candidates=candidates)
         if src_note:
             notes.append(f"{source}: {src_note}{_destination_hint(run, source)}")
         if not best:

@@ -11,11 +11,13 @@ from rich import box, progress
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from cordgt.callbacks import Callback
 from cordgt.tasks.metrics import is_constant
 from cordgt.tasks.run_metrics import Metric, RunMetrics
 
+SECONDS_BETWEEN_LINES = 60.0  # of progress, where there is no terminal
 stdout = Console(highlight=False, soft_wrap=True)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -61,27 +63,52 @@ class StageBar(Callback):
         self.task = self.bar.add_task(description, total=total, **fields)
 
 
+class TimeLeftColumn(progress.TimeRemainingColumn):
+    """Shows the time left of the whole training, once it is estimated; before that, of the current stage."""
+
+    end_time: float | None = None  # of the whole training, at most; on the clock of `time.perf_counter`
+
+    def render(self, task: progress.Task) -> Text:
+        if self.end_time is None:
+            return super().render(task)
+        return Text(f"at most {format_time_left(self.end_time)} left", style="progress.remaining")
+
+
 class ProgressBar(StageBar):
     """Shows a bar with loss and speed on a terminal, and one line per epoch anywhere.
 
-    ``make_title`` makes the prefix of each line from the name of the run, if there are several runs.
+    Without a terminal it also prints a line a minute. ``make_title`` makes the prefix of each line from the name of the
+    run, if there are several (``n_runs``). ``describe_estimate`` makes the lines to print with the first estimate, from
+    the seconds of all runs.
     """
 
-    def __init__(self, make_title: Callable[[str], str] = "{}, ".format) -> None:
+    def __init__(
+        self,
+        make_title: Callable[[str], str] = "{}, ".format,
+        *,
+        n_runs: int = 1,
+        describe_estimate: Callable[[float], list[str]] | None = None,
+    ) -> None:
+        self.time_left = TimeLeftColumn()
         super().__init__(
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[note]}"),
             progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
+            self.time_left,
         )
         self.make_title, self.title = make_title, ""
+        self.n_runs, self.n_started, self.describe_estimate = n_runs, 0, describe_estimate
+        self.run_seconds: float | None = None  # the first estimate of a run
         self.has_trained = False  # True once an epoch has started
         self.validation = ""  # metrics of the last epoch
-        self.start_time = time.perf_counter()
+        self.stage = ""
+        self.total: int | None = None  # of the stage, in the unit of `on_step`
+        self.start_time = self.last_line = time.perf_counter()
         self.n_events = 0
 
     def on_run_start(self, name: str) -> None:
         self.title, self.validation = self.make_title(name), ""
+        self.n_started += 1
 
     def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
         self.has_trained = True
@@ -89,15 +116,28 @@ class ProgressBar(StageBar):
 
     def on_stage_start(self, name: str, total: int | None) -> None:
         self._replace_task(f"{self.title}{name}", total, note=self.validation)
+        self.stage, self.total = f"{self.title}{name}", total
         self.start_time, self.n_events = time.perf_counter(), 0
 
     def on_step(self, n: int, loss: float | None = None) -> None:
         if self.task is None:
             return
         self.n_events += n
-        rate = self.n_events / max(time.perf_counter() - self.start_time, 1e-9)
+        now = time.perf_counter()
+        rate = self.n_events / max(now - self.start_time, 1e-9)
         note = self.validation if loss is None else f"loss {loss:.4f}  {rate:,.0f} events/s  {self.validation}"
         self.bar.update(self.task, advance=n, note=note)
+        if not self.is_live and now - self.last_line >= SECONDS_BETWEEN_LINES:
+            self._print_progress(rate, loss)
+
+    def on_time_estimate(self, seconds: float) -> None:
+        is_first = self.run_seconds is None
+        if self.run_seconds is None:
+            self.run_seconds = seconds
+        seconds += max(0, self.n_runs - max(1, self.n_started)) * self.run_seconds
+        self.time_left.end_time = time.perf_counter() + seconds
+        for text in self.describe_estimate(seconds) if is_first and self.describe_estimate is not None else []:
+            print_note(text)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         phase = "refit, epoch" if record["phase"] == "refit" else "epoch"
@@ -110,6 +150,17 @@ class ProgressBar(StageBar):
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
             line += "  all scores are equal" if is_constant(record["validation"]) else ""
         stderr.print(f"{line}  ({record['train_seconds']:.1f} s)", markup=False)
+        self.last_line = time.perf_counter()
+
+    def _print_progress(self, rate: float, loss: float | None) -> None:
+        """Print how far the current stage is, for a log."""
+        total = "" if self.total is None else f" of {self.total:,}"
+        facts = [f"{self.stage}: {self.n_events:,}{total}", *([] if loss is None else [f"loss {loss:.4f}"])]
+        facts.append(f"{rate:,.0f} per second" if rate >= 10 else f"{rate:.1f} per second")
+        if self.time_left.end_time is not None:
+            facts.append(f"at most {format_time_left(self.time_left.end_time)} left")
+        print_note(", ".join(facts))
+        self.last_line = time.perf_counter()
 
 
 class DownloadBar(StageBar):
@@ -148,6 +199,11 @@ def format_duration(hours: float) -> str:
         minutes = max(1, round(60 * hours))
         return "no time" if not hours else "a minute" if minutes == 1 else f"{minutes} minutes"
     return f"{hours:.0f} hours" if hours < 48 else f"{hours / 24:.0f} days"
+
+
+def format_time_left(end_time: float) -> str:
+    """Return the time until ``end_time``, on the clock of `time.perf_counter`, in words."""
+    return format_duration(max(1.0, end_time - time.perf_counter()) / 3600)
 
 
 def print_error(text: str) -> None:

@@ -71,8 +71,12 @@ def predict(
 def recommend(
     run: RunDir,
     columns: dict[str, Any],
-    source: Annotated[str | None, option("ID", "The node to find partners for.")] = None,
+    source: Annotated[list[str], option("ID", "The node to find partners for; may be repeated.")] = [],  # noqa: B006
     sources: Annotated[Path | None, option("FILE", "Many nodes to find partners for.")] = None,
+    candidate: Annotated[
+        list[str], option("ID", "A destination to choose from; may be repeated.", show_default="every destination")
+    ] = [],  # noqa: B006
+    candidates: Annotated[Path | None, option("FILE", "The destinations to choose from, one id per row.")] = None,
     at: At = None,
     top: Annotated[int, option("N", "Number of partners.", min=1)] = 10,
     new_only: Annotated[bool, flag("--new-only", "Leave out earlier partners.")] = False,
@@ -83,29 +87,34 @@ def recommend(
 ) -> None:
     """Recommend the destinations that a node is most likely to interact with next.
 
-    Candidates are the destinations of the history, without the node itself.
+    Candidates are the destinations of the history, or those of --candidates, without the node itself.
     """
     from cordgt.cli import answers, writers
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_ids
 
-    if (source is None) == (sources is None):
+    if bool(source) == (sources is not None):
         raise SettingError("Give either --source ID or --sources FILE.")
+    if candidate and candidates is not None:
+        raise SettingError("Give either --candidate ID or --candidates FILE.")
     writers.check_output(output)
     writers.check_json(json_)
     loaded = open_run(run, device, events, columns)
-    ids: list[Any] = [source]
-    if sources is not None:
-        file = load_file(sources)
-        in_file = query_columns(loaded, file, columns, ("src",), has_events=events is not None)
-        ids = read_ids(file, column=in_file.get("src")).to_pylist()
+
+    def read_file(path: Path, name: str) -> list[Any]:
+        file = load_file(path)
+        in_file = query_columns(loaded, file, columns, (name,), has_events=events is not None)
+        return read_ids(file, column=in_file.get(name)).to_pylist()
+
+    ids: list[Any] = source if sources is None else read_file(sources, "src")
+    choices: list[Any] = candidate if candidates is None else read_file(candidates, "dst")
     time_of_query = None if at is None else loaded.stream.time.parse(at)
     _note_times(loaded, None if time_of_query is None else [time_of_query])
     with _query_progress(len(ids)) as callbacks:
-        table = answers.recommendation_table(loaded, ids, time_of_query, top, new_only, callbacks)
-    writers.write_table(
-        table, output, json_, shown=["rank", "node", "score", "met", "note"] if source is not None else None
-    )
+        table = answers.recommendation_table(
+            loaded, ids, time_of_query, top, callbacks, new_only=new_only, candidates=choices or None
+        )
+    writers.write_table(table, output, json_, shown=["rank", "node", "score", "met", "note"] if len(ids) == 1 else None)
     _explain_untrained(loaded, table.column("src_note"))
 
 

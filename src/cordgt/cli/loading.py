@@ -10,7 +10,7 @@ from cordgt.errors import SettingError
 
 if TYPE_CHECKING:
     from cordgt.inference.run import Run
-    from cordgt.training.settings import Settings
+    from cordgt.training.settings import ParsedSettings, Settings
 
 
 def load_data(data: str, columns: dict[str, Any]) -> Any:
@@ -32,13 +32,13 @@ def build_settings(
     """
     from cordgt.models.presets import PRESETS, published_settings
     from cordgt.training.run_folder import RunFolder
-    from cordgt.training.settings import ParsedSettings, make_settings, parse_assignments, read_config
+    from cordgt.training.settings import ParsedSettings, check_all_used, make_settings, parse_assignments, read_config
 
     from_file = ParsedSettings(None, None, {}) if config is None else read_config(config)
     from_init = None if init is None else RunFolder(init).read_config().settings
+    changes = parse_assignments(assignments)
     model = model or from_file.model or ("cordgt" if from_init is None else from_init.model)
-    seed = seed if seed is not None else from_file.seed or 0
-    given = from_file.keys | parse_assignments(assignments)
+    given = from_file.keys | changes
     preset: dict[str, Any] = published_settings(data, model)
     origin = f"{PRESETS[model].publisher} settings for {data}" if preset else ""
     if from_init is not None and from_init.model == model:
@@ -46,10 +46,32 @@ def build_settings(
     preset = {k: v for k, v in preset.items() if k not in given}
     if preset:
         console.print_note(f"{origin}: {format_assignments(preset)}")
-    settings = make_settings(model, preset | given, seed=seed)
+    seed = seed if seed is not None else from_file.seed if from_file.seed is not None else 0
+    try:
+        settings = make_settings(model, preset | given, seed=seed)
+    except SettingError as error:
+        if config is not None and _is_error_of_file(str(error), from_file, model, preset, seed):
+            raise SettingError(f"{config}: {str(error).removeprefix('settings: ')}") from None
+        raise
+    check_all_used(settings, changes)
+    if config is not None and not from_file.is_of_run:
+        check_all_used(settings, from_file.keys, str(config))
     if settings.unused:
         console.print_note(f"not used by {model}: {', '.join(settings.unused)}")
+    for text in settings.notes:
+        console.print_note(text)
     return settings
+
+
+def _is_error_of_file(message: str, from_file: ParsedSettings, model: str, preset: dict[str, Any], seed: int) -> bool:
+    """Return whether the settings of a --config file give this error without those of --set."""
+    from cordgt.training.settings import make_settings
+
+    try:
+        make_settings(model, preset | from_file.keys, seed=seed)
+    except SettingError as error:
+        return str(error) == message
+    return False
 
 
 def open_run(path: Path, device: str, events: Path | None = None, columns: dict[str, Any] | None = None) -> Run:

@@ -19,16 +19,18 @@ training_started = ContextVar("training_started", default=False)  # True once a 
 @contextmanager
 def resume_hint() -> Iterator[None]:
     """On an interruption, print how to resume and exit: with code 130 after Ctrl-C, 143 after SIGTERM."""
-    from cordgt.runtime.signals import TrainingStopped
+    from cordgt.runtime.signals import SignalInterrupt, TrainingStopped, raise_on_signal
 
     training_started.set(True)
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        command = shlex.join(["cordgt", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
-        if is_distributed_launch() and "--processes" not in command:
-            command = "the same torchrun command and --resume"
-        saved, code = (stopped.resume_point, stopped.exit_code) if isinstance(stopped, TrainingStopped) else ("", 130)
-        state = f"interrupted, and saved after {saved}" if saved else "interrupted"
-        console.print_error(f"{state}. Continue with: {command}")
-        raise typer.Exit(code) from None
+    with raise_on_signal():
+        try:
+            yield
+        except KeyboardInterrupt as stopped:
+            command = shlex.join(["cordgt", *(a for a in sys.argv[1:] if a != "--resume"), "--resume"])
+            if is_distributed_launch() and "--processes" not in command:
+                command = "the same torchrun command and --resume"
+            saved = stopped.resume_point if isinstance(stopped, TrainingStopped) else ""
+            code = 128 + stopped.signum if isinstance(stopped, TrainingStopped | SignalInterrupt) else 130
+            state = f"interrupted, and saved after {saved}" if saved else "interrupted"
+            console.print_error(f"{state}. Continue with: {command}")
+            raise typer.Exit(code) from None

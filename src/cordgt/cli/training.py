@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,8 @@ from cordgt.cli.distributed import Processes, is_main_process, launch_processes
 from cordgt.cli.loading import build_settings, load_data
 from cordgt.cli.options import Data, Device, Json, Model, Set, add_column_options, flag, option
 from cordgt.cli.resume import resume_hint
+
+LONG_SECONDS = 600.0  # a longer training names faster choices
 
 if TYPE_CHECKING:
     from cordgt.training.settings import Settings
@@ -86,7 +89,9 @@ def train(
             console.print_note(
                 f"The store has grown: this run continues with the {n_events:,} events that it started with."
             )
-    with resume_hint(), console.ProgressBar(_seed_title) as bar:
+    n_runs = (seeds or 1) * (mask_draws or 1)
+    describe = partial(_describe_estimate, settings)
+    with resume_hint(), console.ProgressBar(_seed_title, n_runs=n_runs, describe_estimate=describe) as bar:
         options: dict[str, Any] = {
             "device": device,
             "resume": resume,
@@ -170,7 +175,8 @@ def search(
             console.print_note(f"{n_done} of {n} tried; the others take about {console.format_duration(hours)}")
         return f"[{n_done + 1}/{n}] {name}, "
 
-    with resume_hint(), console.ProgressBar(make_title) as bar:
+    describe = partial(_describe_estimate, settings)
+    with resume_hint(), console.ProgressBar(make_title, n_runs=n, describe_estimate=describe) as bar:
         trials = run_search(
             stream, settings, combinations, folder, device=device, resume=resume, columns=columns, callbacks=bar
         )
@@ -198,6 +204,26 @@ def _table_row(row: dict[str, Any]) -> dict[str, Any]:
 def _summary(stream: Any) -> str:
     """Return "uci: 59,835 events of 1,899 nodes"."""
     return f"{stream.name}: {stream.n_events:,} events of {stream.n_nodes:,} nodes"
+
+
+def _describe_estimate(settings: Settings, seconds: float) -> list[str]:
+    """Return sentences about the time a command takes, with faster choices if it is long; none below a minute."""
+    if seconds < 60:
+        return []
+    training = settings.training
+    text = f"This takes at most about {console.format_duration(seconds / 3600)}."
+    if training.patience < training.epochs:
+        text += (
+            f" A training has at most {training.epochs} epochs. It stops after {training.patience} without improvement."
+        )
+    faster = []
+    if seconds > LONG_SECONDS and settings.model != "counts":
+        faster.append("--model counts trains in seconds")
+    fanout = getattr(settings.model_settings, "fanout", ())
+    if seconds > LONG_SECONDS and fanout and fanout[0] > 1:
+        smaller = ",".join(map(str, (fanout[0] // 2, *fanout[1:])))
+        faster.append(f"--set fanout={smaller} (now {','.join(map(str, fanout))}) halves the context")
+    return [text, *([f"Faster choices: {'; '.join(faster)}."] if faster else [])]
 
 
 def _print_training_hints(settings: Settings, stream: Any) -> None:

@@ -86,6 +86,17 @@ class Predictor:
                 index[i] = self.stream.n_nodes + new.setdefault(key, len(new))
         return indices
 
+    def destination_indices(self, ids: Any) -> np.ndarray:
+        """Return the node indices of ids of destinations. DataError if the history has no node of an id."""
+        index = self.stream.ids.encode(ids, "dst")
+        unknown = np.flatnonzero(index < 0)
+        if len(unknown):
+            first = str(ids[int(unknown[0])])
+            more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+            kind = "node" if self.stream.ids.shared else "destination"
+            raise DataError(f"The candidate {first!r}{more} is no {kind} of the history. Remove it, or add its events.")
+        return index
+
     def node_indices_of_either_side(self, ids: Any, sides: Sequence[str] | None = None) -> np.ndarray:
         """Return the node indices (n,) of ids that may be sources or destinations.
 
@@ -140,17 +151,21 @@ class Predictor:
         return sigmoid(logits), _pair_notes(self.notes(src_index, cuts), self.notes(dst_index, cuts))
 
     def recommend(
-        self, node: Any, at: float | None = None, top: int = 10, *, new_only: bool = False
+        self, node: Any, at: float | None = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
     ) -> tuple[list[Recommendation], str]:
         """Return the ``top`` destinations most likely to interact with ``node``, best first, and the note on ``node``.
 
-        Candidates are the destinations of the visible history without ``node`` itself; with ``new_only``, only those
-        without an earlier event with ``node``. There may be fewer than ``top``.
+        ``candidates`` are ids of destinations; None means all destinations of the visible history. ``node`` itself is
+        no candidate; with ``new_only``, only those without an earlier event with ``node``. There may be fewer than
+        ``top``.
         """
         source = self.node_indices(([node], "src"))[0]
         t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
         n_visible = int(cut[0])
-        candidates = unique_nodes(self.stream.dst[:n_visible], self.stream.n_nodes)
+        if candidates is None:
+            candidates = unique_nodes(self.stream.dst[:n_visible], self.stream.n_nodes)
+        else:
+            candidates = np.unique(self.destination_indices(candidates))
         candidates = candidates[candidates != source[0]]
         u, v = (torch.from_numpy(x).to(self.device) for x in (source, candidates))
         n_met = self.history.index.pair_history(u, v, cut)[0].cpu().numpy()

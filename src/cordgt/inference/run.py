@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, build_history, spli
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.run_metrics import SPLITS, RunMetrics
 from cordgt.training.devices import choose_device, set_matmul_precision
-from cordgt.training.evaluation import evaluate_splits
+from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.run_folder import RunConfig, RunFolder, is_same_data
 from cordgt.training.settings import Settings, known_keys, make_settings, unknown_setting
@@ -50,6 +50,9 @@ def _check_same_protocol(folder: RunFolder, settings: Settings, metrics: Mapping
             raise RunError(
                 f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {protocol[key]}."
             )
+
+
+IdList = list[Any] | tuple[Any, ...] | np.ndarray  # several node ids; an Arrow array works too
 
 
 @dataclass(frozen=True)
@@ -143,18 +146,35 @@ class Run:
             )
         return self.predictor.score(src, dst, self._times(at, n))[0]
 
-    def recommend(self, node: Any, at: Any = None, top: int = 10, *, new_only: bool = False) -> list[Recommendation]:
+    @overload
+    def recommend(
+        self, node: str | int, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+    ) -> list[Recommendation]: ...
+
+    @overload
+    def recommend(
+        self, node: IdList, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+    ) -> dict[Any, list[Recommendation]]: ...
+
+    def recommend(
+        self, node: Any, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+    ) -> list[Recommendation] | dict[Any, list[Recommendation]]:
         """Return the ``top`` destinations most likely to interact with ``node``, best first.
 
-        ``node`` is a single id; an unknown id is a node without history. ``new_only`` leaves out destinations that
-        ``node`` has interacted with before.
+        ``node`` is an id, or a list of ids: then the answer is a dictionary with a list for each id. An unknown id is a
+        node without history. ``candidates`` limits the answer to these ids; DataError if one is unknown. The default
+        is every destination of the history. ``new_only`` leaves out destinations that ``node`` has interacted with.
 
-        Every destination of the history is a candidate. The model scores them in batches of ``max_pairs_per_batch``
-        pairs (an attribute of the model class), so the memory does not grow with the number of candidates, except for
-        a few numbers per candidate.
+        The model scores candidates in batches of ``max_pairs_per_batch`` pairs (an attribute of the model class), so
+        the memory does not grow with the number of candidates, except for a few numbers per candidate.
         """
-        _check_ids([node])
-        return self.predictor.recommend(node, self._time(at), top, new_only=new_only)[0]
+        nodes = _check_ids(_as_list(node))
+        candidates = None if candidates is None else _check_ids(_as_list(candidates))
+        answers = {
+            one: self.predictor.recommend(one, self._time(at), top, new_only=new_only, candidates=candidates)[0]
+            for one in nodes
+        }
+        return answers if _is_list(node) else answers[nodes[0]]
 
     def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
         """Return embeddings (n, D) of nodes at a time. The default is all nodes of the history, in order of appearance.
@@ -181,6 +201,7 @@ class Run:
         model, task = self.evaluation_task(**changes)
         metrics = evaluate_splits(model, task, as_callback(callbacks), SPLITS if split is None else (split,))
         about: dict[str, Any] = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
+        about["objective"] = training_objective(self.settings, model)
         about |= {"init": self.metrics["init"]} if "init" in self.metrics else {}
         return RunMetrics(about | {"protocol": dict(vars(task.protocol))} | metrics)
 
@@ -255,9 +276,14 @@ class Run:
         return np.array(times * n if len(times) == 1 else times)
 
 
+def _is_list(values: Any) -> bool:
+    """Return whether ids or times are several, not a single one."""
+    return hasattr(values, "__len__") and not isinstance(values, str)
+
+
 def _as_list(values: Any) -> list[Any]:
     """Return ids or times as a list; a single one becomes a list of one."""
-    if isinstance(values, str) or not hasattr(values, "__len__"):
+    if not _is_list(values):
         return [values]
     return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
 
@@ -267,6 +293,5 @@ def _check_ids(values: list[Any]) -> list[Any]:
     for value in values:
         is_whole = isinstance(value, float | np.floating) and value == np.floor(value)
         if isinstance(value, bool | np.bool_) or not (is_whole or isinstance(value, str | int | np.integer)):
-            hint = " Give one id per call." if hasattr(value, "__len__") else ""
-            raise SettingError(f"{value!r} is not a node id: an id is text or a whole number.{hint}")
+            raise SettingError(f"{value!r} is not a node id: an id is text or a whole number.")
     return values

@@ -1,6 +1,6 @@
 """Stop a training on Ctrl-C, SIGTERM or a time limit: the first request is noted, so that the training can save.
 
-A second signal ends the process at once.
+A second signal ends the process at once, unless it comes within `REPEAT_SECONDS`: then it repeats the first.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from types import FrameType
 from typing import Any
 
 from cordgt.callbacks import Callback
+
+REPEAT_SECONDS = 1.0  # signals this close to the first one repeat it; `timeout` and process groups send two
 
 
 class TrainingStopped(KeyboardInterrupt):
@@ -47,8 +49,23 @@ class SignalInterrupt(KeyboardInterrupt):
         self.signum = signum
 
 
+_first_signal = -math.inf  # when the request to stop arrived, on the monotonic clock
+
+
+def _set_first_signal(now: float) -> None:
+    global _first_signal
+    _first_signal = now
+
+
+def _is_repeated() -> bool:
+    """Return whether a signal that arrives now repeats the first one."""
+    return time.monotonic() - _first_signal < REPEAT_SECONDS
+
+
 def _interrupt(signum: int, _: FrameType | None) -> None:
-    raise SignalInterrupt(signal.Signals(signum))
+    if not _is_repeated():
+        _set_first_signal(time.monotonic())
+        raise SignalInterrupt(signal.Signals(signum))
 
 
 DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler, _interrupt)  # handlers that we may replace
@@ -58,8 +75,10 @@ DEFAULT_HANDLERS = (signal.SIG_DFL, signal.default_int_handler, _interrupt)  # h
 def raise_on_signal() -> Iterator[None]:
     """Raise `SignalInterrupt` on Ctrl-C and SIGTERM within the block, except inside `defer_signals`.
 
+    A signal within `REPEAT_SECONDS` of the first one, also of one that `defer_signals` noted, has no effect.
     Signals that are ignored, or handled by the calling program, are left alone.
     """
+    _set_first_signal(-math.inf)
     handlers = _replaceable_handlers()
     _install(handlers, _interrupt)
     try:
@@ -130,15 +149,23 @@ def time_limit(deadline: float) -> Iterator[None]:
 def defer_signals() -> Iterator[StopRequest]:
     """Note the first Ctrl-C or SIGTERM in the yielded `StopRequest`; a second one has its usual effect.
 
+    A second one within `REPEAT_SECONDS` has no effect: it is the same request.
     Signals that are ignored (``nohup``), or handled by the calling program, are left alone, and so are all signals
     outside the main thread.
     """
     stop = StopRequest(deadline=_deadlines[-1])
     handlers = _replaceable_handlers()
+    is_noted = False
 
     def note(signum: int, _: FrameType | None) -> None:
-        stop.signum = signal.Signals(signum)
-        _restore(handlers, note)
+        nonlocal is_noted
+        if not is_noted:
+            _set_first_signal(time.monotonic())
+            stop.signum, is_noted = signal.Signals(signum), True
+        elif not _is_repeated():
+            _set_first_signal(-math.inf)
+            _restore(handlers, note)
+            signal.raise_signal(signum)
 
     _install(handlers, note)
     try:

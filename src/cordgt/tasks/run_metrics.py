@@ -84,7 +84,7 @@ class RunMetrics(dict[str, Any]):
         protocol = dict(first["protocol"])
         if len(set(mask_seeds)) > 1:
             protocol["mask_seed"] = sorted(set(mask_seeds))
-        summary = {key: first[key] for key in ("model", "data", "init") if key in first}
+        summary = {key: first[key] for key in ("model", "data", "objective", "init") if key in first}
         summary |= {"seeds": [run["seed"] for run in runs], "mask_seeds": mask_seeds, "protocol": protocol}
         return cls(summary | {key: _aggregate([run[key] for run in runs]) for key in AGGREGATED_KEYS})
 
@@ -92,6 +92,11 @@ class RunMetrics(dict[str, Any]):
     def splits(self) -> list[str]:
         """The splits that were evaluated."""
         return [split for split in SPLITS if split in self]
+
+    @property
+    def primary_metric(self) -> str:
+        """The metric of what the run was trained for: "mrr" if that is ranking, else "ap"."""
+        return "mrr" if self.get("objective") == "ranking" else "ap"
 
     @property
     def baselines(self) -> dict[str, Any]:
@@ -138,11 +143,12 @@ class RunMetrics(dict[str, Any]):
         return [row for row in rows if row[2]]
 
     def _metrics_below(self, baseline: str, split: str, setting: str) -> list[str]:
-        """Return the metrics in which the run is below a baseline."""
+        """Return the metrics in which the run is below a baseline. A run trained for ranking is compared by ranks."""
         names = []
         for name, metric in LINK_METRICS.items():
             own, other = (self.metric(name, split, setting, key).mean for key in (None, baseline))
-            if metric.checks_baselines and own is not None and other is not None and own < other:
+            is_checked = metric.checks_baselines and (metric.needs_ranks or self.primary_metric == "ap")
+            if is_checked and own is not None and other is not None and own < other:
                 names.append(name)
         return names
 

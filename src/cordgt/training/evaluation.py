@@ -10,6 +10,7 @@ from cordgt.models.base import LinkModel
 from cordgt.tasks.baselines import baseline_metrics
 from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
+from cordgt.training.settings import Settings
 
 
 def evaluate_splits(
@@ -24,3 +25,8 @@ def evaluate_splits(
             metrics[split][setting] = evaluate(model, task, split, setting, callbacks=callbacks)
     metrics["baselines"] = baseline_metrics(task, splits)
     return metrics
+
+
+def training_objective(settings: Settings, model: LinkModel) -> str:
+    """Return what a run is trained for: "ranking" (its loss or its monitor ranks candidates) or "pairs"."""
+    return "ranking" if model.learns_ranking or settings.training.monitor == "mrr" else "pairs"

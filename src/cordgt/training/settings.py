@@ -10,7 +10,7 @@ import dataclasses
 import json
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from cordgt.errors import SettingError, check_choice, did_you_mean
 from cordgt.nn.layers import check_non_negative, check_positive
 from cordgt.tasks.protocol import Protocol
 
+DEFAULT_RANKING = "100"  # candidates that monitor=mrr ranks, if `ranking` is not given
 FORMAT = 2  # of config.toml and of the run folder; 1: written by v0.1, with the old names below
 
 # Settings of v0.1 by their new names. Old files are upgraded on reading; a user who gives an old name gets an error.
@@ -52,7 +53,7 @@ class TrainingSettings:
     batch_size: int = 100  # events per training step
     lr: float = 0.001  # learning rate of Adam
     patience: int = 3  # stop after this many epochs without improvement on validation data
-    monitor: str = "ap"  # validation metric that selects the epoch: "ap", or "mrr" (needs `ranking`)
+    monitor: str = "ap"  # validation metric that selects the epoch: "ap", or "mrr", which sets ranking=100
     min_delta: float = 1e-4  # smallest relative improvement that counts
     num_negatives: int = 1  # random destinations per training event
     ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
@@ -84,11 +85,15 @@ class Settings:
     protocol: Protocol = field(default_factory=Protocol)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     model_settings: Any = field(default_factory=models.find_model("cordgt").settings)  # the model's own dataclass
-    unused: tuple[str, ...] = field(default=(), compare=False)  # given keys that this model does not have
+    unused: tuple[str, ...] = field(default=(), compare=False)  # given keys that this model does not read
+    notes: tuple[str, ...] = field(default=(), compare=False)  # sentences about values that follow from given ones
 
     def __post_init__(self) -> None:
         if self.training.monitor == "mrr" and self.protocol.ranking == "none":
-            raise SettingError("monitor=mrr needs ranks: add ranking=100 (among 100 candidates) or ranking=all.")
+            raise SettingError(
+                "monitor=mrr selects the epoch by ranks, but ranking=none measures none. Set ranking to a number of "
+                f"candidates (--set ranking={DEFAULT_RANKING}), or to all."
+            )
 
     def to_toml(self) -> str:
         """Return the text of ``config.toml``. `from_toml` reads it back to an equal object."""
@@ -105,6 +110,7 @@ class ParsedSettings(NamedTuple):
     model: str | None
     seed: int | None
     keys: dict[str, Any]
+    is_of_run: bool = False  # True: the config.toml of a run, which has a format and every key of its model
 
 
 def parse_toml(text: str, where: str) -> ParsedSettings:
@@ -121,6 +127,7 @@ def parse_toml(text: str, where: str) -> ParsedSettings:
 
 def _parse_tables(tables: Mapping[str, Any], where: str) -> ParsedSettings:
     """`parse_toml` for tables of parsed TOML."""
+    check_format(tables.get("format", FORMAT), where)
     keys: dict[str, Any] = {}
     for key, value in tables.items():
         if key in ("model", "seed", "format", "data", "run"):  # the last three are of a run's config.toml; no settings
@@ -133,7 +140,17 @@ def _parse_tables(tables: Mapping[str, Any], where: str) -> ParsedSettings:
             hint = did_you_mean(key, ("protocol", "training", "settings"))
             raise SettingError(f"{where}: there is no table [{key}].{hint}")
     model = None if tables.get("model") is None else str(tables["model"])
-    return ParsedSettings(model, tables.get("seed"), upgrade_keys(keys, model) if tables.get("format") == 1 else keys)
+    keys = upgrade_keys(keys, model) if tables.get("format") == 1 else keys
+    return ParsedSettings(model, tables.get("seed"), keys, is_of_run="format" in tables)
+
+
+def check_format(number: Any, where: str) -> None:
+    """Raise SettingError if this version cannot read a config.toml of this format."""
+    if isinstance(number, bool) or number not in range(1, FORMAT + 1):
+        raise SettingError(
+            f"{where} has format {_shorten(number)}, but this version reads formats 1 to {FORMAT}. Use the version of "
+            "cordgt that wrote it, or remove the line if you wrote the file yourself."
+        )
 
 
 def upgrade_keys(keys: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
@@ -160,7 +177,7 @@ def _from_parsed(parsed: ParsedSettings, where: str) -> Settings:
 def make_settings(model: str, given: Mapping[str, Any], *, seed: int = 0, where: str = "settings") -> Settings:
     """Build the settings of a model. ``given`` maps keys to values or their text; other keys get their defaults.
 
-    Keys that only other models have are listed in ``unused``. An unknown key is a SettingError.
+    Keys that this model does not read are listed in ``unused``; see `check_all_used`. An unknown key is a SettingError.
     """
     if not isinstance(seed, int) or isinstance(seed, bool) or not -(2**63) <= seed < 2**63:
         raise SettingError(f"{where}: seed={_shorten(seed)}: use a 64-bit integer.")
@@ -182,8 +199,34 @@ def make_settings(model: str, given: Mapping[str, Any], *, seed: int = 0, where:
         else:
             raise SettingError(f"{where}: {unknown_setting(key)}")
     values["training"] = spec.training | values["training"]
+    notes = []
+    if values["training"].get("monitor") == "mrr" and "ranking" not in given:
+        values["protocol"]["ranking"] = DEFAULT_RANKING
+        notes.append(f"monitor=mrr needs ranks, so ranking={DEFAULT_RANKING} is set; ranking=all ranks all candidates.")
     built = {name: cls(**values[name]) for name, cls in tables.items()}
-    return Settings(model=model, seed=seed, unused=tuple(unused), **built)
+    return Settings(model=model, seed=seed, unused=tuple(unused), notes=tuple(notes), **built)
+
+
+def check_all_used(settings: Settings, given: Collection[str], where: str = "") -> None:
+    """Raise SettingError if the model does not read a setting that a user gave; presets may have more keys."""
+    unused = [key for key in settings.unused if key in given]
+    if not unused:
+        return
+    readers = ", ".join(f"{key} (read by {_list_readers(key)})" for key in unused)
+    own = ", ".join(typing.get_type_hints(type(settings.model_settings))) or "none"
+    prefix = f"{where}: " if where else ""
+    raise SettingError(
+        f"{prefix}{settings.model} does not read {readers}. Remove {'it' if len(unused) == 1 else 'them'}, or choose "
+        f"another model. Settings of {settings.model}: {own}."
+    )
+
+
+def _list_readers(key: str) -> str:
+    """Return the models that read a setting of a model or of the training loop."""
+    if key in typing.get_type_hints(TrainingSettings):
+        return "every model that is trained"
+    names = [name for name, spec in models.MODELS.items() if key in typing.get_type_hints(spec.settings)]
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} models, such as {names[0]}"
 
 
 def unknown_setting(key: str) -> str:

@@ -34,12 +34,13 @@ from cordgt.tasks.link import LinkTask, evaluate
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
 from cordgt.training.devices import peak_memory_mb, set_matmul_precision
-from cordgt.training.evaluation import evaluate_splits
+from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
 from cordgt.training.run_folder import CHECKPOINT_FILES, RunFolder
 from cordgt.training.settings import Settings
 from cordgt.training.step import CudaGraphStep, Ema, PrefetchStep, Step, dropout_generator, make_optimizer
+from cordgt.training.time_estimate import StepTimer, TimeEstimate
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl, within an epoch
 
@@ -47,7 +48,8 @@ SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl, within an epoch
 class Trainer:
     """One phase of a training in a run folder. It continues from the latest checkpoint of that phase.
 
-    ``phase`` is "fit", which validates and stops early, or "refit", which trains for exactly ``epochs``.
+    ``phase`` is "fit", which validates and stops early, or "refit", which trains for exactly ``epochs``. ``evaluates``
+    and ``refits`` say what follows; the estimate of the time includes it.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class Trainer:
         init_weights: dict[str, Tensor] | None = None,
         callbacks: Callback,
         stop: StopRequest,
+        evaluates: bool = False,
+        refits: bool = False,
     ) -> None:
         self.folder, self.settings, self.task, self.epochs = folder, settings, task, epochs
         self.stop, self.callbacks = stop, callbacks
@@ -78,6 +82,10 @@ class Trainer:
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, on the network's device
         self.last_checkpoint = time.perf_counter()
+        self.timer = StepTimer(device)
+        self.estimate = TimeEstimate.from_task(
+            settings, task, epochs=epochs, validates=self.validates, evaluates=evaluates, refits=refits
+        )
 
     def fit(self) -> dict[str, Tensor]:
         """Train to the end and return the best weights, or the last ones in a phase without validation."""
@@ -174,6 +182,7 @@ class Trainer:
         self.folder.append_history(record)
         self._save()
         self.callbacks.on_epoch_end(record)
+        self._update_estimate(record)
 
     def _train_epoch(self, step: Callable[[Tensor, Tensor], Tensor], epoch: int) -> float:
         """Train on the remaining batches of an epoch, in stream order; return the mean loss of the whole epoch."""
@@ -193,8 +202,12 @@ class Trainer:
             generator.manual_seed(rng.fold_in_int(key, number) & (2**63 - 1))
             self.loss += step(batch, weight[: len(batch)]).double() * len(batch)
             p.events += len(batch)
+            event_seconds = self.timer.add(len(batch))
             now = time.perf_counter()
             p.seconds = now - began
+            if event_seconds is not None:
+                self.estimate.train_seconds = event_seconds
+                self.callbacks.on_time_estimate(self.estimate.seconds_left(p.epoch, p.events))
             is_line_due = now - last_line > SECONDS_BETWEEN_LINES
             if is_line_due or self.device.type == "cpu":  # the loss of a GPU is read rarely, because that waits for it
                 loss = self._mean_loss(epoch)
@@ -211,6 +224,16 @@ class Trainer:
         self._check_weights(epoch)
         self.callbacks.on_step(p.events - n_reported, loss)
         return loss
+
+    def _update_estimate(self, record: Mapping[str, Any]) -> None:
+        """Estimate the time that is left from a whole epoch."""
+        p, estimate = self.progress, self.estimate
+        estimate.train_seconds = record["train_seconds"] / max(1, estimate.train_events)
+        if self.validates:
+            estimate.scoring_seconds = record["validation_seconds"] / max(1, estimate.validation_events)
+        self.timer.is_done = True
+        left = estimate.seconds_left(p.epoch, 0, is_finished=p.finished, best_epoch=p.best_epoch)
+        self.callbacks.on_time_estimate(left)
 
     def _validate(self, epoch: int) -> dict[str, Any]:
         """Evaluate on validation data and keep the weights if they are the best; return the entries for the history."""
@@ -332,7 +355,7 @@ def _run_phases(
 ) -> RunMetrics:
     """Train, save the best weights and evaluate them; then refit on all events if ``refit``."""
     make_trainer = partial(Trainer, folder, settings, init_weights=init_weights, callbacks=callbacks, stop=stop)
-    trainer = make_trainer(task, phase="fit", epochs=settings.training.epochs)
+    trainer = make_trainer(task, phase="fit", epochs=settings.training.epochs, evaluates=True, refits=refit)
     model, best = trainer.model, trainer.fit()
     progress = trainer.progress
     load_weights(model, {k: v.to(task.network_device) for k, v in best.items()}, str(folder.path))
@@ -341,6 +364,7 @@ def _run_phases(
         model=settings.model,
         data=task.stream.name,
         seed=settings.seed,
+        objective=training_objective(settings, model),
         epochs=progress.epoch,
         best_epoch=progress.best_epoch,
         seconds_per_epoch=progress.train_seconds / progress.epoch if progress.epoch else 0.0,

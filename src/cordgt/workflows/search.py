@@ -26,7 +26,7 @@ from cordgt.training.devices import choose_device, set_matmul_precision
 from cordgt.training.oom import explain_out_of_memory
 from cordgt.training.output_folder import check_same_run
 from cordgt.training.run_folder import CHECKPOINT_FILES, RunFolder, settings_by_key
-from cordgt.training.settings import RENAMED_SETTINGS, Settings, make_settings
+from cordgt.training.settings import RENAMED_SETTINGS, Settings, check_all_used, make_settings
 from cordgt.training.trainer import Trainer
 
 Grid = Mapping[str, Sequence[Any]]
@@ -143,8 +143,7 @@ def _run_trial(
 def _with_changes(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """Return the settings with changes. SettingError if the model has no such key, or the value is not valid."""
     made = make_settings(settings.model, settings_by_key(settings) | dict(changes), seed=settings.seed, where="--grid")
-    if made.unused:
-        raise SettingError(f"--grid {made.unused[0]}: {settings.model} has no such setting.")
+    check_all_used(made, changes, "--grid")
     return made
 
 

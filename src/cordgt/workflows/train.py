@@ -21,7 +21,8 @@ from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList, Callbacks, as_
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.inference.run import Run
-from cordgt.io.column_options import options_to_text
+from cordgt.io.column_options import COLUMN_OPTIONS, options_to_text
+from cordgt.io.convert import as_stream
 from cordgt.runtime import distributed
 from cordgt.runtime.distributed import ProcessGroup
 from cordgt.runtime.threads import pin_num_threads
@@ -48,13 +49,15 @@ from cordgt.training.run_folder import (
     fingerprint,
     ids_fingerprint,
 )
-from cordgt.training.settings import Settings, make_settings
+from cordgt.training.settings import Settings, check_all_used, make_settings
 from cordgt.training.tensorboard import tensorboard_callback
 from cordgt.training.trainer import check_distributed_support, fit_and_evaluate
 
+READ_OPTIONS = (*COLUMN_OPTIONS, "ids", "node_features")  # options of `read_events` that `train` takes
+
 
 def train(
-    stream: EventStream,
+    stream: Any,
     model: str = "cordgt",
     seed: int = 0,
     *,
@@ -68,9 +71,10 @@ def train(
     callbacks: Callbacks = None,
     **settings: Any,
 ) -> Run:
-    """Train a model on a stream and evaluate it.
+    """Train a model on events and evaluate it.
 
     Args:
+        stream: an `EventStream`, or what `read_events` takes: a path, a dataset's name, a pandas or Arrow table.
         out: the run folder; the default is ``runs/NAME-MODEL-seedN``, with ``-2``, ``-3``, … if it exists.
         resume: continue an interrupted run in ``out``; a finished run is returned unchanged.
         init: a run with the initial weights: those of its evaluation, not the refitted ones.
@@ -79,12 +83,19 @@ def train(
         report: write ``report.html`` into the folder at the end.
         columns: the column options the stream was read with; `Run.with_events` uses them again.
         callbacks: one `Callback` or several; see `cordgt.callbacks`.
-        settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``.
+        settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``. SettingError if the model does
+            not read it. For a path or a table also the column options of `read_events`, such as ``src="from"``.
     """
+    options = {key: settings.pop(key) for key in READ_OPTIONS if key in settings}
+    made = make_settings(model, settings, seed=seed)
+    check_all_used(made, settings)
+    stream, columns = as_stream(stream, **options), options if columns is None else columns
+    for note in made.notes:
+        as_callback(callbacks).on_message(note)
     path = Path(out) if out is not None else next_free_path(default_folder(stream.name, model, seed))
     return train_run(
         stream,
-        make_settings(model, settings, seed=seed),
+        made,
         path,
         device=device,
         resume=resume,

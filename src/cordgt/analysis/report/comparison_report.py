@@ -14,9 +14,9 @@ from cordgt.analysis.report.charts import GRAY, DotRow, dot_plot
 from cordgt.analysis.report.data import ReportData
 from cordgt.analysis.report.html import DASH, Html, PageSection
 from cordgt.analysis.report.plots import (
-    ap_figure,
     format_percent,
     format_win_rate,
+    metric_figure,
     percent_axis,
     precision_recall_plot,
     time_plot,
@@ -84,7 +84,7 @@ def _metrics_section(runs: Runs, *, are_comparable: bool) -> PageSection:
     return html.section(
         "Metrics of the test period",
         html.table(["run", "model", "seed", *titles, "epochs", "s per epoch"], rows, caption=caption),
-        html.side_by_side(ap_figure(aps, "transductive", min_width=0.02)),
+        html.side_by_side(metric_figure(aps, "transductive", min_width=0.02)),
         *(_intervals(runs) if are_comparable else []),
         anchor="metrics",
         link="Metrics",

@@ -12,6 +12,7 @@ from cordgt.inference.run import Run
 from cordgt.models.base import LinkModel
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.run_metrics import RunMetrics
+from cordgt.training.evaluation import training_objective
 from cordgt.training.settings import Settings
 
 
@@ -44,4 +45,5 @@ def collect_report_data(
     callback = as_callback(callbacks)
     callback.on_stage_start("evaluating: the report", n if max_events is None else min(n, max_events))
     sample = score_sample(model, prepared, max_events=max_events, callbacks=callback)
-    return ReportData(run.settings, run.metrics, run.folder.read_history(), prepared, model, sample)
+    metrics = RunMetrics({"objective": training_objective(run.settings, model)} | run.metrics)
+    return ReportData(run.settings, metrics, run.folder.read_history(), prepared, model, sample)

@@ -15,6 +15,7 @@ from cordgt.analysis.report.html import DASH, Html, figure
 from cordgt.analysis.report.sample import GroupMetrics, group_by_time, precision_recall_steps
 from cordgt.events.stream import EventStream
 from cordgt.events.times import epoch_day
+from cordgt.tasks.metrics import LINK_METRICS
 
 # -------------------- formats
 
@@ -57,13 +58,16 @@ def percent_axis(values: Sequence[float | None], label: str, *, min_width: float
 # -------------------- plots
 
 
-def ap_figure(rows: Sequence[tuple[str, float | None, int]], setting: str, *, min_width: float = 0.1) -> Html:
-    """Test AP of runs and baselines; ``rows`` has the name, the AP and the color of each."""
-    dots = [DotRow(name, ap, label=f"{format_percent(ap)} %", color=color) for name, ap, color in rows]
-    alt = f"Test AP, {setting}: " + ", ".join(f"{dot.name} {dot.label}" for dot in dots)
-    axis = percent_axis([dot.value for dot in dots], "test AP", min_width=min_width)
-    plot = dot_plot(dots, axis, alt=alt, reference=0.5)
-    return figure(plot, f"Test AP, {setting}: farther right is better.")
+def metric_figure(
+    rows: Sequence[tuple[str, float | None, int]], setting: str, metric: str = "ap", *, min_width: float = 0.1
+) -> Html:
+    """A test metric of runs and baselines; ``rows`` has the name, the value and the color of each."""
+    title = LINK_METRICS[metric].title
+    dots = [DotRow(name, value, label=f"{format_percent(value)} %", color=color) for name, value, color in rows]
+    alt = f"Test {title}, {setting}: " + ", ".join(f"{dot.name} {dot.label}" for dot in dots)
+    axis = percent_axis([dot.value for dot in dots], f"test {title}", min_width=min_width)
+    plot = dot_plot(dots, axis, alt=alt, reference=0.5 if metric == "ap" else None)
+    return figure(plot, f"Test {title}, {setting}: farther right is better.")
 
 
 def training_plots(

@@ -19,10 +19,10 @@ from cordgt.analysis.report.data import ReportData, collect_report_data
 from cordgt.analysis.report.explanations import distance_section, surprises_section
 from cordgt.analysis.report.html import DASH, Html, PageSection
 from cordgt.analysis.report.plots import (
-    ap_figure,
     format_percent,
     format_times,
     format_win_rate,
+    metric_figure,
     percent_axis,
     precision_recall_plot,
     time_plot,
@@ -97,19 +97,21 @@ def render_run_report(data: ReportData) -> str:
 
 
 def _main_numbers(data: ReportData) -> list[tuple[str, str, str]]:
-    """Title, value and remark of the numbers to see first."""
-    test = data.metrics["test"]
+    """Title, value and remark of the numbers to see first: those of what the run was trained for."""
+    test, primary = data.metrics["test"], data.metrics.primary_metric
+    transductive = test["transductive"]
+    has_ranks = transductive.get("mrr") is not None
+    name = "mrr" if primary == "mrr" and has_ranks else "ap"
     rows = []
     for setting in SETTINGS:
-        ap, best = test[setting]["ap"], data.metrics.best_baseline(setting)
-        remark = "not defined" if ap is None else ""
-        if ap is not None and best is not None:
-            remark = f"{100 * (ap - best[1]):+.2f} points to “{best[0]}”"
-        rows.append((f"Test AP, {setting}", format_percent(ap), remark))
-    transductive = test["transductive"]
-    if data.model.learns_ranking and "mrr" in transductive:
+        value, best = test[setting].get(name), data.metrics.best_baseline(setting, name)
+        remark = "not defined" if value is None else ""
+        if value is not None and best is not None:
+            remark = f"{100 * (value - best[1]):+.2f} points to “{best[0]}”"
+        rows.append((f"Test {LINK_METRICS[name].title}, {setting}", format_percent(value), remark))
+    if has_ranks:
         remark = f"rank among {data.metrics['protocol']['ranking']} candidates"
-        rows.append(("Test MRR, transductive", format_percent(transductive["mrr"]), remark))
+        rows.append(("Test hits@10, transductive", format_percent(transductive["hits@10"]), remark))
     else:
         rows.append(("Test AUC, transductive", format_percent(transductive["auc"]), "guessing gives 50"))
     n_inductive = f"{test['inductive']['events']:,} with a new node"
@@ -151,9 +153,15 @@ def _metrics_section(data: ReportData) -> PageSection:
         else:
             mark = ABOVE_MARK if row.above_run else ""
             rows.append([Html(f'<span class="baseline">&nbsp; {html.text(row.baseline)}{mark}</span>'), *cells, ""])
-    checked = ", ".join(m.title for m in LINK_METRICS.values() if m.checks_baselines)
+    is_pair_model = metrics.primary_metric == "ap"
+    checked = ", ".join(
+        m.title for m in LINK_METRICS.values() if m.checks_baselines and (is_pair_model or m.needs_ranks)
+    )
     caption = f"In percent; ▲: a trivial baseline is above the model, in {checked}"
-    plots = [_baseline_figure(data, setting) for setting in SETTINGS if metrics["test"][setting]["ap"] is not None]
+    name = "ap" if metrics.metric(metrics.primary_metric).mean is None else metrics.primary_metric
+    plots = [
+        _baseline_figure(data, setting, name) for setting in SETTINGS if metrics["test"][setting].get(name) is not None
+    ]
     return html.section(
         "Metrics, compared with trivial baselines",
         html.table(["", *metrics.columns().values(), "events"], rows, caption=caption),
@@ -168,11 +176,11 @@ def _metrics_section(data: ReportData) -> PageSection:
     )
 
 
-def _baseline_figure(data: ReportData, setting: str) -> Html:
-    """Test AP of the run and of each baseline."""
+def _baseline_figure(data: ReportData, setting: str, name: str) -> Html:
+    """A test metric of the run and of each baseline."""
     metrics = data.metrics
-    baselines = [(name, metrics.metric("ap", "test", setting, name).mean, GRAY) for name in metrics.baselines]
-    return ap_figure([(data.settings.model, metrics["test"][setting]["ap"], 0), *baselines], setting)
+    baselines = [(b, metrics.metric(name, "test", setting, b).mean, GRAY) for b in metrics.baselines]
+    return metric_figure([(data.settings.model, metrics["test"][setting][name], 0), *baselines], setting, name)
 
 
 def _training_section(data: ReportData) -> PageSection:
