@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cordgt.errors import DataError, RunError, did_you_mean
+from cordgt.errors import DataError, EmptyInputError, RunError, did_you_mean
 
 LOCK_TIMEOUT = 0.2  # seconds; `is_file_locked` in another process holds a lock for less
 # Raised by Arrow for a damaged file; the last three for impossible names, text and sizes.
@@ -160,7 +160,7 @@ def read_bytes(path: Path) -> bytes:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
     if not data.strip():
-        raise DataError(f"{path} is empty.")
+        raise EmptyInputError(f"{path} is empty.")
     return data
 
 

@@ -699,10 +699,10 @@ def test_inherited_positions_do_not_apply_to_files_with_header(tmp_path: Path) -
     short = write(tmp_path / "c.csv", "", "2,1,4")
     with pytest.raises(DataError, match=r"no column 5 for --time.*a\.store was made with that column"):
         append_to(store.path, short)
-    assert append_to(store.path, short, time=2).n_events == 3
+    assert append_to(store.path, short, time=2, allow_duplicates=True).n_events == 3
     pq.write_table(pa.table({"7": [3], "8": [1], "9": [2]}), tmp_path / "d.parquet")
     numbers = convert_to_store(tmp_path / "d.parquet", tmp_path / "d.store", src=8, dst=9, time="7")
-    assert append_to(numbers.path, tmp_path / "d.parquet").array("t").tolist() == [3, 3]
+    assert append_to(numbers.path, tmp_path / "d.parquet", allow_duplicates=True).array("t").tolist() == [3, 3]
 
 
 def test_append_to_a_store_of_an_older_version(made: Path) -> None:

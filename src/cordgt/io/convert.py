@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pyarrow.parquet as pq
 
 from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
-from cordgt.errors import DataError, MissingColumnError, check_choice, did_you_mean
+from cordgt.errors import DataError, EmptyInputError, MissingColumnError, check_choice, did_you_mean
 from cordgt.events.stream import EventStream
 from cordgt.files import PARQUET_ERRORS
 from cordgt.io.column_names import find_column
@@ -65,12 +65,14 @@ def append_to(
     data: Data,
     *,
     late: LatePolicy = "refuse",
+    allow_duplicates: bool = False,
     memory: int = MEMORY,
     callbacks: Callbacks = None,
     **columns: Any,
 ) -> Store:
     """Append the events of DATA to a store; see ``append_to_store``.
 
+    If DATA holds no events, the store stays as it is, and ``callbacks.on_message`` says so.
     Columns and id spaces default to those of the store. If the store has labels, a file without them is refused unless
     ``label="none"``.
     """
@@ -82,8 +84,15 @@ def append_to(
     check_store(data, as_callback(callbacks))
     path = _find_path(data)
     is_files = path is not None and not is_store(path)
-    source = _open_like(found, data, memory, columns) if is_files else open_event_source(data, memory, **columns)
-    return append_to_store(found.path, source, late=late, memory=memory, callbacks=as_callback(callbacks))
+    callback = as_callback(callbacks)
+    try:
+        source = _open_like(found, data, memory, columns) if is_files else open_event_source(data, memory, **columns)
+        return append_to_store(
+            found.path, source, late=late, allow_duplicates=allow_duplicates, memory=memory, callbacks=callback
+        )
+    except EmptyInputError as error:
+        callback.on_message(f"{error} Nothing was appended.")
+        return found
 
 
 def _node_feature_table(given: Any) -> NodeFeatureTable | None:
@@ -110,7 +119,10 @@ def inherited_columns(store: Store, data: Data, columns: Mapping[str, Any]) -> d
     if not positions or not (path.is_dir() or path.is_file()):  # a pipe can be read only once
         return inherited
     options = inherited | {k: v for k, v in columns.items() if k in COLUMN_OPTIONS and v is not None}
-    header = open_head(find_tables(path)[0] if path.is_dir() else path, ColumnOptions(**options)).header
+    try:
+        header = open_head(find_tables(path)[0] if path.is_dir() else path, ColumnOptions(**options)).header
+    except EmptyInputError:  # reported where the events are read
+        return inherited
     if header is None:
         return inherited
     return {k: v for k, v in inherited.items() if k not in positions or find_column(v, header) is not None}

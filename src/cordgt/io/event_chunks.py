@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from cordgt.errors import DataError
+from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.arrays import Features, Floats, Ints
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import as_label_column
@@ -53,7 +53,8 @@ STATE = ("_all_zero", "_width", "_bad_labels", "_comments")  # attributes that a
 class FileSource:
     """An `EventSource` of files with the same columns, read one after the other. Options as in ``read_events``.
 
-    DataError, with file and line, for input that cannot be read and for a file whose columns differ from the first.
+    Empty files are skipped. DataError, with file and line, for input that cannot be read, for a file whose columns
+    differ from the first, and if all files are empty.
     """
 
     paths: list[Path]
@@ -65,7 +66,7 @@ class FileSource:
 
     def __post_init__(self) -> None:
         check_id_space(self.ids)
-        self.first = open_head(self.paths[0], self.options)
+        self.first = self._open_first()
         self.roles = assign_roles(self.first, self.options)
         self.shared, self._id_note = choose_id_space(self.first, self.roles, self.ids)
         self.columns: Mapping[str, Any] = _column_options(self.first, self.roles, self.options)
@@ -79,7 +80,10 @@ class FileSource:
 
     def chunks(self, start: ReadPosition) -> Iterator[tuple[ReadPosition | None, EventChunk]]:
         for number in range(start.file, len(self.paths)):
-            _, roles, tables = self._open(number, start if number == start.file else ReadPosition(number))
+            try:
+                _, roles, tables = self._open(number, start if number == start.file else ReadPosition(number))
+            except EmptyInputError:
+                continue
             for after, table in tables:
                 chunk = self._read_chunk(table, roles)
                 if len(chunk.t):
@@ -152,16 +156,30 @@ class FileSource:
     def _detect_axis(self) -> TimeAxis:
         """Return the time axis of the first event."""
         for number in range(len(self.paths)):
-            first, roles, tables = self._open(number, ReadPosition(number))
+            try:
+                first, roles, tables = self._open(number, ReadPosition(number))
+            except EmptyInputError:
+                continue
             assert roles.time is not None, "`assign_roles` requires a time column"
             check_split_date(first, roles.time)
             for _, table in tables:
                 times = table.read_columns([roles.time])[roles.time]
                 if len(times):
                     return TimeAxis.infer(times)
-        raise DataError(f"{self.paths[0]} has no events.")
+        raise EmptyInputError(f"{self.paths[0]} has no events.")
 
     # -------------------- one file
+
+    def _open_first(self) -> Table:
+        """Open the head of the first file that is not empty. EmptyInputError if all files are."""
+        for number, path in enumerate(self.paths):
+            try:
+                head = open_head(path, self.options)
+                self.paths = self.paths[number:]
+                return head
+            except EmptyInputError as error:
+                last = error
+        raise last
 
     def _open(self, number: int, start: ReadPosition) -> tuple[Table, ColumnRoles, TableChunks]:
         """Return the head of a file, the roles of its columns, and its chunks from ``start`` on."""

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cordgt.errors import DataError
+from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.arrays import as_column
 from cordgt.files import validate_table
 from cordgt.io.column_roles import ColumnOptions, event_read_options
@@ -25,7 +25,7 @@ TABLE_SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".txt", ".edges", ".csv.gz"
 def open_head(path: Path, options: ColumnOptions) -> Table:
     """Open the first chunk of a file, which shows header and layout; for Parquet, a table without rows.
 
-    DataError if the file cannot be read or is empty.
+    DataError if the file cannot be read, EmptyInputError if it is empty.
     """
     with explain_read_errors(path):
         with path.open("rb") as file:
@@ -35,7 +35,7 @@ def open_head(path: Path, options: ColumnOptions) -> Table:
         with open_text_file(path) as file:
             text = next(iter_line_chunks(path, file, HEAD_BYTES, HEAD_BYTES), b"")
     if not text.strip():
-        raise DataError(f"{path} is empty.")
+        raise EmptyInputError(f"{path} is empty.")
     return open_text(str(path), text, event_read_options(options, need_time=True))
 
 

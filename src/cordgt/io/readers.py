@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cordgt.errors import DataError, did_you_mean
+from cordgt.errors import DataError, EmptyInputError, did_you_mean
 from cordgt.events.arrays import Features, first_failure, is_number, is_text
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
@@ -116,7 +116,7 @@ def _from_table(
     check_split_date(table, roles.time)
     columns = table.read_columns([*roles.scalar_columns(), *([table.n_columns - 1] if table.layout == "ml" else [])])
     if len(columns[roles.src]) == 0:
-        raise DataError(f"{table.name} has no events.")
+        raise EmptyInputError(f"{table.name} has no events.")
     axis = TimeAxis.infer(columns[roles.time])
     t = table.parse_times(columns[roles.time], roles.time, axis)
     label, label_notes = parse_labels(table, columns, roles, is_required=options.label is not None)

@@ -29,6 +29,7 @@ from cordgt.events.stream import are_whole, check_exact_floats, check_time_span
 from cordgt.events.times import TimeAxis
 from cordgt.history.index_builder import index_dtype
 from cordgt.store.arrays import ArrayWriter, close_on_error, explain_disk_errors, iter_slices
+from cordgt.store.batches import Batch, add_batch, find_batch, make_batch
 from cordgt.store.build import (
     MEMORY,
     MEMORY_SHARE,
@@ -57,10 +58,14 @@ def append_to_store(
     source: EventSource,
     *,
     late: LatePolicy = "refuse",
+    allow_duplicates: bool = False,
     memory: int = MEMORY,
     callbacks: Callback = NO_CALLBACK,
 ) -> Store:
-    """Append the events of a source to a store.
+    """Append the events of a source to a store, unless the same events were added before.
+
+    A batch is recognized only as a whole: the same events, in any order. It is then not appended, and
+    ``callbacks.on_message`` says so. ``allow_duplicates``: append it again.
 
     ``late``: ``refuse`` events older than the store's last, or ``merge`` them, which rebuilds the store. Nodes keep
     their numbers except in a merge. Existing runs stay valid unless the store's own events change: by a merge, a first
@@ -79,6 +84,14 @@ def append_to_store(
         try:
             callbacks.on_stage_start("reading", source.n_events())
             stage.collect(callbacks)
+            batch = make_batch(stage)
+            repeated = None if allow_duplicates else find_batch(store.batches, batch)
+            if repeated is not None:
+                callbacks.on_message(_repeated_message(path, source, repeated))
+                stage.close()
+                _undo(path)
+                return store
+            batches = add_batch(store.batches, batch)
             _check_feature_width(store, stage)
             changes_events = _has_late_events(store, stage, late) or _changes_events(store, stage)
             rebuild = changes_events or _needs_wider_types(store, stage)
@@ -86,7 +99,7 @@ def append_to_store(
             callbacks.on_stage_start("checking", store.n_bytes(names))
             store.verify(callbacks, names, consequence="Nothing was appended. ")
             if not rebuild:
-                _append(store, stage, work, memory, callbacks).write()
+                replace(_append(store, stage, work, memory, callbacks), batches=batches).write()
         except BaseException:
             stage.close()
             _undo(path)
@@ -97,11 +110,27 @@ def append_to_store(
             both = ConcatSource(StreamSource(store.stream(), columns=store.columns), source)
             earlier = () if changes_events else store.generations
             make_store(
-                both, path, memory=memory, replace_old=True, callbacks=callbacks, is_locked=True, earlier=earlier
+                both,
+                path,
+                memory=memory,
+                replace_old=True,
+                is_locked=True,
+                earlier=earlier,
+                batches=batches,
+                callbacks=callbacks,
             )
         store = open_store(path)
         store.remove_leftovers()
     return store
+
+
+def _repeated_message(path: Path, source: EventSource, batch: Batch) -> str:
+    """Return that a batch was added before. "Added", not "appended": the store may have been made from it."""
+    earlier_name = "" if batch["name"] == source.name else f" from '{batch['name']}'"
+    return (
+        f"{source.name}: the same {batch['events']:,} events were added to {path} before{earlier_name}. Nothing was "
+        "appended. To append them again, use --allow-duplicates."
+    )
 
 
 def _undo(path: Path) -> None:

@@ -31,6 +31,7 @@ from cordgt.events.stream import SORTED_NOTE, EventStream, check_time_span
 from cordgt.events.times import TimeAxis, tie_starts
 from cordgt.history.index_builder import index_dtype
 from cordgt.store.arrays import ArrayWriter, WrittenArray, close_on_error, explain_disk_errors, iter_slices, memory_map
+from cordgt.store.batches import Batch, make_batch
 from cordgt.store.external_sort import external_sort
 from cordgt.store.index_writer import IndexFiles, write_index
 from cordgt.store.source import EventSource, NodeFeatureTable
@@ -61,14 +62,15 @@ def make_store(
     replace_old: bool = False,
     is_locked: bool = False,
     earlier: tuple[Generation, ...] = (),
+    batches: tuple[Batch, ...] | None = None,
     callbacks: Callback = NO_CALLBACK,
 ) -> Store:
     """Write the events of a source as a store at ``target``, completely or not at all.
 
     A second call with the same source resumes an interrupted one. ``replace_old``: replace an existing store once the
     new one is complete. ``is_locked``: the caller holds that store's lock. ``earlier``: its generations, if the new
-    store begins with the same events. DataError if ``target`` is something else, another process writes it, or the
-    disk is full.
+    store begins with the same events. ``batches``: those to record; by default, one of all events. DataError if
+    ``target`` is something else, another process writes it, or the disk is full.
     """
     _check_target(target, replace_old)
     part = partial_path(target)
@@ -85,7 +87,7 @@ def make_store(
                 if is_finished:
                     _clear(part)
                 try:
-                    _build(stage, part, node_features, memory, earlier, callbacks)
+                    _build(stage, part, node_features, memory, earlier, batches, callbacks)
                 finally:
                     stage.close()
                 shutil.rmtree(part / "stage", ignore_errors=True)
@@ -121,6 +123,7 @@ def _build(
     node_features: NodeFeatureTable | None,
     memory: int,
     earlier: tuple[Generation, ...],
+    batches: tuple[Batch, ...] | None,
     callbacks: Callback,
 ) -> None:
     source, can_resume = stage.source, stage.can_resume()
@@ -131,6 +134,8 @@ def _build(
     callbacks.on_stage_start("reading", source.n_events())
     callbacks.on_step(stage.n_rows)
     stage.collect(callbacks)
+    if batches is None:
+        batches = (make_batch(stage),)
     data = part / f"data-{secrets.token_hex(4)}"
     data.mkdir()
     written, numbering = write_events(stage, data, memory // MEMORY_SHARE, callbacks)
@@ -149,7 +154,8 @@ def _build(
         arrays |= write_arrays(data, {"node_x": node_x})
     callbacks.on_stage_start("fingerprints", None)
     store = Store(part, source.name, (*notes, *node_notes), source.axis.kind, source.shared, arrays, index.longest, ())
-    replace(store, generations=(*earlier, make_generation(store, ids)), columns=source.columns).write()
+    generations = (*earlier, make_generation(store, ids))
+    replace(store, generations=generations, columns=source.columns, batches=batches).write()
 
 
 def _join_node_features(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cordgt.callbacks import Callback
-from cordgt.errors import DataError
+from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.id_table import Vocabulary, text_array, text_buffers
 from cordgt.files import write_text
 from cordgt.store.arrays import ScratchArray, iter_slices
@@ -60,7 +60,7 @@ class StagedEvents:
     # -------------------- copy
 
     def collect(self, callbacks: Callback) -> None:
-        """Copy the rest of the source. DataError if it has no events."""
+        """Copy the rest of the source. EmptyInputError if it has no events."""
         if self.is_complete:
             return
         for after, chunk in self.source.chunks(self.position):
@@ -70,7 +70,7 @@ class StagedEvents:
                 self.save()
             callbacks.on_step(len(chunk.t))
         if self.n_rows == 0:
-            raise DataError(f"{self.source.name} holds no events.")
+            raise EmptyInputError(f"{self.source.name} holds no events.")
         for name, is_valid in (("label", self.source.has_labels()), ("edge_x", self.source.has_features())):
             if name in self.columns and not is_valid:
                 self.columns.pop(name).close()

@@ -100,6 +100,7 @@ class Store:
     longest: dict[str, int]
     generations: tuple[dict[str, Any], ...]  # events, nodes and fingerprints, initially and after each append
     columns: Mapping[str, Any] = field(default_factory=dict)  # column options of the source; see `EventSource`
+    batches: tuple[dict[str, Any], ...] = ()  # the latest batches of events that were added; see `store.batches`
 
     @property
     def n_events(self) -> int:
@@ -280,6 +281,7 @@ def open_store(path: str | os.PathLike[str], data_root: Path | None = None) -> S
         longest=content["longest"],
         generations=tuple(content["generations"]),
         columns=content.get("columns", {}),  # missing in older stores
+        batches=tuple(content.get("batches", ())),  # missing in older stores
     )
     _check_sizes(store)
     return store
