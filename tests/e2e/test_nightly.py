@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import shutil
+from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cordgt.errors import RunError
+from cordgt.files import file_lock
+from cordgt.inference.run import Run
+from cordgt.io.convert import convert_to_store
 from cordgt.store import append, batches
 from cordgt.store.store import Store, open_store
+from cordgt.training import versions as version_module
+from cordgt.training.output_folder import fill_placeholders
+from cordgt.workflows import train as train_module
 
-from .helpers import fails, unchanged, works, write_events, write_rows
+from .helpers import call, contents, events, fails, unchanged, works, write_events, write_rows
 
 Day = list[tuple[str, str, str]]
 
@@ -156,3 +167,197 @@ def test_a_store_of_an_earlier_version_has_no_batches(store: Path, tmp_path: Pat
     result = works("data", "append", store, tmp_path / "day1.csv")
     assert "20 of the new events repeat" in result.err
     assert "unchanged" in works("data", "append", store, tmp_path / "day1.csv").err
+
+
+# -------------------- one name for the latest run
+
+
+COUNTS = ["--model", "counts", "--set", "epochs=1", "--device", "cpu", "--no-report"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A store with enough events to train on."""
+    return convert_to_store(write_events(tmp_path / "log.csv", events(160)), tmp_path / "log.store").path
+
+
+def test_out_with_date_and_time(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In local time; the hint to resume names the folder, not the placeholder."""
+    now = datetime.now()
+    works("train", log, *COUNTS, "--out", "runs/{date}")
+    assert Path("runs", f"{now:%Y-%m-%d}", "metrics.json").exists()
+    works("train", log, *COUNTS, "--out=runs/{date}-{time}")
+    assert len(list(Path("runs").iterdir())) == 2
+    fails("train", log, *COUNTS, "--out", "runs/{day}", containing=["{day} is not known", "{date} or {time}"])
+    assert fill_placeholders("{date}/{time}", datetime(2026, 1, 2, 3, 4, 5)) == "2026-01-02/030405"
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_module, "fit_and_evaluate", interrupt)
+    stopped = call("train", log, *COUNTS, "--out", "other/{date}")
+    assert stopped.code == 130 and f"--out other/{now:%Y-%m-%d} --resume" in stopped.err
+
+
+def versions() -> list[str]:
+    return sorted(path.name for path in Path("runs").iterdir())
+
+
+def test_replace_keeps_former_runs(log: Path) -> None:
+    night = ["train", log, *COUNTS, "--out", "runs/now", "--replace", "--keep", 2]
+    for number in range(1, 5):
+        init = ["--init", "runs/now"] if number > 1 else []
+        result = works(*night, *init, "--seed", number)
+        assert f"runs/now is now now.{number}" in result.err
+        assert "recommend runs/now --source" in result.err
+        assert Run.load("runs/now").path == Path(f"runs/now.{number}")
+        assert os.readlink("runs/now") == f"now.{number}"
+    assert versions() == ["now", "now.2", "now.3", "now.4"]
+    assert Run.load("runs/now").settings.seed == 4 and Run.load("runs/now.2").settings.seed == 2
+    assert works("recommend", "runs/now", "--source", 1, "--json").json
+    works("report", "runs/now")
+    assert Path("runs/now.4/report.html").exists()
+    works("report", "runs", "--output", "all.html")  # a run and the link to it are one run
+    fails("train", log, *COUNTS, "--out", "runs/now", containing=["already holds a run", "--replace"])
+    fails("train", log, *COUNTS, "--keep", 2, containing="--keep is for --replace")
+
+
+def test_a_reader_keeps_the_run_that_it_opened(log: Path) -> None:
+    night = ["train", log, *COUNTS, "--out", "runs/now", "--replace"]
+    works(*night)
+    opened = Run.load("runs/now")
+    works(*night, "--seed", 1)
+    assert opened.read_weights("model.safetensors").keys()  # read now, from the former run
+    assert opened.settings.seed == 0 and opened.folder.path.name == "now.1"
+
+
+def test_a_failed_night_leaves_the_former_run(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    night = ["train", log, *COUNTS, "--out", "runs/now", "--replace"]
+    works(*night)
+    before = contents(Path("runs"))
+    fit = train_module.fit_and_evaluate
+
+    def fail(folder: Any, *arguments: Any, **options: Any) -> None:
+        raise RunError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "fit_and_evaluate", fail)
+        fails(*night, "--seed", 1, containing="No space left on device")
+    assert Run.load("runs/now").path.name == "now.1"
+    assert before.items() <= contents(Path("runs")).items()
+    assert works(*night, "--seed", 1, "--resume").err.count("now.2")
+    assert Run.load("runs/now").settings.seed == 1 and fit is train_module.fit_and_evaluate
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "fit_and_evaluate", fail)
+        fails(*night, "--seed", 2)
+    result = works(*night, "--seed", 3)  # without --resume: the unfinished run is deleted
+    assert "runs/now.3 was unfinished: deleted" in result.err
+    assert versions() == ["now", "now.1", "now.2", "now.3"] and Run.load("runs/now").settings.seed == 3
+
+
+def test_replace_recovers_from_a_kill_at_any_step(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every step the name opens a complete run, or none if there was none; no finished run is lost."""
+    night = ["train", log, *COUNTS, "--out", "runs/now", "--replace", "--keep", 1]
+    works("train", log, *COUNTS, "--out", "runs/now")  # a plain folder at first
+    left = [0]
+
+    def counted(operation: Any) -> Any:
+        def run(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Cut
+            return operation(*arguments, **options)
+
+        return run
+
+    fake_os, fake_shutil = ModuleType("os"), ModuleType("shutil")
+    for fake, real in ((fake_os, os), (fake_shutil, shutil)):
+        vars(fake).update(vars(real))
+    for name in ("rename", "symlink", "replace"):
+        setattr(fake_os, name, counted(getattr(os, name)))
+    fake_shutil.rmtree = counted(shutil.rmtree)  # type: ignore[attr-defined]
+    monkeypatch.setattr(version_module, "os", fake_os)
+    monkeypatch.setattr(version_module, "shutil", fake_shutil)
+    cuts = 0
+    for seed in range(1, 9):
+        for options in ([], ["--resume"]):
+            left[0] = seed % 6 + 1
+            try:
+                works(*night, "--seed", seed, *options)
+            except Cut:
+                cuts += 1
+            left[0] = -1
+            if Path("runs/now").exists():
+                assert Run.load("runs/now").settings.seed <= seed
+    assert cuts > 4
+    works(*night, "--seed", 99)
+    assert Run.load("runs/now").settings.seed == 99
+    assert len(versions()) == 3 and versions()[0] == "now"
+
+
+def test_replace_refuses_what_it_did_not_make(log: Path) -> None:
+    night = ["train", log, *COUNTS, "--out", "runs/now", "--replace"]
+    Path("runs/now").mkdir(parents=True)
+    Path("runs/now/notes.txt").write_text("mine")
+    with unchanged(Path("runs")):
+        fails(*night, containing="runs/now is not a finished run")
+    Path("runs/now").rename("runs/now.7")
+    with unchanged(Path("runs")):
+        fails(*night, containing=["runs/now.7 is not a run", "Move it"])
+    Path("runs/now.7").rename("runs/other")
+    Path("runs/now").symlink_to("other")
+    with unchanged(Path("runs")):
+        fails(*night, containing="runs/now is a link to other")
+    Path("runs/now").unlink()
+    Path("runs/now.1").mkdir()
+    with file_lock(Path("runs/now.1")):
+        fails(*night, containing="Another process is training in runs/now.1")
+    works(*night)
+
+
+def test_replace_with_several_seeds(log: Path) -> None:
+    night = ["train", log, *COUNTS, "--out", "runs/now", "--replace", "--seeds", 2]
+    works(*night)
+    assert "recommend runs/now/seed-0" in works(*night).err
+    assert versions() == ["now", "now.1", "now.2"]
+    works("recommend", "runs/now/seed-1", "--source", 1)
+
+
+# -------------------- drift
+
+
+def test_drift_has_an_exit_code(log: Path, tmp_path: Path) -> None:
+    works("train", log, *COUNTS, "--out", "old")
+    works("train", log, "--model", "popularity", "--out", "new")
+    same = ["compare", "old", "new", "--bootstrap", 20]
+    found = works(*same, "--json").json
+    drop = -found["metrics"]["ap"]["difference"]
+    assert drop > 0.02 and found["exceeded"] == []
+    result = call(*same, "--max-drop", "ap=0.01")
+    assert result.code == 3 and "AP dropped by" in result.err and "the limit is 1." in result.err and "AP" in result.out
+    works(*same, "--max-drop", f"ap={drop + 0.001}", "--max-drop", "auc=1", "--fail-below", "ap=0.01")
+    assert call(*same, "--fail-below", "ap=0.99").code == 3
+    assert len(json.loads(call(*same, "--fail-below", "ap=0.99", "--json").out)["exceeded"]) == 1
+    works("compare", "new", "old", "--bootstrap", 20, "--max-drop", "ap=0")
+    fails(*same, "--max-drop", "mrr=0.1", containing="--set ranking=100")
+    fails(*same, "--max-drop", "loss=0.1", containing=["loss", "ap, auc, mrr"])
+    fails(*same, "--max-drop", "ap=2", containing="from 0 to 1")
+    fails(*same, "--max-drop", "ap", containing="from 0 to 1")
+
+
+def test_runs_before_and_after_an_append_are_compared(log: Path, tmp_path: Path) -> None:
+    """Both on the longer data; the metrics of the newer run are those of its training."""
+    works("train", log, *COUNTS, "--out", "old")
+    last = events(160)[-1][2]
+    works("data", "append", log, write_events(tmp_path / "day.csv", events(60, seed=3, start=last, nodes=15)))
+    works("train", log, *COUNTS, "--init", "old", "--out", "new")
+    for pair, side in ((("old", "new"), "b"), (("new", "old"), "a")):
+        found = works("compare", *pair, "--bootstrap", 20, "--json").json
+        expected = json.loads(Path("new/metrics.json").read_text())["test"]["transductive"]
+        assert found["metrics"]["ap"][side] == pytest.approx(expected["ap"])
+        assert found["events"] == expected["events"]
+        assert "old was trained on the first 160 of the 220 events of new" in found["remarks"][0]
+    works("train", write_events(tmp_path / "x.csv", events(220, seed=9)), *COUNTS, "--out", "other")
+    fails("compare", "old", "other", containing="different data")
+    works("train", log, *COUNTS, "--set", "train_ratio=0.2", "--set", "val_ratio=0.2", "--out", "early")
+    fails("compare", "old", "early", containing="protocols differ in train_ratio")

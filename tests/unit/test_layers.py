@@ -36,6 +36,7 @@ ORDER = """
     tasks.baselines
     training training.settings training.run_folder training.devices training.model_factory training.step training.oom
     training.evaluation training.checkpoint training.trainer training.tensorboard training.output_folder
+    training.versions
     inference inference.predictor inference.run
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
     analysis.audit.data analysis.compare

@@ -33,9 +33,10 @@ def build_settings(
     from cordgt.models.presets import PRESETS, published_settings
     from cordgt.training.run_folder import RunFolder
     from cordgt.training.settings import ParsedSettings, make_settings, parse_assignments, read_config
+    from cordgt.training.versions import follow_link
 
     from_file = ParsedSettings(None, None, {}) if config is None else read_config(config)
-    from_init = None if init is None else RunFolder(init).read_config().settings
+    from_init = None if init is None else RunFolder(follow_link(init)).read_config().settings
     model = model or from_file.model or ("cordgt" if from_init is None else from_init.model)
     seed = seed if seed is not None else from_file.seed or 0
     given = from_file.keys | parse_assignments(assignments)
