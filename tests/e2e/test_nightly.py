@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
+import re
 import shutil
+import socket
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +30,7 @@ from cordgt.training import versions as version_module
 from cordgt.training.output_folder import fill_placeholders
 from cordgt.workflows import train as train_module
 
-from .helpers import call, contents, events, fails, unchanged, works, write_events, write_rows
+from .helpers import CommandResult, call, contents, events, fails, unchanged, works, write_events, write_rows
 
 Day = list[tuple[str, str, str]]
 
@@ -361,3 +366,69 @@ def test_runs_before_and_after_an_append_are_compared(log: Path, tmp_path: Path)
     fails("compare", "old", "other", containing="different data")
     works("train", log, *COUNTS, "--set", "train_ratio=0.2", "--set", "val_ratio=0.2", "--out", "early")
     fails("compare", "old", "early", containing="protocols differ in train_ratio")
+
+
+# -------------------- the page
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "nightly.md"
+SHIM = """#!{python}
+import json, socket, sys
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    server.sendall(json.dumps(sys.argv[1:]).encode())
+    server.shutdown(socket.SHUT_WR)
+    sys.exit(int(server.makefile().read()))
+"""
+
+
+def run_in_bash(command: list[str], home: Path) -> tuple[int, list[CommandResult]]:
+    """Run bash, with `cordgt` in this process instead of one of its own. Returns bash's exit code and the results."""
+    address, results = str(home / "socket"), []
+    shim = home / "bin" / "cordgt"
+    shim.parent.mkdir(exist_ok=True)
+    shim.write_text(SHIM.format(python=sys.executable, address=address))
+    shim.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        server.listen()
+        server.settimeout(0.1)
+        bash = subprocess.Popen(["bash", *command], env=os.environ | {"PATH": f"{shim.parent}:{os.environ['PATH']}"})
+        while bash.poll() is None:
+            with contextlib.suppress(TimeoutError):
+                connection = server.accept()[0]
+                connection.settimeout(None)
+                with connection, connection.makefile() as request:
+                    results.append(call(*json.loads(request.read())))
+                    connection.sendall(str(results[-1].code).encode())
+    os.unlink(address)
+    return bash.returncode, results
+
+
+def test_the_page_can_be_followed_line_by_line(tmp_path: Path) -> None:
+    """The commands of docs/nightly.md, then the script for an empty, a repeated, a wrong and a bad day."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    once, script, night = (text for language, text in blocks if language in ("", "bash"))
+    rows = events(220)
+    write_events(Path("history.csv"), rows[:160])
+    write_rows(Path("sources.csv"), [(k,) for k in range(5)], header=("src",))
+    write_events(Path("day.csv"), rows[160:200])
+    Path("nightly.sh").write_text(script)
+    assert run_in_bash(["-euc", once], tmp_path)[0] == 0
+    first = Path("recommendations.csv").read_text()
+    code, results = run_in_bash(["-euc", night], tmp_path)
+    assert (code, len(results)) == (0, 4), results
+    assert "added 40 events" in results[0].err and os.readlink("runs/now") == "now.2"
+    assert "was trained on the first 160 of the 200 events" in results[2].out
+    assert Path("recommendations.csv").read_text() != first
+    for name, text in (("again.csv", Path("day.csv").read_text()), ("empty.csv", "src,dst,time\n")):
+        Path(name).write_text(text)
+        code, results = run_in_bash(["nightly.sh", name], tmp_path)
+        assert (code, len(results)) == (0, 4) and "Nothing was appended" in results[0].err
+    code, results = run_in_bash(["nightly.sh", "missing.csv"], tmp_path)
+    assert (code, len(results)) == (2, 1)
+    assert open_store("log.store").n_events == 200 and os.readlink("runs/now") == "now.4"
+    Path("nightly.sh").write_text(script.replace("--max-drop ap=0.05", "--fail-below ap=1"))  # too high for any run
+    code, results = run_in_bash(["nightly.sh", str(write_events(Path("last.csv"), rows[200:]))], tmp_path)
+    assert (code, [result.code for result in results]) == (3, [0, 0, 3, 0])
+    assert os.readlink("runs/now") == "now.4" and Path("runs/now.5").is_dir()
