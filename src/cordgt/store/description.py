@@ -119,23 +119,33 @@ def _arrays(described: dict[str, Any]) -> dict[str, StoredArray]:
     for name, values in described.items():
         if name not in _TYPES:
             raise ValueError("it lists an array with an unknown name")
-        file, parts = _get(values, "file", str), []
+        file = _get(values, "file", str)
         folder, _, own_name = file.partition("/")
         if own_name != name or not ARRAY_FOLDER.fullmatch(folder):
             raise ValueError(f"the file of '{name}' is not in the store")
-        for part in _get(values, "parts", list):
-            if not isinstance(part, list) or len(part) != 2:
-                raise ValueError(f"the parts of '{name}' are not pairs")
-            sha256 = part[1]
-            if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-                raise ValueError(f"a checksum of '{name}' is missing")
-            parts.append((_count({"rows": part[0]}, "rows"), sha256))
-        dtype, width = check_type(name, values)
-        arrays[name] = StoredArray(file, dtype, width, tuple(parts))
+        parts = tuple(_part(name, part) for part in _get(values, "parts", list))
+        dtype, width = _check_type(name, values)
+        arrays[name] = StoredArray(file, dtype, width, parts)
     return arrays
 
 
-def check_type(name: str, values: Any) -> tuple[str, int]:
+def parse_written(name: str, values: Any) -> StoredArray:
+    """Return an array of an index from its description as a ``WrittenArray``. ValueError says what is wrong."""
+    dtype, width = _check_type(name, values)
+    return StoredArray(name, dtype, width, (_part(name, [_count(values, "rows"), _get(values, "sha256", str)]),))
+
+
+def _part(name: str, values: Any) -> tuple[int, str]:
+    """Return the rows and the checksum of a part."""
+    if not isinstance(values, list) or len(values) != 2:
+        raise ValueError(f"the parts of '{name}' are not pairs")
+    rows, sha256 = values
+    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+        raise ValueError(f"a checksum of '{name}' is missing")
+    return _count({"rows": rows}, "rows"), sha256
+
+
+def _check_type(name: str, values: Any) -> tuple[str, int]:
     """Return the type and width of an array's description. ValueError if an array of this name has others."""
     dtype, width = _get(values, "dtype", str), _count(values, "width")
     if dtype not in _TYPES[name]:

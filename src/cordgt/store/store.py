@@ -33,7 +33,7 @@ from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
-from cordgt.files import file_lock, is_file_locked, read_regular_file, remove, short_message, write_text
+from cordgt.files import file_lock, is_file_locked, read_regular_file, remove, short_message, sync_folder, write_text
 from cordgt.store.arrays import checksum, memory_map
 from cordgt.store.description import ADVICE, ARRAY_FOLDER, MAX_JSON_BYTES, StoredArray, check_file, parse_description
 from cordgt.store.verdicts import FileStates
@@ -157,6 +157,8 @@ class Store:
         content = self.content()
         header = {"format": "cordgt store", "version": VERSION, "sha256": _content_hash(content)}
         text = json.dumps(header | content, indent=1)
+        for name in {Path(array.file).parent for array in self.arrays.values()}:
+            sync_folder(self.path / name)  # a system crash must not leave a `store.json` without its files
         write_text((folder or self.path) / STORE_FILE, text + "\n")
 
     def n_bytes(self, names: Collection[str] | None = None) -> int:
