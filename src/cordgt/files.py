@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import os
 import secrets
+import shutil
 import stat
 import time
 import zlib
@@ -139,6 +140,25 @@ def sync_folder(folder: Path) -> None:
     """
     with suppress(OSError):
         _sync(folder)
+
+
+def is_regular_folder(path: Path) -> bool:
+    """Return whether a path is a folder, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder with its content, or a link but not its target."""
+    if is_regular_folder(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def cache_folder() -> Path:
+    """Return $XDG_CACHE_HOME/cordgt or ~/.cache/cordgt, which need not exist."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "cordgt"
 
 
 def _new_temporary_file(target: Path) -> Path:

@@ -20,11 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cordgt.errors import RunError
+from cordgt.errors import DataError, RunError
 from cordgt.files import file_lock
 from cordgt.inference.run import Run
 from cordgt.io.convert import convert_to_store
 from cordgt.store import append, batches
+from cordgt.store import store as store_module
 from cordgt.store.store import Store, open_store
 from cordgt.training import versions as version_module
 from cordgt.training.output_folder import fill_placeholders
@@ -172,6 +173,29 @@ def test_a_store_of_an_earlier_version_has_no_batches(store: Path, tmp_path: Pat
     result = works("data", "append", store, tmp_path / "day1.csv")
     assert "20 of the new events repeat" in result.err
     assert "unchanged" in works("data", "append", store, tmp_path / "day1.csv").err
+
+
+def test_a_store_is_opened_while_a_day_is_appended(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append removes the former index. Who has just opened the store, or is opening it, gets the new one."""
+    before = open_store(store)
+    first = before.stream().backing
+    works("data", "append", store, write_events(tmp_path / "day2.csv", make_day(2)))
+    assert before.stream().n_events == 40
+    assert first is not None and before.stream(first.fingerprint).n_events == 20
+    days, check = [write_events(tmp_path / "day3.csv", make_day(3))], store_module.check_file
+
+    def append_first(path: Path, n_bytes: int) -> Any:
+        if days:
+            works("data", "append", store, days.pop())
+        return check(path, n_bytes)
+
+    monkeypatch.setattr(store_module, "check_file", append_first)
+    assert open_store(store).stream().n_events == 60
+    next(store.glob("index-*/nbr")).unlink()
+    with pytest.raises(DataError, match="nbr is missing"):
+        open_store(store)
 
 
 # -------------------- one name for the latest run

@@ -21,8 +21,8 @@ ORDER = """
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.context history.recent
     history.walks history.cooccurrence history.distance history.queries history.pair_features
-    store store.arrays store.index_writer store.masked_index store.store store.source store.staging
-    store.batches store.external_sort store.build store.append
+    store store.arrays store.description store.verdicts store.index_writer store.consistency store.masked_index
+    store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.tables io.open_table io.column_roles io.node_features io.published_files io.readers
     io.column_options io.file_chunks io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives

@@ -25,8 +25,9 @@ from cordgt.io.open_table import COMMENT_NOTE
 from cordgt.io.readers import stream_name
 from cordgt.store.append import LatePolicy, append_to_store
 from cordgt.store.build import MEMORY, make_store
+from cordgt.store.description import EVENTS, NAMES
 from cordgt.store.source import CHUNK_ROWS, EventSource, NodeFeatureTable, StreamSource
-from cordgt.store.store import EVENTS, NAMES, Store, is_store, open_store
+from cordgt.store.store import Store, is_store, open_store
 
 MIN_MEMORY = 500 * 10**6
 
@@ -111,7 +112,7 @@ def inherited_columns(store: Store, data: Data, columns: Mapping[str, Any]) -> d
 
     Empty if DATA is not a file or folder. A position is inherited only if DATA has no header, or a column so named.
     """
-    inherited = {k: v for k, v in store.columns.items() if columns.get(k) is None}
+    inherited = {k: v for k, v in store.columns.items() if k in COLUMN_OPTIONS and columns.get(k) is None}
     path = _find_path(data) if inherited else None
     if path is None or is_store(path):
         return {}
@@ -215,8 +216,9 @@ def check_store(data: Data, callbacks: Callback = NO_CALLBACK) -> None:
     path = _find_path(data)
     if path is not None and is_store(path):
         store, names = open_store(path), (*EVENTS, *NAMES, "node_x")
-        callbacks.on_stage_start("checking", store.n_bytes(names))
-        store.verify(callbacks, names)
+        if not store.check_once(callbacks=callbacks):
+            callbacks.on_stage_start("checking", store.n_bytes(names))
+            store.verify(callbacks, names)
 
 
 def _find_path(data: Data) -> Path | None:
