@@ -105,7 +105,7 @@ def begins_with(long: EventStream, short: EventStream) -> bool:
     ids = long.ids.slice(0, short.n_nodes)
     if long.time.kind != short.time.kind or not ids.names.equals(short.ids.names):
         return False
-    arrays = [(ids.side, short.ids.side)]
+    arrays: list[tuple[Any, Any]] = [(ids.side, short.ids.side)]
     for name in ("src", "dst", "t", "edge_x", "node_x"):
         n = short.n_nodes if name == "node_x" else short.n_events
         x, y = getattr(long, name), getattr(short, name)
