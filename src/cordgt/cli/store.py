@@ -171,7 +171,10 @@ def _count_repeated_at_end(grown: Store, n: int) -> int:
 
 
 def data_check(store: StoreDir) -> None:
-    """Verify the checksums of all files of a store, including its training indexes."""
+    """Verify every byte of a store: checksums, contents and fingerprints, and the checksums of its training indexes.
+
+    Other commands do so only when they first use a store after its files have changed.
+    """
     from cordgt.store.masked_index import verify_masked_indexes
     from cordgt.store.store import open_store
 
@@ -179,6 +182,7 @@ def data_check(store: StoreDir) -> None:
     with StoreBar() as bar:
         bar.on_stage_start("checking", opened.n_bytes())
         opened.verify(bar)
+        opened.remember_as_intact()
         bar.on_stage_start("checking training indexes", None)
         verify_masked_indexes(opened.path, bar)
     console.stdout.print(f"{store} is intact: {opened.n_events:,} events, {opened.n_nodes:,} nodes, {_size(opened)}.")

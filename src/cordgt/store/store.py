@@ -250,7 +250,7 @@ class Store:
         try:
             consistency.check_events(columns, self.n_nodes, self.axis)
             consistency.check_ids(self.ids_without_lookup().names, self.array("name_hash"), self.array("name_node"))
-            consistency.check_index(index, *(columns[k] for k in ("src", "dst", "tie_start")), self.n_nodes)
+            consistency.check_index(index, columns["src"], columns["dst"], columns["tie_start"], self.n_nodes)
         except ValueError as error:
             raise self._damaged(f"{self.path} is damaged: {short_message(error)}", consequence) from None
 
