@@ -182,7 +182,6 @@ def data_check(store: StoreDir) -> None:
     with StoreBar() as bar:
         bar.on_stage_start("checking", opened.n_bytes())
         opened.verify(bar)
-        opened.remember_as_intact()
         bar.on_stage_start("checking training indexes", None)
         verify_masked_indexes(opened.path, bar)
     console.stdout.print(f"{store} is intact: {opened.n_events:,} events, {opened.n_nodes:,} nodes, {_size(opened)}.")

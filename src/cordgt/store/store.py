@@ -184,12 +184,10 @@ class Store:
 
         Returns whether the store was verified now. DataError if it is damaged.
         """
-        states, is_new = self._file_states("store"), False
-        if not states.is_remembered():
+        is_new = not self._file_states("store").is_remembered()
+        if is_new:
             callbacks.on_stage_start("checking", self.n_bytes())
             self.verify(callbacks, consequence=consequence)
-            states.remember()
-            is_new = True
         if generation is not None and generation != self.generations[-1]:
             states = self._file_states(f"generation {json.dumps(generation)}")
             if not states.is_remembered():
@@ -198,7 +196,7 @@ class Store:
         return is_new
 
     def remember_as_intact(self) -> None:
-        """Skip the check of the first use: the caller has just written or verified all files."""
+        """Skip the check of the first use: the caller has just written all files."""
         self._file_states("store").remember()
 
     def _file_states(self, checked: str) -> FileStates:
@@ -211,9 +209,9 @@ class Store:
         """Verify the checksums of the arrays in ``names``, or of all arrays, their contents and fingerprints.
 
         DataError if something does not match. ``callbacks.on_step`` counts bytes. ``consequence``: a sentence for that
-        error about the caller's work.
+        error about the caller's work. `check_once` remembers that all arrays were verified.
         """
-        parts = []
+        parts, states = [], self._file_states("store")
         for name, array in self.arrays.items():
             if names is None or name in names:
                 start = 0
@@ -240,6 +238,7 @@ class Store:
         if names is None:
             self._check_contents(consequence)
             self._check_fingerprints(self.generations[-1], consequence)
+            states.remember()
 
     def _check_contents(self, consequence: str) -> None:
         """Raise DataError if the arrays do not fit each other."""
@@ -280,7 +279,7 @@ class Store:
                 with suppress(OSError):
                     remove(child)
             elif child.name.startswith(f".{STORE_FILE}.") or child.name == "state.json":
-                child.unlink(missing_ok=True)
+                remove(child)
         from cordgt.store.masked_index import remove_masked_indexes  # numba compiles: import only to write
 
         remove_masked_indexes(self.path)
