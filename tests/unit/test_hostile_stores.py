@@ -146,6 +146,12 @@ def test_an_unreadable_description_is_refused(made: Path, text: str) -> None:
         open_store(made)
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "a\0b", "no.store"])
+def test_names_that_no_store_has(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        open_store(tmp_path / name)
+
+
 # -------------------- files
 
 

@@ -305,11 +305,11 @@ def open_store(path: str | os.PathLike[str], data_root: Path | None = None) -> S
     folder = Path(path)
     file = folder / STORE_FILE
     if not is_store(folder):
-        if folder.is_file():
+        if os.path.isfile(folder):  # unlike Path.is_file, it accepts a name that is too long
             raise DataError(
                 f"{folder} is a file, not a store. Convert it: `cordgt data convert {folder} {folder.stem}.store`."
             )
-        problem = f"is not a store: it has no {STORE_FILE}" if folder.exists() else "does not exist"
+        problem = f"is not a store: it has no {STORE_FILE}" if os.path.exists(folder) else "does not exist"
         raise DataError(f"{folder} {problem}.{partial_store_hint(folder)}")
     try:
         document = json.loads(read_regular_file(file, max_bytes=MAX_JSON_BYTES).decode())
@@ -355,7 +355,7 @@ def partial_store_hint(path: Path) -> str:
     if not path.name:
         return ""
     part = path if is_partial(path) else partial_path(path)
-    if not os.path.isdir(part):  # unlike Path.is_dir, it accepts a name that is too long
+    if not os.path.isdir(part):
         return ""
     try:
         names = os.listdir(part)
