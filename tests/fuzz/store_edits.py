@@ -429,4 +429,4 @@ class Stores:
         finally:
             if files_of(self.outside) != before:
                 raise Misread(f"{edit.name}: something outside the store has changed")
-        return f"{outcomes[0]} before, {outcomes[1] if len(outcomes) > 1 else 'refused'} after an append"
+        return f"{outcomes[0]}, append {outcomes[1] if len(outcomes) > 1 else 'refused'}"

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 def load_data(data: str, columns: dict[str, Any]) -> Any:
     """Load the stream of DATA and print the assumptions made in reading it."""
     from cordgt.io.datasets import registry
+    from cordgt.store.store import is_store, open_store
 
+    if is_store(data):  # with a bar: the first use of a large store takes a while
+        with console.StageBar() as bar:
+            open_store(data).check_once(callbacks=bar)
     stream = registry.load_dataset(data, **columns)
     for text in stream.notes:
         console.print_note(f"{stream.name}: {text}")

@@ -181,7 +181,10 @@ def _count_repeated_at_end(grown: Store, n: int) -> int:
 
 
 def data_check(store: StoreDir) -> None:
-    """Verify the checksums of all files of a store, including its training indexes."""
+    """Verify every byte of a store: checksums, contents and fingerprints, and the checksums of its training indexes.
+
+    Other commands do so only when they first use a store after its files have changed.
+    """
     from cordgt.store.masked_index import verify_masked_indexes
     from cordgt.store.store import open_store
 

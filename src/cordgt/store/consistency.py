@@ -8,6 +8,7 @@ from which they follow. All functions raise ValueError, which says what is wrong
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -85,16 +86,18 @@ def check_index(
     for name in ("nbr", "pos", "nbr_degree", "pair_nbr", "pair_pos"):
         if a[name].dtype != dtype:
             raise ValueError(f"'{name}' has a wrong type")
-    # Each row lists its node's events in stream order, so the next entry of the stream is the next one of its row.
-    fill = np.array(a["row_start"][:-1])
-    counts = np.zeros(n_nodes, np.int64)
-    for _, entries in iter_entries(src, dst, tie_start, counts, keep, dtype, ENTRY_EVENTS):
-        if not _rows_match(entries, a["row_start"], fill, a["nbr"], a["pos"], a["nbr_degree"]):
-            raise ValueError("the rows of the index do not fit the events")
-    if not np.array_equal(fill, a["row_start"][1:]):
+    starts, pairs = a["row_start"], (a["pair_start"], a["pair_nbr"], a["pair_pos_start"], a["pair_pos"])
+    with ThreadPoolExecutor(1) as pool:
+        pairs_match = pool.submit(_pairs_match, *pairs, src, dst, starts)
+        # Each row lists its node's events in stream order, so the next entry of the stream is the next one of its row.
+        fill, counts = np.array(starts[:-1]), np.zeros(n_nodes, np.int64)
+        for _, entries in iter_entries(src, dst, tie_start, counts, keep, dtype, ENTRY_EVENTS):
+            if not _rows_match(entries, starts, fill, a["nbr"], a["pos"], a["nbr_degree"]):
+                raise ValueError("the rows of the index do not fit the events")
+    if not np.array_equal(fill, starts[1:]):
         raise ValueError("the rows of the index do not fit the events")
     # Pairs have as many entries as rows. If they are ordered and each is an event of its pair, none is missing.
-    if not _pairs_match(a["pair_start"], a["pair_nbr"], a["pair_pos_start"], a["pair_pos"], src, dst, a["row_start"]):
+    if not pairs_match.result():
         raise ValueError("the pairs of the index do not fit the events")
 
 
@@ -127,7 +130,7 @@ def _rows_match(entries, row_start, fill, nbr, pos, nbr_degree):  # type: ignore
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _pairs_match(  # type: ignore[no-untyped-def]
     pair_start, pair_nbr, pair_pos_start, pair_pos, src, dst, row_start
 ):

@@ -196,12 +196,10 @@ class Store:
 
         Returns whether the store was verified now. DataError if it is damaged.
         """
-        states, is_new = self._file_states("store"), False
-        if not states.is_remembered():
+        is_new = not self._file_states("store").is_remembered()
+        if is_new:
             callbacks.on_stage_start("checking", self.n_bytes())
             self.verify(callbacks, consequence=consequence)
-            states.remember()
-            is_new = True
         if generation is not None and generation != self.generations[-1]:
             states = self._file_states(f"generation {json.dumps(generation)}")
             if not states.is_remembered():
@@ -210,7 +208,7 @@ class Store:
         return is_new
 
     def remember_as_intact(self) -> None:
-        """Skip the check of the first use: the caller has just written or verified all files."""
+        """Skip the check of the first use: the caller has just written all files."""
         self._file_states("store").remember()
 
     def _file_states(self, checked: str) -> FileStates:
@@ -223,9 +221,9 @@ class Store:
         """Verify the checksums of the arrays in ``names``, or of all arrays, their contents and fingerprints.
 
         DataError if something does not match. ``callbacks.on_step`` counts bytes. ``consequence``: a sentence for that
-        error about the caller's work.
+        error about the caller's work. `check_once` remembers that all arrays were verified.
         """
-        parts = []
+        parts, states = [], self._file_states("store")
         for name, array in self.arrays.items():
             if names is None or name in names:
                 start = 0
@@ -252,6 +250,7 @@ class Store:
         if names is None:
             self._check_contents(consequence)
             self._check_fingerprints(self.generations[-1], consequence)
+            states.remember()
 
     def _check_contents(self, consequence: str) -> None:
         """Raise DataError if the arrays do not fit each other."""
@@ -262,7 +261,7 @@ class Store:
         try:
             consistency.check_events(columns, self.n_nodes, self.axis)
             consistency.check_ids(self.ids_without_lookup().names, self.array("name_hash"), self.array("name_node"))
-            consistency.check_index(index, *(columns[k] for k in ("src", "dst", "tie_start")), self.n_nodes)
+            consistency.check_index(index, columns["src"], columns["dst"], columns["tie_start"], self.n_nodes)
         except ValueError as error:
             raise self._damaged(f"{self.path} is damaged: {short_message(error)}", consequence) from None
 
@@ -292,7 +291,7 @@ class Store:
                 with suppress(OSError):
                     remove(child)
             elif child.name.startswith(f".{STORE_FILE}.") or child.name == "state.json":
-                child.unlink(missing_ok=True)
+                remove(child)
         from cordgt.store.masked_index import remove_masked_indexes  # numba compiles: import only to write
 
         remove_masked_indexes(self.path)
@@ -337,11 +336,11 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 def _open_once(folder: Path, data_root: Path | None) -> Store:
     file = folder / STORE_FILE
     if not is_store(folder):
-        if folder.is_file():
+        if os.path.isfile(folder):  # unlike Path.is_file, it accepts a name that is too long
             raise DataError(
                 f"{folder} is a file, not a store. Convert it: `cordgt data convert {folder} {folder.stem}.store`."
             )
-        problem = f"is not a store: it has no {STORE_FILE}" if folder.exists() else "does not exist"
+        problem = f"is not a store: it has no {STORE_FILE}" if os.path.exists(folder) else "does not exist"
         raise DataError(f"{folder} {problem}.{partial_store_hint(folder)}")
     try:
         document = json.loads(read_regular_file(file, max_bytes=MAX_JSON_BYTES).decode())
@@ -387,7 +386,7 @@ def partial_store_hint(path: Path) -> str:
     if not path.name:
         return ""
     part = path if is_partial(path) else partial_path(path)
-    if not os.path.isdir(part):  # unlike Path.is_dir, it accepts a name that is too long
+    if not os.path.isdir(part):
         return ""
     try:
         names = os.listdir(part)
