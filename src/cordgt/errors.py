@@ -14,6 +14,10 @@ class DataError(CordgtError):
     """A file or table of events, pairs or features cannot be used."""
 
 
+class EmptyInputError(DataError):
+    """A file or table holds no events."""
+
+
 class RowError(DataError):
     """A bad value in a column. ``row`` counts from 0; readers translate it into a line of the file."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from .helpers import call, process, works
 
-DATA = ("fetch", "list", "describe", "convert")
+DATA = ("fetch", "list", "describe", "convert", "append")
 OTHERS = "train search evaluate compare report reproduce audit predict recommend embed data models demo bench version"
 COMMANDS = [[], *([name] for name in OTHERS.split()), *(["data", name] for name in DATA)]
 

@@ -61,6 +61,14 @@ def test_killed_three_times_in_a_row() -> None:
     assert "1 identical results" in completed.stdout
 
 
+def test_five_nights() -> None:
+    """The short form of ``python tests/survival/month.py --nights 30``."""
+    command = [sys.executable, str(KILLS.with_name("month.py")), "--nights", "5", "--quick"]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert "5 nights: nothing lost, every message right" in completed.stdout
+
+
 # -------------------- signals
 
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fuzz.seeds import real_heads
 from fuzz.targets import TARGETS, Fuzzer
 
-SHARES = {"readers": 0.8, "runs": 0.1, "settings": 0.1}  # of the inputs, if no target is named
+SHARES = {"readers": 0.8, "runs": 0.1, "settings": 0.09, "stores": 0.01}  # of the inputs, if no target is named
 
 
 def main() -> int:

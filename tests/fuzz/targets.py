@@ -417,6 +417,12 @@ class SettingsFiles:
 # -------------------- all of them
 
 
+def _stores(folder: Path) -> Any:
+    from .store_edits import Stores  # imports this module
+
+    return Stores(folder)
+
+
 class Fuzzer:
     """The targets with a temporary folder, in memory if possible."""
 
@@ -433,6 +439,7 @@ class Fuzzer:
                 "readers": lambda: Readers(self._make_folder("readers"), self._real),
                 "runs": lambda: Runs(self._make_folder("runs")),
                 "settings": SettingsFiles,
+                "stores": lambda: _stores(self._make_folder("stores")),
             }
             self._targets[name] = made[name]()
         return self._targets[name]
@@ -451,4 +458,4 @@ class Fuzzer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-TARGETS = ("readers", "runs", "settings")
+TARGETS = ("readers", "runs", "settings", "stores")

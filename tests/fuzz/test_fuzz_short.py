@@ -25,7 +25,7 @@ def fuzzer() -> Iterator[Fuzzer]:
     made.close()
 
 
-@pytest.mark.parametrize(("target", "count"), [("readers", 600), ("runs", 200), ("settings", 200)])
+@pytest.mark.parametrize(("target", "count"), [("readers", 600), ("runs", 200), ("settings", 200), ("stores", 60)])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_every_input_raises_or_is_read_correctly(fuzzer: Fuzzer, target: str, count: int) -> None:
     outcomes = [fuzzer.try_one(target, 0, number) for number in range(count)]

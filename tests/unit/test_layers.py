@@ -21,8 +21,8 @@ ORDER = """
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.context history.recent
     history.walks history.cooccurrence history.distance history.queries history.pair_features
-    store store.arrays store.index_writer store.masked_index store.store store.source store.staging
-    store.external_sort store.build store.append
+    store store.arrays store.description store.verdicts store.index_writer store.consistency store.masked_index
+    store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.open_table io.time_column io.column_roles io.bad_rows
     io.node_features io.published_files io.readers io.column_options io.file_chunks io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
@@ -36,7 +36,7 @@ ORDER = """
     tasks.baselines
     training training.settings training.run_folder training.devices training.model_factory training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
-    training.output_folder
+    training.output_folder training.versions
     inference inference.predictor inference.run
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
     analysis.audit.data analysis.compare

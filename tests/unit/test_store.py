@@ -35,10 +35,11 @@ from cordgt.inference.run import Run
 from cordgt.io import event_chunks, file_chunks
 from cordgt.io.convert import append_to, convert_to_store, inherited_columns
 from cordgt.io.readers import read_events
-from cordgt.store import append, arrays, build, index_writer, masked_index
+from cordgt.store import append, arrays, build, index_writer, masked_index, verdicts
 from cordgt.store.append import REWRITTEN
+from cordgt.store.description import EVENTS, LOOKUP, NAMES
 from cordgt.store.source import ConcatSource, ReadPosition, StreamSource
-from cordgt.store.store import EVENTS, LOOKUP, NAMES, STORE_FILE, open_store, partial_store_hint, store_lock
+from cordgt.store.store import STORE_FILE, open_store, partial_store_hint, store_lock
 from cordgt.workflows.train import train
 
 
@@ -424,6 +425,11 @@ def test_merge_drops_all_zero_features(tmp_path: Path) -> None:
 # -------------------- damaged
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file below a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
 def sizes(store: Path) -> dict[str, int]:
     """Return the size of every file below a folder."""
     return {str(p.relative_to(store)): p.stat().st_size for p in store.rglob("*") if p.is_file()}
@@ -459,8 +465,41 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("name", [*EVENTS, *LOOKUP, *INDEX_ARRAYS, *NAMES, "node_x"])
-def test_append_does_not_hide_damage(name: str, made: Path, intact: tuple[Path, Path], tmp_path: Path) -> None:
-    """A damaged array is refused or still fails verification; pairs are computed again, which repairs them."""
+def test_damage_is_found_at_first_use(name: str, made: Path, intact: tuple[Path, Path], tmp_path: Path) -> None:
+    """Also right after a conversion, which is not checked again, and with the old times of the file."""
+    damaged, more = made, stream
+    if name != "name":
+        damaged, more = tmp_path / "damaged", later
+        shutil.copytree(intact[0], damaged)
+    open_store(damaged).stream()
+    file = damaged / open_store(damaged).arrays[name].file
+    status = file.stat()
+    flip(damaged, name)
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    before, refused = contents(damaged), pytest.raises(DataError, match=rf"'{name}'.*Restore a copy")
+    for _ in range(2):
+        with refused:
+            open_store(damaged).stream()
+    with refused:
+        append_to(damaged, more(5, start=3), late="merge")
+    with refused:
+        append_to(damaged, more(7, start=1000))
+    with refused:
+        convert_to_store(damaged, tmp_path / "copy")
+    assert contents(damaged) == before
+    flip(damaged, name)
+    assert open_store(damaged).stream().n_events == 60
+
+
+@pytest.mark.parametrize("name", [*EVENTS, *LOOKUP, *INDEX_ARRAYS, *NAMES, "node_x"])
+def test_append_does_not_hide_damage(
+    name: str, made: Path, intact: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the disk loses a bit, the file has its old times. A damaged array is refused, or fails a later verification.
+
+    Pairs are computed again, which repairs them.
+    """
+    monkeypatch.setattr(verdicts.FileStates, "is_remembered", lambda _: True)
     damaged, more = made, stream
     if name != "name":
         damaged, more = tmp_path / "damaged", later
@@ -699,10 +738,10 @@ def test_inherited_positions_do_not_apply_to_files_with_header(tmp_path: Path) -
     short = write(tmp_path / "c.csv", "", "2,1,4")
     with pytest.raises(DataError, match=r"no column 5 for --time.*a\.store was made with that column"):
         append_to(store.path, short)
-    assert append_to(store.path, short, time=2).n_events == 3
+    assert append_to(store.path, short, time=2, allow_duplicates=True).n_events == 3
     pq.write_table(pa.table({"7": [3], "8": [1], "9": [2]}), tmp_path / "d.parquet")
     numbers = convert_to_store(tmp_path / "d.parquet", tmp_path / "d.store", src=8, dst=9, time="7")
-    assert append_to(numbers.path, tmp_path / "d.parquet").array("t").tolist() == [3, 3]
+    assert append_to(numbers.path, tmp_path / "d.parquet", allow_duplicates=True).array("t").tolist() == [3, 3]
 
 
 def test_append_to_a_store_of_an_older_version(made: Path) -> None:

@@ -1,5 +1,7 @@
 """Compare two runs on the same queries: the difference of each metric, with a confidence interval.
 
+If the data of one run begin with those of the other, as after an append, both are evaluated on the longer data.
+
 Both runs score the same events and the same negatives under one protocol. The interval comes from a paired bootstrap:
 events are resampled with replacement, each with its negative and the scores of both runs. So variation between events
 cancels. The interval does not cover variation between seeds; use `cordgt train --seeds` for that.
@@ -8,7 +10,7 @@ cancels. The interval does not cover variation between seeds; use `cordgt train 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ from numba import njit
 
 from cordgt.analysis.remarks import difference_remark
 from cordgt.callbacks import Callbacks, as_callback
-from cordgt.errors import DataError, RunError
+from cordgt.errors import DataError, RunError, SettingError, check_choice
+from cordgt.events.stream import EventStream
 from cordgt.inference.run import Run
-from cordgt.tasks.link import LinkTask, compute_ranks, split_scores
+from cordgt.tasks.link import LinkTask, compute_ranks, split_scores, split_stream
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.run_folder import fingerprint, ids_fingerprint
@@ -42,8 +45,12 @@ def compare_runs(
     ``changes`` are changes of the protocol, as in `Run.evaluate`. RunError if the runs differ in data or protocol.
     """
     callback = as_callback(callbacks)
-    evaluations = [run.evaluation_task(**(changes or {})) for run in (a, b)]
-    _check_comparable(a, b, *(task for _, task in evaluations))
+    runs, remark = _on_the_longer_data(a, b)
+    evaluations = [run.evaluation_task(**(changes or {})) for run in runs]
+    _check_comparable(*runs, *(task for _, task in evaluations))
+    if remark:
+        for run, (_, task) in zip((a, b), evaluations, strict=True):
+            _check_not_trained_on(run, task, split)
     protocol = evaluations[0][1].protocol
     for run, (model, _) in zip((a, b), evaluations, strict=True):
         if setting == "inductive" and model.is_transductive:
@@ -68,8 +75,88 @@ def compare_runs(
         "protocol": dict(vars(protocol)),
         "bootstrap": {"resamples": bootstrap, "seed": seed, "interval": 0.95},
         "metrics": metrics,
-        "remarks": [difference_remark(name, row) for name, row in metrics.items()],
+        "remarks": [*remark, *(difference_remark(name, row) for name, row in metrics.items())],
     }
+
+
+def _on_the_longer_data(a: Run, b: Run) -> tuple[tuple[Run, Run], list[str]]:
+    """Return both runs with the longer of their data, if it begins with the shorter one, and a remark about this.
+
+    Otherwise the runs are unchanged. DataError if the model of the shorter data has no answer for later nodes.
+    """
+    short, long = (a, b) if a.original_stream.n_events <= b.original_stream.n_events else (b, a)
+    n, n_all = short.original_stream.n_events, long.original_stream.n_events
+    if n == n_all or not begins_with(long.original_stream, short.original_stream):
+        return (a, b), []
+    if short.evaluation_model().is_transductive:
+        raise DataError(
+            f"There is nothing to compare: {short.path} knows only the nodes of its training, not those of {long.path}."
+        )
+    remark = (
+        f"{short.path} was trained on the first {n:,} of the {n_all:,} events of {long.path}. Both are evaluated on "
+        "the longer data."
+    )
+    grown = replace(short, original_stream=long.original_stream)
+    return ((grown, b) if short is a else (a, grown)), [remark]
+
+
+def begins_with(long: EventStream, short: EventStream) -> bool:
+    """Return whether the first events of ``long`` are those of ``short``, with the same ids and features."""
+    ids = long.ids.slice(0, short.n_nodes)
+    if long.time.kind != short.time.kind or not ids.names.equals(short.ids.names):
+        return False
+    arrays: list[tuple[Any, Any]] = [(ids.side, short.ids.side)]
+    for name in ("src", "dst", "t", "edge_x", "node_x"):
+        n = short.n_nodes if name == "node_x" else short.n_events
+        x, y = getattr(long, name), getattr(short, name)
+        arrays.append((None if x is None else x[:n], y))
+    return all((x is None) == (y is None) and (x is None or np.array_equal(x, y)) for x, y in arrays)
+
+
+def _check_not_trained_on(run: Run, task: LinkTask, split: str) -> None:
+    """Raise RunError if a run was trained on events of the split that it is evaluated on."""
+    own = split_stream(run.original_stream, run.settings.protocol)
+    last = own.validation if split == "test" else own.train  # validation selects the epoch
+    events = getattr(task.split, split)
+    if len(last) and len(events) and last[-1] >= events[0]:
+        raise RunError(f"These runs cannot be compared: {run.path} was trained on {split} events of the other run.")
+
+
+def parse_limits(option: str, assignments: list[str]) -> dict[str, float]:
+    """Return the limits of ``METRIC=VALUE`` options. SettingError for an unknown metric or a value outside 0-1."""
+    limits = {}
+    for text in assignments:
+        name, _, value = text.partition("=")
+        check_choice(f"{option} {text}: metric", name, ("ap", "auc", "mrr"))
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            limits[name] = -1.0
+        if not 0 <= limits[name] <= 1:
+            raise SettingError(f"{option} {text}: give a number from 0 to 1, for example {option} {name}=0.02.")
+    return limits
+
+
+def exceeded_limits(
+    comparison: dict[str, Any], max_drop: Mapping[str, float], fail_below: Mapping[str, float]
+) -> list[str]:
+    """Return a sentence for each limit that B exceeds: a drop from A to B, or a value of B that is too low.
+
+    SettingError if a metric was not compared.
+    """
+    rows, sentences = comparison["metrics"], []
+    for name in (*max_drop, *fail_below):
+        if name not in rows:
+            raise SettingError(f"{name} was not compared. Rank candidates with --set ranking=100.")
+    for name, limit in max_drop.items():
+        if -rows[name]["difference"] > limit:
+            drop, title = -100 * rows[name]["difference"], LINK_METRICS[name].title
+            sentences.append(f"{title} dropped by {drop:.2f} points; the limit is {100 * limit:g}.")
+    for name, limit in fail_below.items():
+        if rows[name]["b"] < limit:
+            value, title = 100 * rows[name]["b"], LINK_METRICS[name].title
+            sentences.append(f"{title} of B is {value:.2f} %; the limit is {100 * limit:g} %.")
+    return sentences
 
 
 def _check_comparable(a: Run, b: Run, task_a: LinkTask, task_b: LinkTask) -> None:

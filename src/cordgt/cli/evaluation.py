@@ -13,6 +13,8 @@ from cordgt.cli.loading import load_data, open_run
 from cordgt.cli.options import Device, Json, RenamedPart, RunDir, Set, add_column_options, option
 from cordgt.errors import check_choice
 
+EXIT_DRIFT = 3  # exit code of `compare` if a limit is exceeded
+
 
 def evaluate(
     run: RunDir,
@@ -66,15 +68,25 @@ def compare(
     setting: Annotated[str, option("WORD", "transductive or inductive.")] = "transductive",
     bootstrap: Annotated[int, option("N", "Number of bootstrap samples.", min=1)] = 2000,
     seed: Annotated[int, option("N", "Seed of the bootstrap.", min=0)] = 0,
+    max_drop: Annotated[
+        list[str],
+        option(
+            "METRIC=VALUE", "Exit with code 3 if B is more than this below A: ap=0.02 is 2 points. May be repeated."
+        ),
+    ] = [],  # noqa: B006
+    fail_below: Annotated[
+        list[str], option("METRIC=VALUE", "Exit with code 3 if B is below this: ap=0.9 is 90 %. May be repeated.")
+    ] = [],  # noqa: B006
     set_: Set = [],  # noqa: B006
     device: Device = "auto",
     json_: Json = None,
 ) -> None:
     """Compare two runs on the same queries: the difference with a confidence interval from a paired bootstrap.
 
-    Both runs must have the same data and protocol. --set changes the evaluation of both, as in `cordgt evaluate`.
+    Both runs must have the same protocol, and the same data; or the data of one begin with those of the other. Then
+    both are evaluated on the longer data. --set changes the evaluation of both, as in `cordgt evaluate`.
     """
-    from cordgt.analysis.compare import compare_runs, table_rows
+    from cordgt.analysis.compare import compare_runs, exceeded_limits, parse_limits, table_rows
     from cordgt.cli import writers
     from cordgt.tasks.run_metrics import SETTINGS, SPLITS
     from cordgt.training.settings import parse_assignments
@@ -82,11 +94,13 @@ def compare(
     writers.check_json(json_)
     check_choice("--split", split, SPLITS)
     check_choice("--setting", setting, SETTINGS)
+    limits = parse_limits("--max-drop", max_drop), parse_limits("--fail-below", fail_below)
     runs = [open_run(path, device) for path in (run_a, run_b)]
     comparison = compare_runs(
         *runs, split=split, setting=setting, bootstrap=bootstrap, seed=seed, changes=parse_assignments(set_)
     )
-    writers.write_json(comparison, json_)
+    exceeded = exceeded_limits(comparison, *limits)
+    writers.write_json(comparison | {"exceeded": exceeded}, json_)
     if json_ != "-":
         console.stdout.print(
             f"A {run_a} ({comparison['a']['model']}), B {run_b} ({comparison['b']['model']}): "
@@ -100,6 +114,10 @@ def compare(
             "In parentheses: the 95 % confidence interval over these events. It does not cover differences between "
             "seeds: train with several (--seeds) before you trust a small difference."
         )
+    for text in exceeded:
+        console.print_error(text)
+    if exceeded:
+        raise typer.Exit(EXIT_DRIFT)
 
 
 @add_column_options()

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 def load_data(data: str, columns: dict[str, Any]) -> Any:
     """Load the stream of DATA and print the assumptions made in reading it."""
     from cordgt.io.datasets import registry
+    from cordgt.store.store import is_store, open_store
 
+    if is_store(data):  # with a bar: the first use of a large store takes a while
+        with console.StageBar() as bar:
+            open_store(data).check_once(callbacks=bar)
     stream = registry.load_dataset(data, **columns)
     for text in stream.notes:
         console.print_note(f"{stream.name}: {text}")
@@ -33,9 +37,10 @@ def build_settings(
     from cordgt.models.presets import PRESETS, published_settings
     from cordgt.training.run_folder import RunFolder
     from cordgt.training.settings import ParsedSettings, check_all_used, make_settings, parse_assignments, read_config
+    from cordgt.training.versions import follow_link
 
     from_file = ParsedSettings(None, None, {}) if config is None else read_config(config)
-    from_init = None if init is None else RunFolder(init).read_config().settings
+    from_init = None if init is None else RunFolder(follow_link(init)).read_config().settings
     changes = parse_assignments(assignments)
     model = model or from_file.model or ("cordgt" if from_init is None else from_init.model)
     given = from_file.keys | changes

@@ -64,7 +64,7 @@ def _run_folders(runs: list[Path]) -> list[Path]:
     """Return the run folders. A folder of runs (`--seeds`, `--mask-draws`) is replaced by its runs."""
     folders: list[Path] = []
     for path in runs:
-        inner = sorted(p.parent for p in path.glob("*/config.toml")) if not (path / "config.toml").exists() else []
+        inner = sorted(_inner_runs(path)) if not (path / "config.toml").exists() else []
         folders += inner or [path]
     repeated = [path for path, n in Counter(p.resolve() for p in folders).items() if n > 1]
     if repeated:
@@ -72,6 +72,11 @@ def _run_folders(runs: list[Path]) -> list[Path]:
     if len(folders) > MAX_RUNS:
         raise RunError(f"{len(folders)} runs are too many for one report: give at most {MAX_RUNS}.")
     return folders
+
+
+def _inner_runs(folder: Path) -> list[Path]:
+    """Return the runs in a folder. A link of --replace is left out: its run is there too."""
+    return [p.parent for p in folder.glob("*/config.toml") if not p.parent.is_symlink()]
 
 
 def _by_unique_name(folders: list[Path]) -> dict[str, Path]:

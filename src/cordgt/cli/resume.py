@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import datetime
+from pathlib import Path
 
 import typer
 
@@ -14,6 +16,22 @@ from cordgt.cli import console
 from cordgt.cli.distributed import is_distributed_launch
 
 training_started = ContextVar("training_started", default=False)  # True once a command trains and may write files
+
+
+def fill_out_option(out: Path | None) -> Path | None:
+    """Fill in {date} and {time} of --out, in local time.
+
+    Changes `sys.argv` too: `--processes` and `resume_hint` repeat it, perhaps on the next day.
+    """
+    from cordgt.training.output_folder import fill_placeholders
+
+    if out is None or "{" not in str(out):
+        return out
+    now = datetime.now()
+    for k, word in enumerate(sys.argv):
+        if word.startswith("--out=") or sys.argv[k - 1] == "--out":
+            sys.argv[k] = fill_placeholders(word, now)
+    return Path(fill_placeholders(str(out), now))
 
 
 @contextmanager

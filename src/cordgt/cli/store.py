@@ -109,9 +109,15 @@ def data_append(
         str,
         option("WORD", "What to do with events older than the store's last: refuse, or merge (rebuilds the store)."),
     ] = "refuse",
+    allow_duplicates: Annotated[
+        bool, flag("--allow-duplicates", "Append NEW even if the same events were added before.")
+    ] = False,
     memory: Memory = "4GB",
 ) -> None:
-    """Append later events to a store. A failed or interrupted append leaves the store unchanged."""
+    """Append later events to a store. A failed or interrupted append leaves the store unchanged.
+
+    If NEW holds no events, or the same events were added before, the command says so, appends nothing and succeeds.
+    """
     from cordgt.io.bad_rows import is_skip_note
     from cordgt.io.convert import append_to, inherited_columns, parse_size
     from cordgt.store.append import LatePolicy
@@ -129,10 +135,15 @@ def data_append(
             store,
             data,
             late=late,  # type: ignore[arg-type]  # checked above
+            allow_duplicates=allow_duplicates,
             memory=size,
             callbacks=bar,
             **columns,
         )
+    n_events, n_nodes = grown.n_events - before.n_events, grown.n_nodes - before.n_nodes
+    if n_events == 0:
+        console.print_note(f"{store}: unchanged, {grown.n_events:,} events in all")
+        return
     if late == "merge":
         n_repeats = _count_repeated(grown) - n_repeated_before
     else:
@@ -145,7 +156,6 @@ def data_append(
     for text in grown.notes[len(before.notes) :]:
         if is_skip_note(text):
             console.print_note(f"{data}: {text}")
-    n_events, n_nodes = grown.n_events - before.n_events, grown.n_nodes - before.n_nodes
     console.print_note(
         f"{store}: added {n_events:,} events and {n_nodes:,} nodes; {grown.n_events:,} events in all, {_size(grown)}"
     )
@@ -171,7 +181,10 @@ def _count_repeated_at_end(grown: Store, n: int) -> int:
 
 
 def data_check(store: StoreDir) -> None:
-    """Verify the checksums of all files of a store, including its training indexes."""
+    """Verify every byte of a store: checksums, contents and fingerprints, and the checksums of its training indexes.
+
+    Other commands do so only when they first use a store after its files have changed.
+    """
     from cordgt.store.masked_index import verify_masked_indexes
     from cordgt.store.store import open_store
 

@@ -13,7 +13,8 @@ from cordgt.cli import console, node
 from cordgt.cli.distributed import Processes, is_main_process, launch_processes
 from cordgt.cli.loading import build_settings, load_data
 from cordgt.cli.options import Data, Device, Json, Model, Set, add_column_options, flag, option
-from cordgt.cli.resume import resume_hint
+from cordgt.cli.resume import fill_out_option, resume_hint
+from cordgt.errors import SettingError
 
 LONG_SECONDS = 600.0  # a longer training names faster choices
 
@@ -37,7 +38,16 @@ def train(
     ] = None,
     device: Device = "auto",
     processes: Processes = None,
-    out: Annotated[Path | None, option("DIR", "The run folder.", show_default="runs/DATA-MODEL-seedN")] = None,
+    out: Annotated[
+        Path | None,
+        option("DIR", "The run folder; {date} and {time} are filled in.", show_default="runs/DATA-MODEL-seedN"),
+    ] = None,
+    replace: Annotated[
+        bool, flag("--replace", "Make --out a link to the new run once it is complete. Former runs stay beside it.")
+    ] = False,
+    keep: Annotated[
+        int | None, option("N", "With --replace: the number of former runs to keep.", min=1, show_default="7")
+    ] = None,
     resume: Annotated[bool, flag("--resume", "Continue an interrupted run.")] = False,
     init: Annotated[Path | None, option("RUN", "Start from the weights of a trained run, with its settings.")] = None,
     refit: Annotated[
@@ -56,6 +66,8 @@ def train(
         "--config": config,
         "--init": init,
         "--refit": refit,
+        "--replace": replace,
+        "--keep": keep,
         "--resume": resume,
         "--seeds": seeds,
         "--mask-draws": mask_draws,
@@ -63,11 +75,15 @@ def train(
         "--no-report": no_report,
     }
     node.check_task(task, encoder, link_options)
+    if keep is not None and not replace:
+        raise SettingError("--keep is for --replace: the number of former runs to keep.")
+    out = fill_out_option(out)
     launch_processes(processes, data)
     from cordgt.cli import writers
     from cordgt.training.devices import choose_device
     from cordgt.training.output_folder import default_folder
     from cordgt.training.run_folder import RunFolder
+    from cordgt.training.versions import KEEP, RunVersions
     from cordgt.workflows.seeds import settings_by_folder, train_seeds
     from cordgt.workflows.train import train_run
 
@@ -77,7 +93,8 @@ def train(
     settings = build_settings(data, model, config, set_, seed, init)
     choose_device(device)  # before the data is read
     stream = load_data(data, columns)
-    folder = out or default_folder(stream.name, settings.model, settings.seed)
+    name = out or default_folder(stream.name, settings.model, settings.seed)
+    folder = _next_version(name, resume) if replace else name
     is_single = seeds is None and mask_draws is None
     console.print_note(f"{settings.model} on {_summary(stream)}; metrics and weights go to {folder}")
     _print_training_hints(settings, stream)
@@ -107,15 +124,30 @@ def train(
             metrics = train_seeds(stream, settings, folder, seeds, mask_draws=mask_draws, **options)
     if not is_main_process():
         return
+    if replace:
+        RunVersions(name).publish(folder, KEEP if keep is None else keep)
+        console.print_note(f"{name} is now {folder.name}")
     if resume and was_finished and not bar.has_trained:
         console.print_note(f"{folder} was finished already: nothing was trained. These are its metrics.")
     writers.print_metrics(f"{settings.model} on {stream.name}", metrics, json_)
-    first = folder / next(iter(settings_by_folder(settings, seeds, mask_draws)))
+    first = name / next(iter(settings_by_folder(settings, seeds, mask_draws)))
     report = first / "report.html"
     if report.exists():
-        console.print_note(f"See {report}" if is_single else f"See {report}, or compare: cordgt report {folder}")
+        console.print_note(f"See {report}" if is_single else f"See {report}, or compare: cordgt report {name}")
     source = str(stream.ids.decode(stream.src[-1:])[0].as_py())
     console.print_note(f"Query it: {shlex.join(['cordgt', 'recommend', str(first), '--source', source])}")
+
+
+def _next_version(name: Path, resume: bool) -> Path:
+    """Return the folder in which --replace trains. Only the main process touches the folders."""
+    from cordgt.training.versions import RunVersions
+
+    if not is_main_process():
+        return name
+    folder, deleted = RunVersions(name).start(resume=resume)
+    for other in deleted:
+        console.print_note(f"{other} was unfinished: deleted (--resume continues such a run)")
+    return folder
 
 
 def _seed_title(name: str) -> str:
@@ -154,6 +186,7 @@ def search(
     from cordgt.workflows.search import search as run_search
 
     writers.check_json(json_)
+    out = fill_out_option(out)
     settings = build_settings(data, model, config, set_, seed, None)
     given = {key: [v for v in values.split(",") if v.strip()] for key, values in parse_assignments(grid).items()}
     full_grid = given or models.find_model(settings.model).grid

@@ -57,12 +57,12 @@ class RankingRow(NamedTuple):
 
 def ranking_cells(request: ExperimentRequest) -> list[Cell]:
     """Build the cells, both rules for each seed; one seed for models without training: nothing in them is random."""
-    cells = []
-    for seed in request.seeds:
-        for rule in RULES:
-            cells += replace(request, seeds=[seed]).make_cells(
-                "ranking", lambda _, model, rule=rule: _settings(model) | {"visibility": rule}
-            )
+    cells = [
+        cell
+        for seed in request.seeds
+        for rule in RULES
+        for cell in replace(request, seeds=[seed]).make_cells("ranking", partial(_settings, rule=rule))
+    ]
     return [cell for cell in dict.fromkeys(cells) if _is_trained(cell.model) or cell.seed == request.seeds[0]]
 
 
@@ -70,9 +70,9 @@ def _is_trained(model: str) -> bool:
     return MODELS[model].network.is_trainable
 
 
-def _settings(model: str) -> dict[str, Any]:
+def _settings(_data: str, model: str, rule: str) -> dict[str, Any]:
     own = TRAINING_SETTINGS.get(model, DEFAULT_TRAINING_SETTINGS) if _is_trained(model) else {}
-    return PROTOCOL | own
+    return PROTOCOL | own | {"visibility": rule}
 
 
 def ranking_report(request: ExperimentRequest, store: CellStore) -> Report:

@@ -35,6 +35,7 @@ from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.run_folder import RunConfig, RunFolder, is_same_data
 from cordgt.training.settings import Settings, known_keys, make_settings, unknown_setting
+from cordgt.training.versions import follow_link
 
 # Settings that an evaluation may change. With any other change, training events could become test events.
 EVALUATION_KEYS = (*EVALUATION_SETTINGS, "pool")  # a new pool means new negative pools
@@ -74,7 +75,7 @@ class Run:
     def load(cls, path: str | Path, device: str = "auto") -> Run:
         """Load a finished run. RunError if the folder is missing, unfinished or damaged."""
         pin_num_threads()
-        folder = RunFolder(Path(path))
+        folder = RunFolder(follow_link(Path(path)))
         return cls.from_folder(folder, folder.read_config(), device)
 
     @classmethod

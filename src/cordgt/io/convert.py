@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pyarrow.parquet as pq
 
 from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
-from cordgt.errors import DataError, MissingColumnError, check_choice, did_you_mean
+from cordgt.errors import DataError, EmptyInputError, MissingColumnError, check_choice, did_you_mean
 from cordgt.events.stream import EventStream
 from cordgt.files import PARQUET_ERRORS
 from cordgt.io.bad_rows import is_skip_note
@@ -25,8 +25,9 @@ from cordgt.io.node_features import join_node_features
 from cordgt.io.readers import read_events, stream_name
 from cordgt.store.append import LatePolicy, append_to_store
 from cordgt.store.build import MEMORY, make_store
+from cordgt.store.description import EVENTS, NAMES
 from cordgt.store.source import CHUNK_ROWS, EventSource, NodeFeatureTable, StreamSource
-from cordgt.store.store import EVENTS, NAMES, Store, is_store, open_store
+from cordgt.store.store import Store, is_store, open_store
 
 FILE_OPTIONS = ("ids", "name", "member", "skip_bad_rows")  # of ``read_events``, besides the columns
 MIN_MEMORY = 500 * 10**6
@@ -80,12 +81,14 @@ def append_to(
     data: Data,
     *,
     late: LatePolicy = "refuse",
+    allow_duplicates: bool = False,
     memory: int = MEMORY,
     callbacks: Callbacks = None,
     **columns: Any,
 ) -> Store:
     """Append the events of DATA to a store; see ``append_to_store``.
 
+    If DATA holds no events, the store stays as it is, and ``callbacks.on_message`` says so.
     Columns and id spaces default to those of the store. If the store has labels, a file without them is refused unless
     ``label="none"``.
     """
@@ -97,8 +100,15 @@ def append_to(
     check_store(data, as_callback(callbacks))
     path = _find_path(data)
     is_files = path is not None and not is_store(path)
-    source = _open_like(found, data, memory, columns) if is_files else open_event_source(data, memory, **columns)
-    return append_to_store(found.path, source, late=late, memory=memory, callbacks=as_callback(callbacks))
+    callback = as_callback(callbacks)
+    try:
+        source = _open_like(found, data, memory, columns) if is_files else open_event_source(data, memory, **columns)
+        return append_to_store(
+            found.path, source, late=late, allow_duplicates=allow_duplicates, memory=memory, callbacks=callback
+        )
+    except EmptyInputError as error:
+        callback.on_message(f"{error} Nothing was appended.")
+        return found
 
 
 def _node_feature_table(given: Any) -> NodeFeatureTable | None:
@@ -117,7 +127,7 @@ def inherited_columns(store: Store, data: Data, columns: Mapping[str, Any]) -> d
 
     Empty if DATA is not a file or folder. A position is inherited only if DATA has no header, or a column so named.
     """
-    inherited = {k: v for k, v in store.columns.items() if columns.get(k) is None}
+    inherited = {k: v for k, v in store.columns.items() if k in COLUMN_OPTIONS and columns.get(k) is None}
     path = _find_path(data) if inherited else None
     if path is None or is_store(path):
         return {}
@@ -125,9 +135,11 @@ def inherited_columns(store: Store, data: Data, columns: Mapping[str, Any]) -> d
     if not positions or not (path.is_dir() or path.is_file()):  # a pipe can be read only once
         return inherited
     options = inherited | {k: v for k, v in columns.items() if k in COLUMN_OPTIONS and v is not None}
-    header = open_head(
-        find_tables(path)[0] if path.is_dir() else path, ColumnOptions(**options), columns.get("member")
-    ).header
+    first = find_tables(path)[0] if path.is_dir() else path
+    try:
+        header = open_head(first, ColumnOptions(**options), columns.get("member")).header
+    except EmptyInputError:  # reported where the events are read
+        return inherited
     if header is None:
         return inherited
     return {k: v for k, v in inherited.items() if k not in positions or find_column(v, header) is not None}
@@ -232,8 +244,9 @@ def check_store(data: Data, callbacks: Callback = NO_CALLBACK) -> None:
     path = _find_path(data)
     if path is not None and is_store(path):
         store, names = open_store(path), (*EVENTS, *NAMES, "node_x")
-        callbacks.on_stage_start("checking", store.n_bytes(names))
-        store.verify(callbacks, names)
+        if not store.check_once(callbacks=callbacks):
+            callbacks.on_stage_start("checking", store.n_bytes(names))
+            store.verify(callbacks, names)
 
 
 def _find_path(data: Data) -> Path | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from cordgt.errors import DataError
+from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.arrays import Features, Floats, Ints
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import as_label_column
@@ -62,7 +62,8 @@ STATE = (
 class FileSource:
     """An `EventSource` of files with the same columns, read one after the other. Options as in ``read_events``.
 
-    DataError, with file and line, for input that cannot be read and for a file whose columns differ from the first.
+    Empty files are skipped. DataError, with file and line, for input that cannot be read, for a file whose columns
+    differ from the first, and if all files are empty.
     """
 
     paths: list[Path]
@@ -76,7 +77,7 @@ class FileSource:
 
     def __post_init__(self) -> None:
         check_id_space(self.ids)
-        self.first = open_head(self.paths[0], self.options, self.member)
+        self.first = self._open_first()
         self.roles = assign_roles(self.first, self.options)
         self.shared, self._id_note = choose_id_space(self.first, self.roles, self.ids)
         self.name = self.name or stream_name(self.paths[0])
@@ -94,7 +95,10 @@ class FileSource:
 
     def chunks(self, start: ReadPosition) -> Iterator[tuple[ReadPosition | None, EventChunk]]:
         for number in range(start.file, len(self.paths)):
-            _, roles, tables = self._open(number, start if number == start.file else ReadPosition(number))
+            try:
+                _, roles, tables = self._open(number, start if number == start.file else ReadPosition(number))
+            except EmptyInputError:
+                continue
             for after, table in tables:
                 chunk = self._read_chunk(table, roles)
                 if chunk is not None and len(chunk.t):
@@ -193,13 +197,16 @@ class FileSource:
         assert self.roles.time is not None, "`assign_roles` requires a time column"
         parser = self.first.infer_times(self._time_columns(), self.roles.time, self.options.time_format)
         if parser is None:
-            raise DataError(f"{self.paths[0]} has no events.")
+            raise EmptyInputError(f"{self.paths[0]} has no events.")
         return parser
 
     def _time_columns(self) -> Iterator[Any]:
         """Yield the column of times of every chunk."""
         for number in range(len(self.paths)):
-            first, roles, tables = self._open(number, ReadPosition(number))
+            try:
+                first, roles, tables = self._open(number, ReadPosition(number))
+            except EmptyInputError:
+                continue
             assert roles.time is not None, "`assign_roles` requires a time column"
             check_split_date(first, roles.time)
             for _, table in tables:
@@ -209,6 +216,17 @@ class FileSource:
                     yield table.read_columns([roles.time])[roles.time]
 
     # -------------------- one file
+
+    def _open_first(self) -> Table:
+        """Open the head of the first file that is not empty. EmptyInputError if all files are."""
+        for number, path in enumerate(self.paths):
+            try:
+                head = open_head(path, self.options, self.member)
+                self.paths = self.paths[number:]
+                return head
+            except EmptyInputError as error:
+                last = error
+        raise last
 
     def _open(self, number: int, start: ReadPosition) -> tuple[Table, ColumnRoles, TableChunks]:
         """Return the head of a file, the roles of its columns, and its chunks from ``start`` on."""

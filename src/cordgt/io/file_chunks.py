@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cordgt.errors import DataError
+from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.arrays import as_column
 from cordgt.files import validate_table
 from cordgt.io.column_roles import ColumnOptions, event_read_options
@@ -27,7 +27,7 @@ def open_head(path: Path, options: ColumnOptions, member: str | None = None) -> 
     """Open the first chunk of a file, which shows header and layout; for Parquet, a table without rows.
 
     ``member``: which file of a zip archive.
-    DataError if the file cannot be read or is empty.
+    DataError if the file cannot be read, EmptyInputError if it is empty.
     """
     with explain_read_errors(path):
         check_member(path, member)
@@ -38,7 +38,7 @@ def open_head(path: Path, options: ColumnOptions, member: str | None = None) -> 
         with open_text_file(path, member) as file:
             text = next(iter_line_chunks(path, file, HEAD_BYTES, HEAD_BYTES), b"")
     if not text.strip():
-        raise DataError(f"{path} is empty.")
+        raise EmptyInputError(f"{path} is empty.")
     if text.startswith(b"PAR1"):
         raise DataError(f"{path} is a compressed Parquet file. Unpack it first.")
     return open_text(str(path), text, event_read_options(options, need_time=True))

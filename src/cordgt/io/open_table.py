@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cordgt.errors import DataError
+from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.arrays import as_column
 from cordgt.files import PARQUET_ERRORS, read_bytes, short_message, validate_table
 from cordgt.io.column_names import detect_layout
@@ -158,7 +158,7 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     data = _normalize_spaces(data, delimiter)
     lines = _first_lines(data)
     if not lines:
-        raise DataError(f"{name} holds nothing but comments.")
+        raise EmptyInputError(f"{name} holds nothing but comments.")
     decimal_comma = delimiter == ";" and _has_decimal_commas(data)
     first_row = [field.strip() for field in _split(lines[:1], delimiter)[0]]
     has_header = options.is_header(
@@ -170,7 +170,7 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
         header = tuple(field.strip() for field in rows[0])
         body, first_line = _skip_header(data, rows[0], delimiter)
         if len(rows) < 2 or not body.strip():
-            raise DataError(f"{name} holds a header but no rows.")
+            raise EmptyInputError(f"{name} holds a header but no rows.")
     first = rows[1] if has_header else rows[0]
     layout = detect_layout(header or ())
     n_columns = len(first) if header is None else len(header)
@@ -334,7 +334,7 @@ def _detect_delimiter(name: str, lines: list[str], options: TextReadOptions) -> 
     A space stands for any run of spaces and tabs.
     """
     if not lines:
-        raise DataError(f"{name} holds nothing but comments.")
+        raise EmptyInputError(f"{name} holds nothing but comments.")
     best, best_key = "", (False, 0.0, 0)
     for delimiter in (",", "\t", ";", "|"):
         counts = Counter(len(row) for row in _split(lines, delimiter))

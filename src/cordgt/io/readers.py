@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cordgt.errors import DataError, did_you_mean
+from cordgt.errors import DataError, EmptyInputError, did_you_mean
 from cordgt.events.arrays import Features, first_failure, is_number, is_text
 from cordgt.events.stream import EventStream
 from cordgt.events.time_precision import describe_lost_times
@@ -153,7 +153,7 @@ def _read_stream(
     assert roles.time is not None, "`assign_roles` requires a time column"
     columns = table.read_columns([*roles.scalar_columns(), *([table.n_columns - 1] if table.layout == "ml" else [])])
     if len(columns[roles.src]) == 0:
-        raise DataError(f"{table.name} has no events.")
+        raise EmptyInputError(f"{table.name} has no events.")
     parser = table.infer_times([columns[roles.time]], roles.time, options.time_format)
     assert parser is not None, "there are events"
     t = table.parse_times(columns[roles.time], roles.time, parser)

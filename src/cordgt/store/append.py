@@ -1,8 +1,8 @@
 """Append later events to a store: events and ids go after the existing ones; one pass merges the index.
 
 The store is unchanged until ``store.json`` is replaced at the end. A failed append removes what it wrote; after a kill,
-the next writer does. Arrays that are rewritten get new checksums, so they are verified first. Arrays that only grow
-keep their old checksums.
+the next writer does. The store is checked first, as at every first use (`Store.check_once`). Arrays that are rewritten
+get new checksums, so they are verified in any case. Arrays that only grow keep their old checksums.
 
 Events older than the store's last, or types that the arrays cannot hold (a first text id, a first fraction), require a
 rebuild. The old store stays until the new one is complete.
@@ -29,6 +29,7 @@ from cordgt.events.stream import are_whole, check_exact_floats, check_time_span
 from cordgt.events.times import TimeAxis
 from cordgt.history.index_builder import index_dtype
 from cordgt.store.arrays import ArrayWriter, close_on_error, explain_disk_errors, iter_slices
+from cordgt.store.batches import Batch, add_batch, find_batch, make_batch
 from cordgt.store.build import (
     MEMORY,
     MEMORY_SHARE,
@@ -37,18 +38,19 @@ from cordgt.store.build import (
     append_rows,
     id_arrays,
     index_arrays,
-    make_generation,
     make_store,
     sorted_chunks,
     write_lookup,
 )
+from cordgt.store.description import EVENTS, LOOKUP, NAMES, StoredArray
 from cordgt.store.index_writer import PriorIndex, write_index
 from cordgt.store.source import ConcatSource, EventSource, StreamSource
 from cordgt.store.staging import StagedEvents
-from cordgt.store.store import EVENTS, LOOKUP, NAMES, Store, StoredArray, open_store, store_lock
+from cordgt.store.store import Store, open_store, store_lock
 
 LatePolicy = Literal["refuse", "merge"]
 # Arrays from which new ones are computed: index rows are merged, ids looked up and sorted. Pairs follow from rows.
+_UNCHANGED = "Nothing was appended. "
 REWRITTEN = ("row_start", "nbr", "pos", "nbr_degree", *LOOKUP, *NAMES)
 
 
@@ -57,10 +59,14 @@ def append_to_store(
     source: EventSource,
     *,
     late: LatePolicy = "refuse",
+    allow_duplicates: bool = False,
     memory: int = MEMORY,
     callbacks: Callback = NO_CALLBACK,
 ) -> Store:
-    """Append the events of a source to a store.
+    """Append the events of a source to a store, unless the same events were added before.
+
+    A batch is recognized only as a whole: the same events, in any order. It is then not appended, and
+    ``callbacks.on_message`` says so. ``allow_duplicates``: append it again.
 
     ``late``: ``refuse`` events older than the store's last, or ``merge`` them, which rebuilds the store. Nodes keep
     their numbers except in a merge. Existing runs stay valid unless the store's own events change: by a merge, a first
@@ -71,6 +77,8 @@ def append_to_store(
     open_store(path)  # fail before locking or reading
     with explain_disk_errors(path, "The store is unchanged."), store_lock(path):
         store = open_store(path)
+        is_verified = store.check_once(callbacks=callbacks, consequence=_UNCHANGED)
+        _check_own_files(store)
         store.remove_leftovers()
         _check_source(store, source)
         work = path / f"index-{secrets.token_hex(4)}"
@@ -79,14 +87,23 @@ def append_to_store(
         try:
             callbacks.on_stage_start("reading", source.n_events())
             stage.collect(callbacks)
+            batch = make_batch(stage)
+            repeated = None if allow_duplicates else find_batch(store.batches, batch)
+            if repeated is not None:
+                callbacks.on_message(_repeated_message(path, source, repeated))
+                stage.close()
+                _undo(path)
+                return store
+            batches = add_batch(store.batches, batch)
             _check_feature_width(store, stage)
             changes_events = _has_late_events(store, stage, late) or _changes_events(store, stage)
             rebuild = changes_events or _needs_wider_types(store, stage)
             names = None if rebuild else REWRITTEN
-            callbacks.on_stage_start("checking", store.n_bytes(names))
-            store.verify(callbacks, names, consequence="Nothing was appended. ")
+            if not is_verified:
+                callbacks.on_stage_start("checking", store.n_bytes(names))
+                store.verify(callbacks, names, consequence=_UNCHANGED)
             if not rebuild:
-                _append(store, stage, work, memory, callbacks).write()
+                replace(_append(store, stage, work, memory, callbacks), batches=batches).write()
         except BaseException:
             stage.close()
             _undo(path)
@@ -97,17 +114,45 @@ def append_to_store(
             both = ConcatSource(StreamSource(store.stream(), columns=store.columns), source)
             earlier = () if changes_events else store.generations
             make_store(
-                both, path, memory=memory, replace_old=True, callbacks=callbacks, is_locked=True, earlier=earlier
+                both,
+                path,
+                memory=memory,
+                replace_old=True,
+                is_locked=True,
+                earlier=earlier,
+                batches=batches,
+                callbacks=callbacks,
             )
         store = open_store(path)
         store.remove_leftovers()
+        store.remember_as_intact()
     return store
+
+
+def _repeated_message(path: Path, source: EventSource, batch: Batch) -> str:
+    """Return that a batch was added before. "Added", not "appended": the store may have been made from it."""
+    earlier_name = "" if batch["name"] == source.name else f" from '{batch['name']}'"
+    return (
+        f"{source.name}: the same {batch['events']:,} events were added to {path} before{earlier_name}. Nothing was "
+        "appended. To append them again, use --allow-duplicates."
+    )
 
 
 def _undo(path: Path) -> None:
     """Remove what a failed append wrote. If ``store.json`` was replaced already, its files stay."""
     with suppress(DataError, OSError):
         open_store(path).remove_leftovers()
+
+
+def _check_own_files(store: Store) -> None:
+    """Raise DataError if a file of the store has a second name, under which an append would change it too."""
+    for array in store.arrays.values():
+        path = store.path / array.file
+        if path.stat().st_nlink > 1:
+            raise DataError(
+                f"{path} is a hard link: another folder holds the same file, and an append would change it there too. "
+                f"{_UNCHANGED}Make a real copy of the store, without hard links."
+            )
 
 
 # -------------------- do the events fit
@@ -218,7 +263,7 @@ def _append(store: Store, stage: StagedEvents, work: Path, memory: int, callback
     return replace(
         longer,
         longest=index.longest,
-        generations=(*store.generations, make_generation(longer, all_ids)),
+        generations=(*store.generations, longer.make_generation(all_ids)),
         notes=(*store.notes, *stage.source.skip_notes, note),
     )
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cordgt.errors import DataError
+from cordgt.files import open_regular_file
 
 SLICE_ROWS = 1 << 22  # default number of rows per slice
 
@@ -131,17 +132,20 @@ class ScratchArray:
 
 
 def checksum(path: Path, start: int, stop: int) -> str:
-    """SHA-256 of the bytes ``start`` to ``stop`` of a file."""
+    """SHA-256 of the bytes ``start`` to ``stop`` of a regular file. DataError if it cannot be read."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        file.seek(start)
-        left = stop - start
-        while left > 0:
-            data = file.read(min(left, 1 << 24))
-            if not data:
-                break
-            digest.update(data)
-            left -= len(data)
+    with open_regular_file(path) as file:
+        try:
+            file.seek(start)
+            left = stop - start
+            while left > 0:
+                data = file.read(min(left, 1 << 24))
+                if not data:
+                    break
+                digest.update(data)
+                left -= len(data)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
     return digest.hexdigest()
 
 

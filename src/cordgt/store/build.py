@@ -24,13 +24,15 @@ from numba import njit
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.arrays import Ints
-from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
 from cordgt.events.id_table import SortedIdLookup, text_buffers
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import SORTED_NOTE, EventStream, check_time_span
 from cordgt.events.times import TimeAxis, tie_starts
+from cordgt.files import is_regular_folder, read_regular_file, remove, sync_folder
 from cordgt.history.index_builder import index_dtype
 from cordgt.store.arrays import ArrayWriter, WrittenArray, close_on_error, explain_disk_errors, iter_slices, memory_map
+from cordgt.store.batches import Batch, make_batch
+from cordgt.store.description import MAX_JSON_BYTES, StoredArray
 from cordgt.store.external_sort import external_sort
 from cordgt.store.index_writer import IndexFiles, write_index
 from cordgt.store.source import EventSource, NodeFeatureTable
@@ -38,7 +40,6 @@ from cordgt.store.staging import StagedEvents
 from cordgt.store.store import (
     STORE_FILE,
     Store,
-    StoredArray,
     has_partial_files,
     is_store,
     open_store,
@@ -61,14 +62,15 @@ def make_store(
     replace_old: bool = False,
     is_locked: bool = False,
     earlier: tuple[Generation, ...] = (),
+    batches: tuple[Batch, ...] | None = None,
     callbacks: Callback = NO_CALLBACK,
 ) -> Store:
     """Write the events of a source as a store at ``target``, completely or not at all.
 
     A second call with the same source resumes an interrupted one. ``replace_old``: replace an existing store once the
     new one is complete. ``is_locked``: the caller holds that store's lock. ``earlier``: its generations, if the new
-    store begins with the same events. DataError if ``target`` is something else, another process writes it, or the
-    disk is full.
+    store begins with the same events. ``batches``: those to record; by default, one of all events. DataError if
+    ``target`` is something else, another process writes it, or the disk is full.
     """
     _check_target(target, replace_old)
     part = partial_path(target)
@@ -80,24 +82,31 @@ def make_store(
             _check_part(part)
             extra_identity = [] if node_features is None else node_features.identity
             stage = StagedEvents(part / "stage", source, extra_identity)
+            is_built = False
             is_finished = is_store(part) and stage.is_same_source()  # interrupted just before the rename
             if not (is_finished and _put_in_place(part, target, is_locked)):
                 if is_finished:
                     _clear(part)
                 try:
-                    _build(stage, part, node_features, memory, earlier, callbacks)
+                    _build(stage, part, node_features, memory, earlier, batches, callbacks)
                 finally:
                     stage.close()
                 shutil.rmtree(part / "stage", ignore_errors=True)
+                is_built = True
                 if not _put_in_place(part, target, is_locked):
                     raise DataError(f"Another program removed files of {part}. Run the same command again.")
-    return open_store(target)
+    store = open_store(target)
+    if is_built:
+        store.remember_as_intact()
+    return store
 
 
 def _check_target(target: Path, replace_old: bool) -> None:
     if is_store(target):
         if not replace_old:
             raise DataError(f"{target} is already a store. Add events with `cordgt data append`, or use --replace.")
+        if b'"cordgt store"' not in read_regular_file(target / STORE_FILE, max_bytes=MAX_JSON_BYTES):
+            raise DataError(f"{target / STORE_FILE} is not that of a store. Choose another name for the store.")
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target} exists and is not a store. Choose another name.")
     if not target.parent.exists():
@@ -105,7 +114,10 @@ def _check_target(target: Path, replace_old: bool) -> None:
 
 
 def _check_part(part: Path) -> None:
-    """DataError if the work folder, which will be cleared, holds files that are not ours."""
+    """DataError if the work folder, which will be cleared, holds files that are not ours, or is a link."""
+    for folder in (part, part / "stage"):
+        if os.path.lexists(folder) and not is_regular_folder(folder):
+            raise DataError(f"The store is made in {part}, but {folder} is a link or a file. Remove it.")
     names = os.listdir(part)
     own_prefixes = (f".{STORE_FILE}.", ".state.json.", "data-")  # may remain after an interrupted `_clear`
     if names and not has_partial_files(names) and not any(name.startswith(own_prefixes) for name in names):
@@ -121,6 +133,7 @@ def _build(
     node_features: NodeFeatureTable | None,
     memory: int,
     earlier: tuple[Generation, ...],
+    batches: tuple[Batch, ...] | None,
     callbacks: Callback,
 ) -> None:
     source, can_resume = stage.source, stage.can_resume()
@@ -131,6 +144,8 @@ def _build(
     callbacks.on_stage_start("reading", source.n_events())
     callbacks.on_step(stage.n_rows)
     stage.collect(callbacks)
+    if batches is None:
+        batches = (make_batch(stage),)
     data = part / f"data-{secrets.token_hex(4)}"
     data.mkdir()
     written, numbering = write_events(stage, data, memory // MEMORY_SHARE, callbacks)
@@ -149,7 +164,8 @@ def _build(
         arrays |= write_arrays(data, {"node_x": node_x})
     callbacks.on_stage_start("fingerprints", None)
     store = Store(part, source.name, (*notes, *node_notes), source.axis.kind, source.shared, arrays, index.longest, ())
-    replace(store, generations=(*earlier, make_generation(store, ids)), columns=source.columns).write()
+    generations = (*earlier, store.make_generation(ids))
+    replace(store, generations=generations, columns=source.columns, batches=batches).write()
 
 
 def _join_node_features(
@@ -166,7 +182,7 @@ def _join_node_features(
 def _clear(part: Path, keep: tuple[str, ...] = ()) -> None:
     for child in part.iterdir():
         if child.name not in keep:
-            shutil.rmtree(child) if child.is_dir() else child.unlink()
+            remove(child)
 
 
 def _put_in_place(part: Path, target: Path, is_locked: bool) -> bool:
@@ -181,14 +197,17 @@ def _put_in_place(part: Path, target: Path, is_locked: bool) -> bool:
         if target.is_dir():
             target.rmdir()  # empty: see `_check_target`
         os.rename(part, target)
+        sync_folder(target.parent)
         (target / "state.json").unlink(missing_ok=True)
         return True
     with nullcontext() if is_locked else store_lock(target):
         for data in part.glob("data-*"):
             os.rename(data, target / data.name)
+        sync_folder(target)  # before `store.json` names the new files
         if not _has_files(part, target):
             return False
         os.replace(part / STORE_FILE, target / STORE_FILE)
+        sync_folder(target)
         open_store(target).remove_leftovers()
     shutil.rmtree(part, ignore_errors=True)
     return True
@@ -347,17 +366,6 @@ def write_arrays(folder: Path, arrays: dict[str, npt.NDArray[Any]]) -> dict[str,
 def index_arrays(folder: Path, index: IndexFiles) -> dict[str, StoredArray]:
     """The arrays that ``write_index`` wrote into a folder of the store."""
     return {name: _array(folder, name, k) for name, k in index.arrays.items()}
-
-
-def make_generation(store: Store, ids: NodeIds) -> Generation:
-    """Size and fingerprints of the current store."""
-    arrays = (store.array(name) for name in ("src", "dst", "t", "edge_x", "node_x"))
-    return {
-        "events": store.n_events,
-        "nodes": len(ids),
-        "fingerprint": fingerprint_arrays(x for x in arrays if x is not None),
-        "ids": fingerprint_ids(ids.names, store.time),
-    }
 
 
 def _array(folder: Path, name: str, written: WrittenArray) -> StoredArray:

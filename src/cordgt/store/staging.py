@@ -7,6 +7,7 @@ text, one fraction makes all times fractions.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cordgt.callbacks import Callback
-from cordgt.errors import DataError
+from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.id_table import Vocabulary, text_array, text_buffers
-from cordgt.files import write_text
-from cordgt.store.arrays import ScratchArray, iter_slices
+from cordgt.files import open_regular_file, read_regular_file, write_text
+from cordgt.store.arrays import ScratchArray, iter_slices, memory_map
+from cordgt.store.description import MAX_JSON_BYTES
 from cordgt.store.source import EventChunk, EventSource, ReadPosition
 
+_COLUMN_TYPES = {"t": ("<i8", "<f8"), "src": ("<i4",), "dst": ("<i4",), "label": ("<i8", "<f8"), "edge_x": ("<f4",)}
+_ID_TYPES = ("<i8", "<i4", "|u1")
 FORMAT = 3  # of the state and its files; a state of another format is discarded
 
 
@@ -60,7 +64,7 @@ class StagedEvents:
     # -------------------- copy
 
     def collect(self, callbacks: Callback) -> None:
-        """Copy the rest of the source. DataError if it has no events."""
+        """Copy the rest of the source. EmptyInputError if it has no events."""
         if self.is_complete:
             return
         for after, chunk in self.source.chunks(self.position):
@@ -70,7 +74,7 @@ class StagedEvents:
                 self.save()
             callbacks.on_step(len(chunk.t))
         if self.n_rows == 0:
-            raise DataError(f"{self.source.name} holds no events.")
+            raise EmptyInputError(f"{self.source.name} holds no events.")
         for name, is_valid in (("label", self.source.has_labels()), ("edge_x", self.source.has_features())):
             if name in self.columns and not is_valid:
                 self.columns.pop(name).close()
@@ -170,23 +174,59 @@ class StagedEvents:
         return self._read_state().get("source") == self._identity
 
     def can_resume(self) -> bool:
-        """Whether ``state.json`` belongs to this source and all rows it counts exist."""
+        """Whether ``state.json`` belongs to this source, is valid, and all rows it counts exist."""
         state = self._read_state()
         if state.get("source") != self._identity:
             return False
-        for name, k in {**state["columns"], **state["ids"]}.items():
-            path, row_bytes = self._path(name, k["dtype"]), max(k["width"], 1) * np.dtype(k["dtype"]).itemsize
-            if not path.exists() or path.stat().st_size < k["rows"] * row_bytes:
-                return False
+        try:
+            self._check_state(state)
+        except (ValueError, KeyError, TypeError, DataError):
+            return False
         return True
+
+    def _check_state(self, state: dict[str, Any]) -> None:
+        """Raise an error if a value of ``state.json`` or a file cannot be used: rows are counted by files it names."""
+        n_rows, texts = _count(state["rows"]), state["text"]
+        position, last = ReadPosition(**state["position"]), state["last_time"]
+        flags = [state["is_sorted"], state["is_complete"], *texts]
+        if not all(isinstance(flag, bool) for flag in flags) or len(texts) != len(self.vocabularies):
+            raise ValueError("a flag is missing")
+        if any(_count(k) < 0 for k in vars(position).values()) or (n_rows and not isinstance(last, int | float)):
+            raise ValueError("a position is missing")
+        if not _has_same_keys(state["source_state"], self.source.get_state()):
+            raise ValueError("the state of the source is incomplete")
+        if not set(_COLUMN_TYPES) - {"label", "edge_x"} <= set(state["columns"]) <= set(_COLUMN_TYPES):
+            raise ValueError("a column is missing, or unknown")
+        if set(state["ids"]) != {name for k, is_text in enumerate(texts) for name in _id_columns(k, is_text)}:
+            raise ValueError("a column of ids is missing, or unknown")
+        for name, values in (state["columns"] | state["ids"]).items():
+            dtype, width, rows = values["dtype"], _count(values["width"]), _count(values["rows"])
+            if dtype not in _COLUMN_TYPES.get(name, _ID_TYPES) or set(values) != {"dtype", "width", "rows"}:
+                raise ValueError("a column has a wrong type")
+            if (width > 0) != (name == "edge_x") or (name in _COLUMN_TYPES and rows != n_rows):
+                raise ValueError("a column has a wrong size")
+            with open_regular_file(self._path(name, dtype)) as file:
+                if os.fstat(file.fileno()).st_size < rows * max(width, 1) * np.dtype(dtype).itemsize:
+                    raise ValueError("a file is too short")
+        for name, ids in (("src", 0), ("dst", len(texts) - 1)):
+            n_ids = state["ids"][_id_columns(ids, texts[ids])[0]]["rows"]
+            codes = memory_map(self._path(name, np.int32), np.int32, n_rows)
+            if any(codes[part].min() < 0 or codes[part].max() >= n_ids for part in iter_slices(n_rows)):
+                raise ValueError("a code is out of range")
+        for k, is_text in enumerate(texts):
+            if is_text:
+                lengths, data = (state["ids"][name]["rows"] for name in _id_columns(k, is_text))
+                found = memory_map(self._path(_id_columns(k, is_text)[0], np.int32), np.int32, lengths)
+                if found.min(initial=0) < 0 or found.sum(dtype=np.int64) != data:
+                    raise ValueError("the ids have wrong lengths")
 
     def _path(self, name: str, dtype: Any) -> Path:
         return self.folder / f"{name}.{np.dtype(dtype).str[1:]}"
 
     def _read_state(self) -> dict[str, Any]:
         try:
-            state = json.loads(self._state_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            state = json.loads(read_regular_file(self._state_file, max_bytes=MAX_JSON_BYTES).decode())
+        except (DataError, ValueError, RecursionError):
             return {}
         return state if isinstance(state, dict) else {}
 
@@ -219,6 +259,29 @@ class StagedEvents:
     def close(self) -> None:
         for column in (*self.columns.values(), *self._id_columns.values()):
             column.close()
+
+
+def _id_columns(number: int, is_text: bool) -> tuple[str, ...]:
+    """Return the names of the columns that hold the ids of a vocabulary."""
+    return (f"ids{number}_lengths", f"ids{number}_bytes") if is_text else (f"ids{number}",)
+
+
+def _has_same_keys(values: Any, expected: Any) -> bool:
+    """Return whether nested dictionaries have the same keys."""
+    if not isinstance(expected, dict):
+        return not isinstance(values, dict)
+    return (
+        isinstance(values, dict)
+        and values.keys() == expected.keys()
+        and all(_has_same_keys(values[k], expected[k]) for k in expected)
+    )
+
+
+def _count(value: Any) -> int:
+    """Return a value of ``state.json`` that must be a whole number, not negative. ValueError otherwise."""
+    if type(value) is not int or value < 0:
+        raise ValueError("a count is wrong")
+    return value
 
 
 def _describe(column: ScratchArray) -> dict[str, Any]:

@@ -6,7 +6,8 @@ STORE/data-*/        the arrays: little-endian numbers, no header
 ``store.json`` defines the store, has its own checksum, and is always written last and atomically. An append writes
 after the ends of the arrays and into new index files; the old store stays valid until ``store.json`` is replaced.
 
-`open_store` checks the version, the checksum of ``store.json`` and all file sizes; `Store.verify` checks every byte.
+`open_store` checks every value of ``store.json`` and the kind and size of all files. `Store.stream` also checks every
+byte when a store is used for the first time after a change (`Store.check_once`); `Store.verify` does so each time.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,19 +29,18 @@ import pyarrow as pa
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.backing import INDEX_ARRAYS, IndexData
+from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
 from cordgt.events.ids import NodeIds
 from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
-from cordgt.files import file_lock, is_file_locked, short_message, write_text
-from cordgt.store.arrays import WrittenArray, checksum, memory_map
+from cordgt.files import file_lock, is_file_locked, read_regular_file, remove, short_message, sync_folder, write_text
+from cordgt.store.arrays import checksum, memory_map
+from cordgt.store.description import ADVICE, ARRAY_FOLDER, MAX_JSON_BYTES, StoredArray, check_file, parse_description
+from cordgt.store.verdicts import FileStates
 
 VERSION = 1
 STORE_FILE = "store.json"
-EVENTS = ("src", "dst", "t", "elapsed", "tie_start", "label", "edge_x")  # one row per event; an append extends them
-LOOKUP = ("name_hash", "name_node")
-NAMES = ("name", "name_at", "name_bytes", "side")  # the ids; an append extends them
-OPTIONAL = ("label", "edge_x", "name", "name_at", "name_bytes", "side", "node_x")
-_ADVICE = "Restore a copy of the store, or convert the data again."
+_VERIFY_THREADS = 4  # that compute checksums
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,32 +62,6 @@ class StoreBacking:
 
 
 @dataclass(frozen=True)
-class StoredArray:
-    """An array of a store: its file relative to the store's folder, and (rows, SHA-256) of each part."""
-
-    file: str
-    dtype: str
-    width: int
-    parts: tuple[tuple[int, str], ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(rows for rows, _ in self.parts)
-
-    @property
-    def row_bytes(self) -> int:
-        return int(np.dtype(self.dtype).itemsize) * max(self.width, 1)
-
-    @property
-    def n_bytes(self) -> int:
-        return self.rows * self.row_bytes
-
-    def with_part(self, part: WrittenArray) -> StoredArray:
-        """Return the array with another part."""
-        return StoredArray(self.file, self.dtype, self.width, (*self.parts, (part.rows, part.sha256)))
-
-
-@dataclass(frozen=True)
 class Store:
     """The content of ``store.json``."""
 
@@ -100,6 +74,13 @@ class Store:
     longest: dict[str, int]
     generations: tuple[dict[str, Any], ...]  # events, nodes and fingerprints, initially and after each append
     columns: Mapping[str, Any] = field(default_factory=dict)  # column options of the source; see `EventSource`
+    batches: tuple[dict[str, Any], ...] = ()  # the latest batches of events that were added; see `store.batches`
+
+    def content(self) -> dict[str, Any]:
+        """Return the content of ``store.json`` without its header."""
+        content: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in ("path", "arrays")}
+        content["arrays"] = {name: vars(array) for name, array in self.arrays.items()}
+        return content
 
     @property
     def n_events(self) -> int:
@@ -108,6 +89,10 @@ class Store:
     @property
     def n_nodes(self) -> int:
         return int(self.generations[-1]["nodes"])
+
+    @property
+    def axis(self) -> TimeAxis:
+        return TimeAxis("date" if self.time == "date" else "number")
 
     def array(self, name: str) -> Any:
         """Return an array by name, memory-mapped; None if the store does not have it."""
@@ -130,18 +115,30 @@ class Store:
             try:
                 names = pa.Array.from_buffers(pa.string(), n, buffers)
             except pa.ArrowInvalid:
-                raise DataError(f"{self.path} is damaged: its ids have a wrong length. {_ADVICE}") from None
+                raise DataError(f"{self.path} is damaged: its ids have a wrong length. {ADVICE}") from None
         return NodeIds(names, self.array("side"))
 
     def stream(self, fingerprint: str | None = None) -> EventStream:
         """Return the stream, or an earlier version of it, before events were appended, by its fingerprint.
 
-        DataError if no version has that fingerprint.
+        DataError if no version has that fingerprint, or if the store is damaged; see `check_once`. If events were
+        appended since the store was opened, its former index may be gone: then it is opened again.
         """
+        try:
+            return self._stream(fingerprint)
+        except (DataError, FileNotFoundError):
+            latest = open_store(self.path)
+            if latest.content() == self.content():
+                raise
+            return latest.stream(fingerprint)
+
+    def _stream(self, fingerprint: str | None) -> EventStream:
+        """`stream`, from the files that were listed when the store was opened."""
         matches = [k for k in self.generations if fingerprint in (None, k["fingerprint"])]
         if not matches:
             raise DataError(f"The store {self.path} has changed: it no longer begins with the same events.")
         generation = matches[-1]
+        self.check_once(generation)
         n_events, n_nodes = generation["events"], generation["nodes"]
         ids = self.ids()
         index = {name: self.array(name) for name in INDEX_ARRAYS}
@@ -154,7 +151,7 @@ class Store:
             **{name: None if x is None else x[:n_events] for name, x in columns.items()},  # type: ignore[arg-type]
             node_x=None if node_x is None else node_x[:n_nodes],
             ids=ids,
-            time=TimeAxis("date" if self.time == "date" else "number"),
+            time=self.axis,
             name=self.name,
             notes=self.notes,
             backing=StoreBacking(
@@ -169,59 +166,132 @@ class Store:
 
     def write(self, folder: Path | None = None) -> None:
         """Write ``store.json``, into the store's folder or another: this makes the store valid."""
-        content: dict[str, Any] = {k: v for k, v in vars(self).items() if k not in ("path", "arrays")}
-        content["arrays"] = {name: vars(array) for name, array in self.arrays.items()}
+        content = self.content()
         header = {"format": "cordgt store", "version": VERSION, "sha256": _content_hash(content)}
         text = json.dumps(header | content, indent=1)
+        for name in {Path(array.file).parent for array in self.arrays.values()}:
+            sync_folder(self.path / name)  # a system crash must not leave a `store.json` without its files
         write_text((folder or self.path) / STORE_FILE, text + "\n")
 
     def n_bytes(self, names: Collection[str] | None = None) -> int:
         """Return the size of all arrays, or of those in ``names``."""
         return sum(array.n_bytes for name, array in self.arrays.items() if names is None or name in names)
 
+    def make_generation(self, ids: NodeIds, n_events: int | None = None) -> dict[str, Any]:
+        """Return size and fingerprints of the stream of these ids and all events, or the first ``n_events``."""
+        n_events = self.n_events if n_events is None else n_events
+        lengths = dict.fromkeys(("src", "dst", "t", "edge_x"), n_events) | {"node_x": len(ids)}
+        arrays = ((self.array(name), rows) for name, rows in lengths.items())
+        return {
+            "events": n_events,
+            "nodes": len(ids),
+            "fingerprint": fingerprint_arrays(x[:rows] for x, rows in arrays if x is not None),
+            "ids": fingerprint_ids(ids.names, self.time),
+        }
+
+    def check_once(
+        self, generation: dict[str, Any] | None = None, callbacks: Callback = NO_CALLBACK, consequence: str = ""
+    ) -> bool:
+        """`verify` the store, and the fingerprints of a generation, unless its files have not changed since.
+
+        Returns whether the store was verified now. DataError if it is damaged.
+        """
+        is_new = not self._file_states("store").is_remembered()
+        if is_new:
+            callbacks.on_stage_start("checking", self.n_bytes())
+            self.verify(callbacks, consequence=consequence)
+        if generation is not None and generation != self.generations[-1]:
+            states = self._file_states(f"generation {json.dumps(generation)}")
+            if not states.is_remembered():
+                self._check_fingerprints(generation, consequence)
+                states.remember()
+        return is_new
+
+    def remember_as_intact(self) -> None:
+        """Skip the check of the first use: the caller has just written all files."""
+        self._file_states("store").remember()
+
+    def _file_states(self, checked: str) -> FileStates:
+        states = (check_file(self.path / array.file, array.n_bytes) for array in self.arrays.values())
+        return FileStates(f"{checked} {_content_hash(self.content())}", states)
+
     def verify(
         self, callbacks: Callback = NO_CALLBACK, names: Collection[str] | None = None, consequence: str = ""
     ) -> None:
-        """Verify the checksums of all arrays, or of those in ``names``. DataError if one does not match.
+        """Verify the checksums of the arrays in ``names``, or of all arrays, their contents and fingerprints.
 
-        ``callbacks.on_step`` counts bytes. ``consequence``: a sentence for that error about the caller's work.
+        DataError if something does not match. ``callbacks.on_step`` counts bytes. ``consequence``: a sentence for that
+        error about the caller's work. `check_once` remembers that all arrays were verified.
         """
+        parts, states = [], self._file_states("store")
         for name, array in self.arrays.items():
-            if names is not None and name not in names:
-                continue
-            path, start = self.path / array.file, 0
-            for rows, expected in array.parts:
-                stop = start + rows * array.row_bytes
-                try:
-                    is_intact = checksum(path, start, stop) == expected
-                except OSError as error:
-                    raise DataError(
-                        f"{path} cannot be read: {error.strerror or error}. {consequence}{_ADVICE}"
-                    ) from None
-                if not is_intact:
-                    raise DataError(
-                        f"{path} is damaged: the checksum of '{name}' does not match. {consequence}{_ADVICE}"
-                    )
+            if names is None or name in names:
+                start = 0
+                for rows, expected in array.parts:
+                    parts.append((name, start, start + rows * array.row_bytes, expected))
+                    start = parts[-1][2]
+
+        def sha256(part: tuple[str, int, int, str]) -> str:
+            return checksum(self.path / self.arrays[part[0]].file, part[1], part[2])
+
+        pool = ThreadPoolExecutor(min(_VERIFY_THREADS, os.cpu_count() or 1))
+        try:
+            for (name, start, stop, expected), found in zip(parts, pool.map(sha256, parts), strict=True):
+                if found != expected:
+                    path = self.path / self.arrays[name].file
+                    raise self._damaged(f"{path} is damaged: the checksum of '{name}' does not match", consequence)
                 callbacks.on_step(stop - start)
-                start = stop
+        except DataError as error:
+            if ADVICE in str(error):
+                raise
+            raise self._damaged(str(error).rstrip("."), consequence) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+        if names is None:
+            self._check_contents(consequence)
+            self._check_fingerprints(self.generations[-1], consequence)
+            states.remember()
+
+    def _check_contents(self, consequence: str) -> None:
+        """Raise DataError if the arrays do not fit each other."""
+        from cordgt.store import consistency  # numba compiles: import only if needed
+
+        columns = {name: self.array(name) for name in ("src", "dst", "t", "elapsed", "tie_start", "side")}
+        index = IndexData({name: self.array(name) for name in INDEX_ARRAYS}, self.longest)
+        try:
+            consistency.check_events(columns, self.n_nodes, self.axis)
+            consistency.check_ids(self.ids_without_lookup().names, self.array("name_hash"), self.array("name_node"))
+            consistency.check_index(index, columns["src"], columns["dst"], columns["tie_start"], self.n_nodes)
+        except ValueError as error:
+            raise self._damaged(f"{self.path} is damaged: {short_message(error)}", consequence) from None
+
+    def _check_fingerprints(self, generation: dict[str, Any], consequence: str) -> None:
+        ids = self.ids_without_lookup().slice(0, generation["nodes"])
+        if self.make_generation(ids, generation["events"]) != generation:
+            raise self._damaged(f"{self.path} is damaged: its fingerprints do not fit the events", consequence)
+
+    @staticmethod
+    def _damaged(problem: str, consequence: str) -> DataError:
+        return DataError(f"{problem}. {consequence}{ADVICE}")
 
     def remove_leftovers(self) -> None:
         """Remove what interrupted, failed and earlier appends left. Only under the lock."""
         for array in self.arrays.values():
             path = self.path / array.file
-            if path.stat().st_size > array.n_bytes:
+            if check_file(path, array.n_bytes).st_size > array.n_bytes:
                 os.truncate(path, array.n_bytes)
         files = {array.file for array in self.arrays.values()}
         used = {str(Path(file).parent) for file in files}
         for folder in used:
             for child in (self.path / folder).iterdir():
                 if f"{folder}/{child.name}" not in files:
-                    shutil.rmtree(child) if child.is_dir() else child.unlink()
+                    remove(child)
         for child in self.path.iterdir():
-            if child.is_dir() and child.name.startswith(("data-", "index-")) and child.name not in used:
-                shutil.rmtree(child, ignore_errors=True)
+            if ARRAY_FOLDER.fullmatch(child.name) and child.name not in used:
+                with suppress(OSError):
+                    remove(child)
             elif child.name.startswith(f".{STORE_FILE}.") or child.name == "state.json":
-                child.unlink(missing_ok=True)
+                remove(child)
         from cordgt.store.masked_index import remove_masked_indexes  # numba compiles: import only to write
 
         remove_masked_indexes(self.path)
@@ -235,8 +305,8 @@ def _truncate_index(index: dict[str, Any], n: int) -> dict[str, Any]:
 
 
 def is_store(path: Any) -> bool:
-    """Return whether a path is a folder that holds a store."""
-    return isinstance(path, str | os.PathLike) and os.path.isfile(os.path.join(path, STORE_FILE))
+    """Return whether a path is a folder that holds a store: whatever ``store.json`` is, `open_store` says so."""
+    return isinstance(path, str | os.PathLike) and os.path.lexists(os.path.join(path, STORE_FILE))
 
 
 def open_store(path: str | os.PathLike[str], data_root: Path | None = None) -> Store:
@@ -245,59 +315,55 @@ def open_store(path: str | os.PathLike[str], data_root: Path | None = None) -> S
     ``data_root``: the folder of its arrays, if it is not that of ``store.json``.
     """
     folder = Path(path)
+    while True:
+        before = _file_identity(folder / STORE_FILE)
+        try:
+            return _open_once(folder, data_root)
+        except DataError:
+            if _file_identity(folder / STORE_FILE) == before:
+                raise  # otherwise an append has removed the former index meanwhile
+
+
+def _file_identity(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file is replaced; None if there is no file."""
     try:
-        document = json.loads((folder / STORE_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        problem = f"is not a store: it has no {STORE_FILE}" if folder.exists() else "does not exist"
-        raise DataError(f"{folder} {problem}.{partial_store_hint(folder)}") from None
-    except NotADirectoryError:
-        raise DataError(
-            f"{folder} is a file, not a store. Convert it: `cordgt data convert {folder} {folder.stem}.store`."
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{folder / STORE_FILE} is damaged: {short_message(error)}.") from None
+        status = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _open_once(folder: Path, data_root: Path | None) -> Store:
+    file = folder / STORE_FILE
+    if not is_store(folder):
+        if os.path.isfile(folder):  # unlike Path.is_file, it accepts a name that is too long
+            raise DataError(
+                f"{folder} is a file, not a store. Convert it: `cordgt data convert {folder} {folder.stem}.store`."
+            )
+        problem = f"is not a store: it has no {STORE_FILE}" if os.path.exists(folder) else "does not exist"
+        raise DataError(f"{folder} {problem}.{partial_store_hint(folder)}")
+    try:
+        document = json.loads(read_regular_file(file, max_bytes=MAX_JSON_BYTES).decode())
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise DataError(f"{file} is damaged: {short_message(error)}. {ADVICE}") from None
     if not isinstance(document, dict) or document.get("format") != "cordgt store":
-        raise DataError(f"{folder / STORE_FILE} does not describe a store.")
-    if document.get("version") != VERSION:
+        raise DataError(f"{file} does not describe a store.")
+    version = document.get("version")
+    if type(version) is int and version != VERSION:
         raise DataError(
-            f"{folder} is a store of version {document.get('version')}; this program reads version {VERSION}. "
+            f"{folder} is a store of version {version}; this program reads version {VERSION}. "
             "Convert the data again with this program."
         )
     content = {k: v for k, v in document.items() if k not in ("format", "version", "sha256")}
-    if document.get("sha256") != _content_hash(content):
-        raise DataError(f"{folder / STORE_FILE} is damaged: its checksum does not match.")
-    arrays = {
-        name: StoredArray(k["file"], k["dtype"], k["width"], tuple((rows, sha) for rows, sha in k["parts"]))
-        for name, k in content["arrays"].items()
-    }
-    store = Store(
-        path=data_root or folder,
-        name=content["name"],
-        notes=tuple(content["notes"]),
-        time=content["time"],
-        shared=content["shared"],
-        arrays=arrays,
-        longest=content["longest"],
-        generations=tuple(content["generations"]),
-        columns=content.get("columns", {}),  # missing in older stores
-    )
-    _check_sizes(store)
-    return store
-
-
-def _check_sizes(store: Store) -> None:
-    """Raise DataError if an array is not listed, or its file is missing or too short."""
-    missing = [name for name in (*EVENTS, *LOOKUP, *INDEX_ARRAYS) if name not in store.arrays and name not in OPTIONAL]
-    if missing:
-        raise DataError(f"{store.path / STORE_FILE} is damaged: the array '{missing[0]}' is not listed.")
+    try:
+        if type(version) is not int or document.get("sha256") != _content_hash(content):
+            raise ValueError("its checksum does not match")
+        store = Store(path=data_root or folder, **parse_description(content))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file} is damaged: {short_message(error)}. {ADVICE}") from None
     for array in store.arrays.values():
-        path = store.path / array.file
-        try:
-            size = path.stat().st_size
-        except OSError:
-            raise DataError(f"{store.path} is damaged: {path} is missing. Convert the data again.") from None
-        if size < array.n_bytes:
-            raise DataError(f"{path} is truncated: it has {size:,} of {array.n_bytes:,} bytes. Convert the data again.")
+        check_file(store.path / array.file, array.n_bytes)
+    return store
 
 
 def partial_path(path: Path) -> Path:
@@ -320,7 +386,7 @@ def partial_store_hint(path: Path) -> str:
     if not path.name:
         return ""
     part = path if is_partial(path) else partial_path(path)
-    if not os.path.isdir(part):  # unlike Path.is_dir, it accepts a name that is too long
+    if not os.path.isdir(part):
         return ""
     try:
         names = os.listdir(part)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cordgt.errors import RunError
+from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.run_folder import (
@@ -84,6 +86,18 @@ def default_folder(data: str, model: str, seed: int) -> Path:
     return Path("runs") / f"{data or 'events'}-{model}-seed{seed}"
 
 
+def fill_placeholders(path: str, now: datetime) -> str:
+    """Return ``path`` with the date for ``{date}`` (2026-11-16) and the time for ``{time}`` (023000)."""
+    values = {"date": f"{now:%Y-%m-%d}", "time": f"{now:%H%M%S}"}
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise SettingError(f"--out {path}: {match[0]} is not known. Use {{date}} or {{time}}.")
+        return values[match[1]]
+
+    return re.sub(r"\{(.*?)\}", fill, path)
+
+
 def next_free_path(path: Path) -> Path:
     """Return ``path``, or the first of ``path-2``, ``path-3``, … that does not exist."""
     n, found = 1, path
@@ -97,12 +111,12 @@ def check_empty_folder(path: Path) -> None:
     """Raise RunError if a folder contains other files: a new run never mixes with them."""
     if path.is_file():
         raise RunError(f"{path} is a file, but --out must name a folder.")
-    others = [p.name for p in path.iterdir() if not _is_leftover(p.name)] if path.exists() else []
+    others = [p.name for p in path.iterdir() if not is_leftover(p.name)] if path.exists() else []
     if others:
         raise RunError(f"{path} is not empty (it contains {others[0]}). Choose another folder with --out.")
 
 
-def _is_leftover(name: str) -> bool:
+def is_leftover(name: str) -> bool:
     """Return whether a training that was killed before config.toml was written may have left this file."""
     return name in FILES_BEFORE_CONFIG or (name.startswith(".") and name.endswith(".part"))
 
@@ -117,4 +131,7 @@ def check_run_names(out: Path, names: list[str], resume: bool) -> None:
 
 
 def run_exists_error(path: Path) -> RunError:
-    return RunError(f"{path} already holds a run. Choose another folder with --out, or continue it with --resume.")
+    return RunError(
+        f"{path} already holds a run. Choose another folder with --out, continue it with --resume, or use --replace to "
+        "keep it as an earlier version."
+    )

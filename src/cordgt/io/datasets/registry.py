@@ -12,7 +12,7 @@ import numpy as np
 
 from cordgt.errors import DataError, did_you_mean
 from cordgt.events.stream import EventStream
-from cordgt.files import sibling_names
+from cordgt.files import cache_folder, sibling_names
 from cordgt.io.column_options import COLUMN_OPTIONS
 from cordgt.io.column_roles import ColumnOptions
 from cordgt.io.datasets.synthetic import synthetic_stream
@@ -80,12 +80,6 @@ def data_folders() -> tuple[Path, ...]:
     """Return the folders searched for datasets: $CORDGT_DATA if set, then the user's cache."""
     own = os.environ.get("CORDGT_DATA")
     return (Path(own).expanduser(), cache_folder()) if own else (cache_folder(),)
-
-
-def cache_folder() -> Path:
-    """Return $XDG_CACHE_HOME/cordgt or ~/.cache/cordgt, which need not exist."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "cordgt"
 
 
 def find_dataset(name: str) -> Path | None:
