@@ -6,6 +6,7 @@ import fcntl
 import gzip
 import os
 import secrets
+import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cordgt.errors import DataError, RunError, did_you_mean
+from cordgt.errors import CordgtError, DataError, RunError, did_you_mean
 
 LOCK_TIMEOUT = 0.2  # seconds; `is_file_locked` in another process holds a lock for less
 # Raised by Arrow for a damaged file; the last three for impossible names, text and sizes.
@@ -39,6 +40,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
         part.chmod(permissions)  # safetensors replaces the file by one that only the user may read
         _sync(part)  # before the rename, so that a crash cannot leave an empty file under the new name
         os.replace(part, target)
+        sync_folder(target.parent)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None
     finally:
@@ -130,6 +132,15 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to disk, so that a rename in it survives a crash of the system.
+
+    Some file systems cannot do this; the rename is valid without it.
+    """
+    with suppress(OSError):
+        _sync(folder)
+
+
 def _new_temporary_file(target: Path) -> Path:
     """Create an empty file with a new name in the folder of ``target``, with default permissions."""
     while True:
@@ -162,6 +173,47 @@ def read_bytes(path: Path) -> bytes:
     if not data.strip():
         raise DataError(f"{path} is empty.")
     return data
+
+
+def open_regular_file(path: Path, *, error: type[CordgtError] = DataError) -> BinaryIO:
+    """Open a regular file to read bytes, without following a link in its place.
+
+    ``error`` is raised if the file is missing, cannot be read, or is a folder, link, pipe, socket or device.
+    """
+    try:
+        is_regular = stat.S_ISREG(os.lstat(path).st_mode)  # before opening: opening a device may change it
+        if is_regular:
+            # O_NONBLOCK: if another process replaces the file by a pipe now, opening it does not wait
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            file = os.fdopen(handle, "rb")
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                return file
+            file.close()
+    except FileNotFoundError:
+        raise error(f"{path} is missing.") from None
+    except ValueError:  # a null character in the path
+        raise error(f"{str(path)!r} is not a valid file name.") from None
+    except OSError as problem:
+        raise error(f"{path} cannot be read: {problem.strerror or problem}.") from None
+    raise error(f"{path} is a folder, link, pipe, socket or device. Replace it with a copy of the original file.")
+
+
+def read_regular_file(path: Path, *, max_bytes: int, error: type[CordgtError] = DataError) -> bytes:
+    """Return the content of a regular file of at most ``max_bytes`` bytes, without following a link in its place.
+
+    ``error`` is raised if the file is larger or cannot be read, and as in `open_regular_file`.
+    """
+    with open_regular_file(path, error=error) as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            content = b"" if size > max_bytes else file.read(max_bytes + 1)
+        except MemoryError:
+            raise error(f"{path} does not fit into memory.") from None
+        except OSError as problem:
+            raise error(f"{path} cannot be read: {problem.strerror or problem}.") from None
+    if max(size, len(content)) > max_bytes:
+        raise error(f"{path} is damaged: it has more than {max_bytes:,} bytes.")
+    return content
 
 
 def is_npy(path: Path) -> bool:
