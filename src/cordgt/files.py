@@ -270,6 +270,7 @@ def _read_npy_header(path: Path, file: BinaryIO) -> tuple[tuple[int, int], bool,
 
 def read_run_parquet(path: Path) -> Any:
     """Read a Parquet file of a run folder as an Arrow table. RunError if it is missing or damaged."""
+    open_regular_file(path, error=RunError).close()
     try:
         return validate_table(pq.ParquetFile(path, page_checksum_verification=True).read())
     except FileNotFoundError:
