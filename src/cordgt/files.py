@@ -206,7 +206,7 @@ def read_regular_file(path: Path, *, max_bytes: int, error: type[CordgtError] = 
     with open_regular_file(path, error=error) as file:
         try:
             size = os.fstat(file.fileno()).st_size
-            content = b"" if size > max_bytes else file.read(max_bytes + 1)
+            content = b"" if size > max_bytes else file.read(size + 1)
         except MemoryError:
             raise error(f"{path} does not fit into memory.") from None
         except OSError as problem:

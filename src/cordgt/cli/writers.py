@@ -61,7 +61,8 @@ def print_facts(facts: dict[str, Any], json_: str | None) -> None:
         for name, value in facts.items():
             lines = value if isinstance(value, list | tuple) else [value]
             to_text = str if name in ("first_time", "last_time") else _count
-            table.add_row(name.replace("_", " "), Text("\n".join(to_text(v) for v in lines)))
+            cell = Text("\n".join(console.escape_control(to_text(v)) for v in lines))
+            table.add_row(Text(console.escape_control(name.replace("_", " "))), cell)
         console.stdout.print(table)
 
 
@@ -80,7 +81,7 @@ def write_json(value: Any, where: str | None) -> None:
     """Write indented JSON to a file, atomically; to standard output for ``-``; not at all for None."""
     if where is None:
         return
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    text = console.escape_json(json.dumps(value, indent=2, ensure_ascii=False, default=str)) + "\n"
     if where == "-":
         sys.stdout.write(text)
     else:
@@ -143,9 +144,10 @@ def _table(rows: list[dict[str, Any]], to_text: Callable[[Any], str]) -> Table:
     table = Table()
     for name in rows[0] if rows else ["nothing found"]:
         is_numeric = all(isinstance(r[name], int | float | None) for r in rows)
-        table.add_column(name, justify="right" if is_numeric else "left", overflow="fold")
+        table.add_column(Text(console.escape_control(name)), justify="right" if is_numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(v) if name == "time" else to_text(v)) for name, v in row.items()))
+        cells = (str(v) if name == "time" else to_text(v) for name, v in row.items())
+        table.add_row(*(Text(console.escape_control(cell)) for cell in cells))
     return table
 
 

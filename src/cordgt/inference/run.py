@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cordgt.callbacks import Callbacks, as_callback
-from cordgt.errors import RunError, SettingError, check_choice, is_out_of_memory
+from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.inference.predictor import Predictor, Recommendation
 from cordgt.io.column_options import has_columns
@@ -237,19 +237,20 @@ class Run:
 
     def _check_size(self, name: str, weights: Mapping[str, Tensor]) -> None:
         """Raise RunError if the settings ask for a larger model than the weights are of. Allocates no memory."""
-        path, n_layers = self.path / name, getattr(self.settings.model_settings, "layers", 0)
+        too_large = RunError(f"{self.path / name} is damaged: config.toml asks for a larger model than these weights are of.")
+        if getattr(self.settings.model_settings, "layers", 0) > len(weights):  # each layer has weights
+            raise too_large
         try:
-            if n_layers > len(weights):  # each layer has weights
-                raise MemoryError
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
                 expected = build_model_for(self.settings, self.original_stream).state_dict()
+        except MemoryError:
+            raise
         except Exception as error:
-            if is_out_of_memory(error):
-                reason = "config.toml asks for a much larger model than these weights are of."
-                raise RunError(f"{path} is damaged: {reason}") from None
-            return  # a model of the user's that cannot be built without memory
+            if "overflow" in str(error):
+                raise too_large from None
+            return  # a model of the user's that cannot be built this way
         if sum(x.numel() for x in expected.values()) > sum(x.numel() for x in weights.values()):
-            raise RunError(f"{path} is damaged: the weights do not fit the settings in config.toml.")
+            raise too_large
 
     def _evaluation_protocol(self, changes: dict[str, Any]) -> Protocol:
         changes = {
