@@ -15,7 +15,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cordgt.cli import bench, console, data, evaluation, fetch, inference, info, report, reproduce, store, training
+from cordgt.cli import (
+    bench,
+    console,
+    data,
+    evaluation,
+    fetch,
+    inference,
+    info,
+    report,
+    reproduce,
+    store,
+    training,
+    upgrade,
+)
 from cordgt.cli.distributed import distributed_command
 from cordgt.cli.resume import training_started
 from cordgt.errors import CordgtError, RunWarning, is_out_of_memory
@@ -36,7 +49,9 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(130) from None
 
 
-MIN_ADDRESS_SPACE = 4 * 2**30  # bytes; compiling the loops of `cordgt recommend` takes up to 2.5 GB with PyTorch for CPUs
+MIN_ADDRESS_SPACE = (
+    4 * 2**30
+)  # bytes; compiling the loops of `cordgt recommend` takes up to 2.5 GB with PyTorch for CPUs
 OUT_OF_MEMORY = (
     b"Error: memory ran out. Close other programs or raise the memory limit (ulimit -v), or use less data or a smaller "
     b"model.\n"
@@ -54,6 +69,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "predict": inference.predict,
     "recommend": inference.recommend,
     "embed": inference.embed,
+    "upgrade": upgrade.upgrade,
     "models": info.list_models,
     "demo": info.demo,
     "bench": bench.bench,

@@ -51,7 +51,9 @@ def _check_same_run(folder: RunFolder, config: RunConfig, metrics: Mapping[str, 
     pairs += [(key, value, protocol[key]) for key, value in vars(settings.protocol).items() if key in protocol]
     for key, value, trained in pairs:
         if trained != value:
-            raise RunError(f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}.")
+            raise RunError(
+                f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}."
+            )
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,9 @@ class Run:
 
     def _check_size(self, name: str, weights: Mapping[str, Tensor]) -> None:
         """Raise RunError if the settings ask for a larger model than the weights are of. Allocates no memory."""
-        too_large = RunError(f"{self.path / name} is damaged: config.toml asks for a larger model than these weights are of.")
+        too_large = RunError(
+            f"{self.path / name} is damaged: config.toml asks for a larger model than these weights are of."
+        )
         if getattr(self.settings.model_settings, "layers", 0) > len(weights):  # each layer has weights
             raise too_large
         try:

@@ -118,7 +118,9 @@ def restore_progress(folder: RunFolder, phase: str, state: TrainingState) -> tup
 
 def _parse_progress(folder: RunFolder, name: str, metadata: dict[str, Any]) -> Progress:
     try:
-        progress = Progress(**{"best_metric" if k == "best_figure" else k: v for k, v in metadata.items()})  # v0.1's name
+        progress = Progress(
+            **{"best_metric" if k == "best_figure" else k: v for k, v in metadata.items()}
+        )  # v0.1's name
     except TypeError as error:
         raise folder.damaged_error(name, f"{error}.") from None
     for key, default in vars(Progress()).items():

@@ -147,7 +147,9 @@ def _check_splits(prefix: str, splits: Any) -> None:
         if set(table) != set(SETTINGS):
             raise ValueError(f"'{prefix}{split}' must have the keys {' and '.join(SETTINGS)}")
         for setting in SETTINGS:
-            _check_keys(f"{prefix}{split}.{setting}", table[setting], required, shares | {"random_negatives": _is_count})
+            _check_keys(
+                f"{prefix}{split}.{setting}", table[setting], required, shares | {"random_negatives": _is_count}
+            )
 
 
 # -------------------- history.jsonl

@@ -33,8 +33,9 @@ class RunConfig:
     """The content of ``config.toml``."""
 
     settings: Settings
-    data: Mapping[str, Any]  # table [data]: name, events, nodes, fingerprint, ids, columns
+    data: Mapping[str, Any]  # table [data]: name, events, nodes, fingerprint, ids, columns, events_sha256, nodes_sha256
     run: Mapping[str, Any]  # table [run]: init, init_run, init_knows, refit
+    format: int = FORMAT  # of the file that was read
 
     @classmethod
     def from_stream(
@@ -78,7 +79,7 @@ class RunConfig:
     def to_toml(self) -> str:
         """The text of ``config.toml``."""
         tables = ["", "[data]", *toml_lines(self.data), "", "[run]", *toml_lines(self.run), ""]
-        return f"format = {FORMAT}\n{self.settings.to_toml()}" + "\n".join(tables)
+        return f"format = {self.format}\n{self.settings.to_toml()}" + "\n".join(tables)
 
 
 def settings_by_key(settings: Settings) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class RunFolder:
             )
         try:
             settings = from_tables(tables, str(path))
-            return RunConfig(settings, dict(tables["data"]), run if isinstance(run, dict) else {})
+            return RunConfig(settings, dict(tables["data"]), run if isinstance(run, dict) else {}, tables["format"])
         except KeyError:
             raise RunError(f"{path} is damaged: it has no table [data].") from None
         except (TypeError, ValueError, SettingError) as error:
