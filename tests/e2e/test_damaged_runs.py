@@ -472,7 +472,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose ids are control characters, HTML, formulas and markup."""
     folder = tmp_path_factory.mktemp("hostile")
     rows = [(f"n{i % 3}", HOSTILE[(i * i + i // 3) % len(HOSTILE)], i) for i in range(120)]
-    table = pa.table({name: list(column) for name, column in zip(("src", "dst", "time"), zip(*rows, strict=True))})
+    src, dst, t = zip(*rows, strict=True)
+    table = pa.table({"src": src, "dst": dst, "time": t})
     pq.write_table(table, folder / "d.parquet")
     works("train", folder / "d.parquet", *TINY, "--out", folder / "run")
     return folder / "run"

@@ -27,12 +27,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from e2e.helpers import TINY, CommandResult, call, contents, rewrite_in_old_format, works, write_events, write_rows
-from fuzz.targets import Hang, alarm
 
 import cordgt
 from cordgt.callbacks import Callback
 from cordgt.training.settings import parse_assignments
 from cordgt.training.tensor_files import read_tensor_file
+from fuzz.targets import Hang, alarm
 
 SECONDS = 60.0  # longer than this is a hang
 Apply = Callable[[Path, Path], None]  # changes the run folder (first); the second is another run of the same shape

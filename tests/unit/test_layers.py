@@ -34,8 +34,9 @@ ORDER = """
     models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.run_metrics tasks.link tasks.node
     tasks.baselines
-    training training.settings training.run_checks training.run_config training.tensor_files training.run_folder
-    training.devices training.model_factory training.step training.oom
+    training training.settings training.run_checks training.run_checksums training.run_history
+    training.run_config training.tensor_files training.run_folder training.devices
+    training.model_factory training.step training.oom
     training.evaluation training.checkpoint training.trainer training.tensorboard training.output_folder
     inference inference.predictor inference.run
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model

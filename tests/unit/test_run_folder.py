@@ -147,6 +147,9 @@ def test_missing_folder_and_folder_without_run(tmp_path: Path) -> None:
         lambda text: text.replace("format = 3", "format = 999"),
         lambda text: text.replace("format = 3\n", ""),
         lambda text: text.encode("utf-16").decode("latin-1"),
+        lambda text: f"{text}\n[x]\ny = 0x{'f' * 9000}\n",
+        lambda text: text.replace("events = 60", f"events = 0x{'f' * 9000}"),
+        lambda text: text.replace("events = 60", f"events = {'[' * 300}{']' * 300}"),
     ],
 )
 def test_damaged_config(run: Path, damage: Any) -> None:

@@ -158,9 +158,9 @@ def _replace_closed_streams() -> None:
                 os.dup2(handle, number)
                 os.close(handle)
     if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def _discard_output() -> None:
@@ -192,8 +192,8 @@ def _check_memory_limit() -> None:
     limit = _memory_limit()
     if limit is not None and limit < MIN_ADDRESS_SPACE:
         raise CordgtError(
-            f"the memory limit (ulimit -v) is {limit // 1024:,} kB. Raise it to at least {MIN_ADDRESS_SPACE // 1024:,}: "
-            "PyTorch and the other libraries need that much before any data are read."
+            f"the memory limit (ulimit -v) is {limit // 1024:,} kB. Raise it to at least "
+            f"{MIN_ADDRESS_SPACE // 1024:,}: PyTorch and the other libraries need that much before any data are read."
         )
 
 

@@ -18,8 +18,8 @@ from cordgt.callbacks import Callback
 from cordgt.tasks.metrics import is_constant
 from cordgt.tasks.run_metrics import Metric, RunMetrics
 
-# Characters that could change the terminal or hide text: control characters, line and paragraph separators, marks of the
-# text direction, byte order marks, tags, and surrogates, which UTF-8 cannot encode.
+# Characters that could change the terminal or hide text: control characters, line and paragraph separators, marks of
+# the text direction, byte order marks, tags, and surrogates, which UTF-8 cannot encode.
 _UNSAFE_RANGES = (
     (0x00, 0x1F),
     (0x7F, 0x9F),

@@ -15,6 +15,7 @@ from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 
 MAX_DEPTH = 20  # nested lists and objects; metrics.json has 5 levels
 MAX_EPOCH = 10**9
+ROUNDING = 1e-9  # a mean of ones may be slightly above 1
 Check = Callable[[Any], str]  # returns what a value must be; an empty string if it is right
 
 
@@ -67,7 +68,8 @@ def _is_amount(value: Any) -> str:
 
 
 def _is_share(value: Any) -> str:
-    return "" if value is None or (not _is_number(value) and 0 <= value <= 1) else "a number from 0 to 1, or null"
+    is_share = value is None or (not _is_number(value) and -ROUNDING <= value <= 1 + ROUNDING)
+    return "" if is_share else "a number from 0 to 1, or null"
 
 
 def _is_epoch(value: Any) -> str:

@@ -22,10 +22,8 @@ which the operating system releases when the process ends.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import stat
 import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
@@ -38,11 +36,12 @@ from torch import Tensor
 
 from cordgt.errors import DataError, RunError, RunWarning, SettingError, did_you_mean
 from cordgt.events.stream import EventStream
-from cordgt.files import file_lock, open_regular_file, read_regular_file, sibling_names, write_bytes
+from cordgt.files import file_lock, read_regular_file, sibling_names, write_bytes
 from cordgt.models import MODELS
 from cordgt.store.store import is_store, open_store
 from cordgt.tasks.run_metrics import RunMetrics, rename_old_keys
-from cordgt.training.run_checks import check_history_record, check_metrics, parse_json
+from cordgt.training.run_checks import check_metrics, parse_json
+from cordgt.training.run_checksums import FIRST_BOUND_FORMAT, file_checksum, metrics_checksum, take_checksums
 from cordgt.training.run_config import (
     InitWeights,
     RunConfig,
@@ -52,6 +51,7 @@ from cordgt.training.run_config import (
     is_same_data,
     settings_by_key,
 )
+from cordgt.training.run_history import append_record, read_records
 from cordgt.training.settings import FORMAT, Settings, from_tables, upgrade_keys
 from cordgt.training.tensor_files import encode_tensors, read_checksum, read_tensor_file
 
@@ -73,10 +73,8 @@ STORE_FILE = "events.json"
 FILES_BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
 CHECKPOINT_FILES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
 EVENT_CHECKSUMS = {"events.parquet": "events_sha256", "nodes.parquet": "nodes_sha256"}  # keys of [data], from format 3
-FIRST_BOUND_FORMAT = 3  # older formats do not bind the weights to settings and data
 MAX_CONFIG_BYTES = 2**20
 MAX_METRICS_BYTES = 2**26
-MAX_HISTORY_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class RunFolder:
         except OSError as error:
             raise self._write_error(self.path, error) from None
         config = RunConfig.from_stream(settings, stream, columns=columns, init=init, refit=refit)
-        checksums = {key: self._file_checksum(name) for name, key in EVENT_CHECKSUMS.items() if self.has(name)}
+        checksums = {key: file_checksum(self.path / name) for name, key in EVENT_CHECKSUMS.items() if self.has(name)}
         config = replace(config, data={**config.data, **checksums})
         text = config.to_toml()
         if init is not None:
@@ -235,7 +233,10 @@ class RunFolder:
             return FORMAT, ""
         tables = self._load_tables()
         number = tables.get("format", FORMAT)
-        return (number if type(number) is int else FORMAT), config_digest(tables)
+        try:
+            return (number if type(number) is int else FORMAT), config_digest(tables)
+        except (ValueError, RecursionError) as error:  # an integer of thousands of digits, deep nesting
+            raise RunError(f"{self.path / 'config.toml'} is damaged: {_sentence(error)}") from None
 
     def _warn_of_old_format(self, number: int) -> None:
         if number < FIRST_BOUND_FORMAT:
@@ -250,15 +251,11 @@ class RunFolder:
     def check_events(self, data: Mapping[str, Any]) -> None:
         """Raise RunError if an event file does not have the checksum in the table ``[data]``."""
         for name, key in EVENT_CHECKSUMS.items():
-            if key in data and self._file_checksum(name) != data[key]:
+            if key in data and file_checksum(self.path / name) != data[key]:
                 raise RunError(
                     f"{self.path / name} is damaged, or of another run: its checksum is not that in config.toml. "
                     "Restore the original file."
                 )
-
-    def _file_checksum(self, name: str) -> str:
-        with open_regular_file(self.path / name, error=RunError) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _read_text(self, name: str, max_bytes: int) -> str:
         """Return a text file. RunError if it cannot be read; ValueError if it is not UTF-8."""
@@ -285,34 +282,19 @@ class RunFolder:
             content = parse_json(self._read_text("metrics.json", MAX_METRICS_BYTES))
             if not isinstance(content, dict):
                 raise ValueError("it is not a JSON object")
-            checksums = self._verify_checksums(content)
+            number, digest = self._binding()
+            checksums = take_checksums(content, number)
+            if checksums.get("config.toml", digest) != digest:
+                raise RunError(
+                    f"{self.path} is damaged: config.toml and metrics.json do not belong together. One of them was "
+                    "changed after the training, or is of another run. Restore the original files."
+                )
             metrics = RunMetrics(rename_old_keys(content))
             check_metrics(metrics)
         except ValueError as error:
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
         metrics["protocol"] = upgrade_keys(metrics["protocol"])  # v0.1 wrote other names
         return metrics, checksums
-
-    def _verify_checksums(self, content: dict[str, Any]) -> dict[str, str]:
-        """Remove the checksums from the content of ``metrics.json``, verify and return them."""
-        number, digest = self._binding()
-        if "checksums" not in content and number < FIRST_BOUND_FORMAT:
-            return {}  # `read_config` warns
-        checksums = content.pop("checksums", None)
-        expected = {"config.toml", "metrics.json", "model.safetensors"}
-        expected |= {"refit.safetensors"} if "refit" in content else set()
-        if not isinstance(checksums, dict) or not expected <= checksums.keys():
-            raise ValueError("it lacks checksums")
-        if not all(isinstance(value, str) for value in checksums.values()):
-            raise ValueError("its checksums are not text")
-        if checksums["metrics.json"] != _metrics_checksum(content, checksums):
-            raise ValueError("its checksum is wrong. It was changed after the training")
-        if checksums["config.toml"] != digest:
-            raise RunError(
-                f"{self.path} is damaged: config.toml and metrics.json do not belong together. One of them was changed "
-                "after the training, or is of another run. Restore the original files."
-            )
-        return checksums
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write ``metrics.json``, with the checksums of the run's other files if the folder has a trained model."""
@@ -321,8 +303,8 @@ class RunFolder:
             names = ("model.safetensors", *(["refit.safetensors"] if "refit" in metrics else []))
             checksums = {"config.toml": self._binding()[1]} | {n: read_checksum(self.path / n) for n in names}
             if self.has("history.jsonl"):
-                checksums["history.jsonl"] = self._file_checksum("history.jsonl")
-            content["checksums"] = checksums | {"metrics.json": _metrics_checksum(content, checksums)}
+                checksums["history.jsonl"] = file_checksum(self.path / "history.jsonl")
+            content["checksums"] = checksums | {"metrics.json": metrics_checksum(content, checksums)}
         self.write_text("metrics.json", RunMetrics(content).to_json())
 
     def write_text(self, name: str, text: str) -> None:
@@ -402,41 +384,14 @@ class RunFolder:
     def append_history(self, record: Mapping[str, Any]) -> None:
         """Append a line to ``history.jsonl``."""
         path = self.path / "history.jsonl"
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            with os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8") as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise RunError(f"{path} is not a regular file. Delete it: --resume writes a new one.")
-                file.write(json.dumps(record) + "\n")
+            append_record(path, record)
         except OSError as error:
             raise self._write_error(path, error) from None
 
     def read_history(self, checksum: str | None = None) -> list[dict[str, Any]]:
-        """Return the lines of ``history.jsonl``; none if there is no such file.
-
-        A line that is not a JSON object is left out: the process was killed while writing it. ``checksum`` is that in
-        ``metrics.json``. RunError if the file was changed, or if a value has the wrong type.
-        """
-        path = self.path / "history.jsonl"
-        if not os.path.lexists(path):
-            return []
-        content = read_regular_file(path, max_bytes=MAX_HISTORY_BYTES, error=RunError)
-        cure = "Restore or delete it: only the training curves need it."
-        if checksum not in (None, hashlib.sha256(content).hexdigest()):
-            raise RunError(f"{path} was changed after the training, or is of another run. {cure}")
-        records = []
-        for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
-            try:
-                record = parse_json(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                try:
-                    check_history_record(record)
-                except ValueError as error:
-                    raise RunError(f"{path} is damaged in line {number}: {error}. {cure}") from None
-                records.append(record)
-        return records
+        """Return the lines of ``history.jsonl``; none if there is no such file. See `read_records`."""
+        return read_records(self.path / "history.jsonl", checksum)
 
     def truncate_history(self, phase: str, epochs: int, events: int = 0) -> None:
         """Delete the lines of ``phase`` after ``epochs`` epochs and ``events`` events: that part is trained again."""
@@ -469,12 +424,6 @@ class ReadOnlyRunFolder(RunFolder):
 
     def has(self, name: str) -> bool:
         return False
-
-
-def _metrics_checksum(content: Mapping[str, Any], checksums: Mapping[str, str]) -> str:
-    """Return a hash of ``metrics.json`` without its own checksum."""
-    others = {name: value for name, value in checksums.items() if name != "metrics.json"}
-    return hashlib.sha256(json.dumps([content, others], sort_keys=True).encode()).hexdigest()
 
 
 def _sentence(error: Exception) -> str:
