@@ -44,7 +44,7 @@ class Edit:
 
     name: str
     apply: Apply
-    base: str = "finished"  # or "interrupted", "old" (format 2)
+    base: str = "finished"  # or "interrupted", "old" (format 2), "store" (trained on a store)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,8 @@ INTERRUPTED_FILES = ("config.toml", "history.jsonl", "events.parquet", "model.sa
 
 def file_edits() -> Iterator[Edit]:
     """Every file, replaced or damaged in every way."""
-    for base, names in (("finished", FINISHED_FILES), ("interrupted", INTERRUPTED_FILES), ("old", FINISHED_FILES)):
+    files = {"finished": FINISHED_FILES, "interrupted": INTERRUPTED_FILES, "old": FINISHED_FILES}
+    for base, names in {**files, "store": ("events.json",)}.items():
         for name in names:
             for how, change in FILE_EDITS.items():
                 yield Edit(f"{base}/{name}/{how}", _on_file(name, change), base)
@@ -216,6 +217,9 @@ def key_edits(run: Path) -> Iterator[Edit]:
     """Every key of config.toml, metrics.json and history.jsonl of a run, removed or with another value."""
     metrics = json.loads((run / "metrics.json").read_text())
     record = json.loads((run / "history.jsonl").read_text().splitlines()[0])
+    for key in ("store", "relative"):
+        for how, text in {"removed": None, "null-byte": '"a\\u0000b"', **JSON_VALUES}.items():
+            yield Edit(f"store/events.json/{key}/{how}", _json_edit("events.json", (key,), text), "store")
     for base in ("finished", "old"):
         for name, table in (("metrics.json", metrics), ("history.jsonl", record)):
             for keys in _json_paths(table):
@@ -269,8 +273,10 @@ class RunEdits:
         except InterruptedError:
             pass
         rewrite_in_old_format(shutil.copytree(folder / "finished", folder / "old"))
+        works("data", "convert", self.data, folder / "d.store")
+        works("train", folder / "d.store", *self.train[2:], "--refit", "--out", folder / "store")
         self.outside = folder / "work" / "outside"
-        self.answers = {base: self._run_commands(base, None) for base in ("finished", "interrupted", "old")}
+        self.answers = {base: self._run_commands(base, None) for base in ("finished", "interrupted", "old", "store")}
 
     def commands(self, base: str, run: Path) -> dict[str, list[Any]]:
         if base == "interrupted":
@@ -282,7 +288,10 @@ class RunEdits:
             "compare": ["compare", run, self.folder / "other", "--bootstrap", 20, "--json"],
             "report": ["report", run, "--output", run.parent / "report.html"],
             "audit": ["audit", run, "--queries", 5, "--json"],
-            "train --resume": [*self.train, "--out", run, "--refit", "--resume", "--json"],
+            "train --resume": [
+                *("train", self.folder / "d.store" if base == "store" else self.data, *self.train[2:]),
+                *("--out", run, "--refit", "--resume", "--json"),
+            ],
         }
 
     def _run_commands(
