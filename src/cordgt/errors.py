@@ -43,6 +43,29 @@ class RunError(CordgtError):
     """A run folder is missing, damaged, finished, or was made with other settings."""
 
 
+class RunWarning(UserWarning):
+    """A run folder can be used, but not everything in it can be verified. The command line prints it as a note."""
+
+
+OUT_OF_MEMORY_TEXTS = (
+    "can't allocate memory",
+    "not enough memory",
+    "Cannot allocate memory",
+    "CUDA out of memory",
+    "Storage size calculation overflowed",  # torch: more bytes than fit into 64 bits
+    "failed to map segment from shared object",  # a library that is loaded
+    "can't start new thread",
+    "bad_alloc",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of Python, NumPy, Arrow or PyTorch says that memory ran out."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return any(text in str(error) for text in OUT_OF_MEMORY_TEXTS)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` Did you mean 'x'?`` for the closest known word, or an empty string if none is close."""
     originals = {k.lower(): k for k in known}

@@ -226,7 +226,7 @@ def read_regular_file(path: Path, *, max_bytes: int, error: type[CordgtError] = 
     with open_regular_file(path, error=error) as file:
         try:
             size = os.fstat(file.fileno()).st_size
-            content = b"" if size > max_bytes else file.read(max_bytes + 1)
+            content = b"" if size > max_bytes else file.read(size + 1)
         except MemoryError:
             raise error(f"{path} does not fit into memory.") from None
         except OSError as problem:
@@ -290,6 +290,7 @@ def _read_npy_header(path: Path, file: BinaryIO) -> tuple[tuple[int, int], bool,
 
 def read_run_parquet(path: Path) -> Any:
     """Read a Parquet file of a run folder as an Arrow table. RunError if it is missing or damaged."""
+    open_regular_file(path, error=RunError).close()
     try:
         return validate_table(pq.ParquetFile(path, page_checksum_verification=True).read())
     except FileNotFoundError:

@@ -16,8 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
+
 import cordgt
 from cordgt.cli import main
+from cordgt.training import tensor_files
+from cordgt.training.settings import FORMAT
+from cordgt.training.tensor_files import read_tensor_file
 
 # The smallest CorDGT there is: what is tested here is everything around the model.
 SMALL = {"fanout": "2,1", "hidden": 4, "heads": 1, "layers": 1, "td_dim": 4, "sd_dim": 4, "epochs": 1}
@@ -123,6 +128,21 @@ def write_rows(path: Path, rows: Iterable[Sequence[Any]], *, header: Sequence[st
 def write_events(path: Path, rows: Iterable[Sequence[Any]] | None = None) -> Path:
     """``src,dst,time`` as CSV."""
     return write_rows(path, events() if rows is None else rows, header=("src", "dst", "time"))
+
+
+def rewrite_in_old_format(run: Path) -> Path:
+    """Give a run format 2, which has a checksum in each tensor file and no other."""
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace(f"format = {FORMAT}\n", "format = 2\n"))
+    metrics = json.loads((run / "metrics.json").read_text())
+    del metrics["checksums"]
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    for path in run.glob("*.safetensors"):
+        content = read_tensor_file(path)
+        about = json.dumps(content.metadata)
+        checksum = tensor_files._checksum(content.tensors, about, None)
+        save_file(content.tensors, path, metadata={"about": about, "sha256": checksum})
+    return run
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from cordgt.cli import console
+from cordgt.training.run_folder import RunFolder
 
 from .conftest import Trained
 from .helpers import TINY, contents, events, fails, process, settings, unchanged, works, write_events, write_rows
@@ -251,10 +251,10 @@ def test_all_scores_are_equal(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     data = write_events(tmp_path / "d.csv")
     command = ("train", data, *TINY, "--out", "run")
     assert "same score" not in works(*command).err
-    path = Path("run/metrics.json")
-    metrics = json.loads(path.read_text())
+    folder = RunFolder(Path("run"))
+    metrics = folder.read_metrics()
     metrics["test"]["transductive"] |= {"ap": 0.5, "auc": 0.5}
-    path.write_text(json.dumps(metrics))
+    folder.write_metrics(metrics)
     assert "Every pair of the test period has the same score: training collapsed" in works(*command, "--resume").err
     works("report", "run")
     assert "Every pair of the test period has the same score" in Path("run/report.html").read_text(encoding="utf-8")

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import cordgt
+from cordgt.callbacks import Callback
+from cordgt.cli import console
+from cordgt.training.settings import FORMAT, parse_assignments
+
 from .conftest import Trained
-from .helpers import TINY, contents, fails, unchanged, works, write_events, write_rows
+from .helpers import (
+    TINY,
+    CommandResult,
+    call,
+    contents,
+    fails,
+    rewrite_in_old_format,
+    unchanged,
+    works,
+    write_events,
+    write_rows,
+)
 
 FILES = ("config.toml", "metrics.json", "events.parquet", "nodes.parquet", "model.safetensors")
 
@@ -87,12 +111,12 @@ def edit(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "containing"),
     [
-        ("format = 2", "format = 9", ["format 9", "reads formats 1 to 2"]),
+        ("format = 3", "format = 9", ["format 9", "reads formats 1 to 3", "newer version of cordgt"]),
         ("[data]", "[dta]", ["no table [dta]"]),
         ("hidden = 4", "hiden = 4", ["no setting 'hiden'", "Did you mean 'hidden'?"]),
-        ("hidden = 4", "hidden = 6", ["model.safetensors", "do not fit"]),
-        ('fingerprint = "', 'fingerprint = "0', ["its events are not those it was trained on"]),
-        ('ids = "', 'ids = "0', ["its events are not those it was trained on"]),
+        ("hidden = 4", "hidden = 6", ["config.toml and metrics.json do not belong together"]),
+        ('fingerprint = "', 'fingerprint = "0', ["config.toml and metrics.json do not belong together"]),
+        ('ids = "', 'ids = "0', ["config.toml and metrics.json do not belong together"]),
         ('model = "cordgt"', 'model = "nope"', ["unknown model 'nope'"]),
         ("seed = 0", 'seed = "x"', ["seed=x"]),
     ],
@@ -198,8 +222,294 @@ def test_garbled_lines_of_the_history_do_not_stop_a_resume(tmp_path: Path) -> No
 
 def test_a_protocol_that_was_edited(copy: Path) -> None:
     """With another split, test events could be training events."""
-    config = copy / "config.toml"
-    text = config.read_text(encoding="utf-8")
-    assert "train_ratio = 0.7\n" in text
-    config.write_text(text.replace("train_ratio = 0.7\n", "train_ratio = 0.3\n"), encoding="utf-8")
+    edit(rewrite_in_old_format(copy) / "config.toml", "train_ratio = 0.7\n", "train_ratio = 0.3\n")
     every_command_refuses(copy, "is damaged", "train_ratio=0.3", "trained with 0.7")
+
+
+# -------------------- files of one run belong together
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the same events with another seed: its weights have the same shapes."""
+    folder = tmp_path_factory.mktemp("other")
+    works("train", write_events(folder / "data.csv"), *TINY, "--seed", "1", "--out", folder / "run")
+    return folder / "run"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "metrics.json", "config.toml"])
+def test_a_file_of_another_run(copy: Path, other: Path, name: str) -> None:
+    shutil.copyfile(other / name, copy / name)
+    every_command_refuses(copy, str(copy), "another run")
+
+
+def test_weights_need_their_checksum(copy: Path) -> None:
+    path = copy / "model.safetensors"
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+    for key, new in (("sha256", "sha265"), ("config", "confg")):
+        wrong = {new if k == key else k: v for k, v in header.items()}
+        save_file(load_file(path), path, metadata=wrong)
+        every_command_refuses(copy, "model.safetensors is damaged")
+
+
+@pytest.mark.parametrize("name", ["config.toml", "metrics.json", "model.safetensors"])
+def test_metrics_need_their_checksums(copy: Path, name: str) -> None:
+    path = copy / "metrics.json"
+    metrics = json.loads(path.read_text())
+    metrics["checksums"][f"{name}s"] = metrics["checksums"].pop(name)
+    path.write_text(json.dumps(metrics))
+    every_command_refuses(copy, "metrics.json is damaged: it lacks checksums")
+    del metrics["checksums"]
+    path.write_text(json.dumps(metrics))
+    every_command_refuses(copy, "metrics.json is damaged: it lacks checksums")
+
+
+def test_an_edited_number_is_refused(copy: Path) -> None:
+    metrics = json.loads((copy / "metrics.json").read_text())
+    metrics["test"]["transductive"]["ap"] = 0.999
+    (copy / "metrics.json").write_text(json.dumps(metrics))
+    every_command_refuses(copy, "metrics.json is damaged: its checksum is wrong")
+
+
+def test_the_old_format_number_does_not_switch_checks_off(copy: Path) -> None:
+    edit(copy / "config.toml", f"format = {FORMAT}\n", "format = 2\n")
+    every_command_refuses(copy, "do not belong together")
+    metrics = json.loads((copy / "metrics.json").read_text())
+    del metrics["checksums"]
+    (copy / "metrics.json").write_text(json.dumps(metrics))
+    fails("recommend", copy, "--source", "3", containing="model.safetensors is damaged: it does not belong to this run")
+
+
+def test_a_run_of_an_old_format_opens_with_a_note(copy: Path) -> None:
+    before = works("recommend", copy, "--source", "3")
+    assert "older version" not in before.err
+    after = works("recommend", rewrite_in_old_format(copy), "--source", "3")
+    assert after.out == before.out
+    assert after.err.count("has format 2 of an older version of cordgt") == 1
+
+
+def test_upgrade_copies_an_old_run(copy: Path, tmp_path: Path) -> None:
+    before = works("recommend", copy, "--source", "3").out
+    metrics = works("evaluate", copy, "--json").json
+    rewrite_in_old_format(copy)
+    with unchanged(copy):
+        works("upgrade", copy, "--out", "new")
+    assert works("recommend", "new", "--source", "3") == CommandResult(0, before, "")
+    assert works("evaluate", "new", "--json").json == metrics
+    works("report", "new")
+    fails("upgrade", "new", "--out", "newer", containing="already has format")
+    fails("upgrade", copy, "--out", "new", containing="is not empty")
+    assert not Path("newer").exists()
+
+
+def interrupted(tmp_path: Path, name: str, seed: int = 0) -> list[Any]:
+    """Train two epochs, go back to the checkpoint after the first, and return the command that continues."""
+
+    class Stop(Callback):
+        def on_epoch_end(self, record: dict[str, Any]) -> None:
+            raise InterruptedError
+
+    data = write_events(tmp_path / "d.csv")
+    given = {**parse_assignments([word for word in TINY if word != "--set"]), "epochs": 2}
+    with pytest.raises(InterruptedError):
+        cordgt.train(cordgt.read_events(data), seed=seed, out=tmp_path / name, device="cpu", callbacks=Stop(), **given)
+    return ["train", data, *TINY, "--set", "epochs=2", "--seed", seed, "--out", tmp_path / name, "--resume"]
+
+
+def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path) -> None:
+    resume = interrupted(tmp_path, "run")
+    interrupted(tmp_path, "other", seed=1)
+    shutil.copyfile(tmp_path / "other" / "state.safetensors", tmp_path / "run" / "state.safetensors")
+    with unchanged(tmp_path):
+        fails(*resume, containing=["state.safetensors is damaged: it does not belong to this run", "Delete it"])
+    (tmp_path / "run" / "state.safetensors").unlink()
+    works(*resume)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_history_outside_the_run_is_not_written(tmp_path: Path, kind: str) -> None:
+    resume = interrupted(tmp_path, "run")
+    history, target = tmp_path / "run" / "history.jsonl", tmp_path / "outside"
+    target.write_text("precious")
+    history.unlink()
+    if kind == "link":
+        history.symlink_to(target)
+    else:
+        os.mkfifo(history)
+    fails(*resume, containing=["history.jsonl is a folder, link, pipe"])
+    assert target.read_text() == "precious"
+
+
+# -------------------- wrong types, in runs without checksums
+
+WRONG_METRICS = [
+    ("seed", "x"),
+    ("epochs", None),
+    ("best_epoch", "3"),
+    ("best_epoch", 10**30),
+    ("seconds_per_epoch", []),
+    ("parameters", {}),
+    ("protocol", []),
+    ("test", []),
+    ("test.transductive", 3),
+    ("test.transductive.ap", "0.5"),
+    ("test.transductive.ap", 7),
+    ("test.transductive.events", 1.5),
+    ("test.inductive.auc", []),
+    ("validation.transductive.mrr", {}),
+    ("baselines", []),
+    ("baselines.popularity", None),
+    ("baselines.popularity.test.transductive.ap", "x"),
+    ("peak_memory_mb", "x"),
+    ("init", 3),
+    ("refit", True),
+    ("device", 3),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG_METRICS)
+def test_wrong_types_in_metrics(copy: Path, key: str, value: Any) -> None:
+    path = rewrite_in_old_format(copy) / "metrics.json"
+    table = metrics = json.loads(path.read_text())
+    *parents, last = key.split(".")
+    for parent in parents:
+        table = table[parent]
+    table[last] = value
+    path.write_text(json.dumps(metrics))
+    fails("report", copy, containing=["metrics.json is damaged", f"'{key}'"])
+
+
+@pytest.mark.parametrize("text", ['{"seed": NaN}', '{"a":' * 3000 + "1" + "}" * 3000, "[" * 100_000])
+def test_metrics_that_are_not_plain_json(copy: Path, text: str) -> None:
+    (rewrite_in_old_format(copy) / "metrics.json").write_text(text)
+    fails("report", copy, containing="metrics.json is damaged")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("phase", 3),
+        ("epoch", "1"),
+        ("epoch", 10**12),
+        ("loss", "x"),
+        ("loss", None),
+        ("train_seconds", []),
+        ("validation", 0.5),
+        ("validation", {"ap": "x"}),
+        ("best_epoch", -1),
+    ],
+)
+def test_wrong_types_in_the_history(copy: Path, key: str, value: Any) -> None:
+    path = copy / "history.jsonl"
+    path.write_text(json.dumps(json.loads(path.read_text().splitlines()[0]) | {key: value}) + "\n")
+    fails("report", copy, containing=["history.jsonl was changed after the training", "delete it"])
+    rewrite_in_old_format(copy)
+    fails("report", copy, containing=["history.jsonl is damaged in line 1", key])
+    path.unlink()
+    works("report", copy)
+    assert "history.jsonl is missing" in (copy / "report.html").read_text()
+
+
+@pytest.mark.parametrize("line", ["hidden = 100000000000", "hidden = 9000000000000000000", "layers = 1000000000"])
+def test_settings_of_an_impossible_model(copy: Path, line: str) -> None:
+    key = line.split()[0]
+    config = rewrite_in_old_format(copy) / "config.toml"
+    config.write_text(re.sub(rf"^{key} = .*$", line, config.read_text(), flags=re.MULTILINE))
+    fails("recommend", copy, "--source", "3", containing=["model.safetensors is damaged", "a larger model"])
+    train = ["train", write_events(copy.parent / "d.csv"), *TINY, "--out", copy.parent / "huge"]
+    if key == "hidden":
+        fails(*train, "--set", line.replace(" ", ""), containing="Memory ran out. Use a smaller")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zeros"])
+@pytest.mark.parametrize("name", [*FILES, "history.jsonl"])
+def test_a_file_is_a_pipe_or_a_device(copy: Path, name: str, kind: str) -> None:
+    (copy / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(copy / name)
+    else:
+        (copy / name).symlink_to("/dev/zero")
+    fails("report", copy, containing=[str(copy / name), "is a folder, link, pipe, socket or device"])
+
+
+# -------------------- the terminal and the memory
+
+
+def test_a_closed_standard_output(trained: Trained) -> None:
+    argv = [sys.executable, "-m", "cordgt", "version"]
+    environment = os.environ | {"PYTHONPATH": str(Path(cordgt.__file__).parents[1])}
+    script = f"{shlex.join(argv)} >&-"
+    left = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert left.returncode == 2
+    assert left.stderr == "Error: the answer cannot be written: standard output is closed.\n"
+
+
+def test_a_low_memory_limit(trained: Trained) -> None:
+    argv = [sys.executable, "-m", "cordgt", "recommend", str(trained.run), "--source", "3"]
+    environment = os.environ | {"PYTHONPATH": str(Path(cordgt.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    script = f"ulimit -v 1000000; {shlex.join(argv)}"
+    left = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert (left.returncode, left.stdout) == (2, "")
+    assert "Error: the memory limit (ulimit -v) is 1,000,000 kB" in left.stderr
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_memory_that_runs_out(trained: Trained, monkeypatch: pytest.MonkeyPatch, capfd: Any, error: Exception) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("cordgt.cli.answers.recommendation_table", fail)
+    assert call("recommend", trained.run, "--source", "3").code == 2
+    assert capfd.readouterr().err.startswith("Error: memory ran out.")
+
+
+HOSTILE = ["\x1b[31mred", "\u202eevil", "a\nError: b", "\x9b2J", "<script>alert(1)</script>", "=1+1", "@x", "-y", "[b]"]
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose ids are control characters, HTML, formulas and markup."""
+    folder = tmp_path_factory.mktemp("hostile")
+    rows = [(f"n{i % 3}", HOSTILE[(i * i + i // 3) % len(HOSTILE)], i) for i in range(120)]
+    src, dst, t = zip(*rows, strict=True)
+    table = pa.table({"src": src, "dst": dst, "time": t})
+    pq.write_table(table, folder / "d.parquet")
+    works("train", folder / "d.parquet", *TINY, "--out", folder / "run")
+    return folder / "run"
+
+
+def test_control_characters_are_escaped_on_the_terminal(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "is_piped", lambda: False)
+    shown = works("recommend", hostile, "--source", "n1")
+    unknown = works("recommend", hostile, "--source", "\x1b[2Jnobody\r\n\u2066")
+    for text in (shown.out, shown.err, unknown.out, unknown.err):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text), ascii(text)
+    assert r"\x1b[31mred" in shown.out and r"\u202eevil" in shown.out and r"a\nError: b" in shown.out
+    assert "[b]" in shown.out
+    assert r"\x1b[2Jnobody\r\n\u2066" in unknown.err
+
+
+def test_files_and_json_keep_ids_exactly(hostile: Path) -> None:
+    found = works("recommend", hostile, "--source", "n1", "--json")
+    assert {row["node"] for row in found.json} >= {*HOSTILE}
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", found.out)
+    assert {row["node"] for row in works("recommend", hostile, "--source", "n1").rows} >= {*HOSTILE}
+
+
+def test_formulas_are_escaped_on_request(hostile: Path) -> None:
+    plain = {row["node"] for row in works("recommend", hostile, "--source", "n1").rows}
+    escaped = {row["node"] for row in works("recommend", hostile, "--source", "n1", "--escape-formulas").rows}
+    assert {"=1+1", "@x", "-y"} <= plain and {"'=1+1", "'@x", "'-y", "\u202eevil"} <= escaped
+    works("embed", hostile, "--output", "v.csv", "--escape-formulas")
+    with open("v.csv", newline="") as file:
+        nodes = {row["node"] for row in csv.DictReader(file)}
+    assert {"'=1+1", "'@x", "'-y", "n1"} <= nodes
+    works("embed", hostile, "--output", "v.parquet", "--escape-formulas")
+    assert "=1+1" in pq.read_table("v.parquet")["node"].to_pylist()
+
+
+def test_ids_are_escaped_in_the_report(hostile: Path) -> None:
+    works("report", hostile, "--output", "r.html")
+    text = Path("r.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)" in text and "<script>alert(1)" not in text

@@ -131,8 +131,9 @@ def run_folders(into: Path) -> list[Path]:
         weights = build_model(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim).state_dict()
         folder.write_tensors("model.safetensors", weights, {"epoch": 1})
         folder.write_tensors("state.safetensors", weights, {"epoch": 1, "best": 0.5})
-        metrics = {"ap": 0.75, "auc": 0.5}
-        about = {"model": "cordgt", "data": stream.name, "seed": 3, "epochs": 1, "protocol": vars(settings.protocol)}
-        folder.write_metrics({**about, "validation": metrics, "test": {"transductive": metrics}})
+        about = {"model": "cordgt", "data": stream.name, "seed": 3, "epochs": 1, "best_epoch": 1}
+        about |= {"seconds_per_epoch": 0.5, "protocol": vars(settings.protocol)}
+        metrics = {key: {"ap": 0.75, "auc": 0.5, "events": 3} for key in ("transductive", "inductive")}
+        folder.write_metrics({**about, "validation": metrics, "test": metrics})
         made.append(folder.path)
     return made

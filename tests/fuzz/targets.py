@@ -353,10 +353,9 @@ class Runs:
             same &= a.ids.names.equals(b.ids.names) and a.notes == b.notes and a.time == b.time
         if rng.random() < 0.01:
             run._load_model(run.weights_file)
-        binary = [k for k in changed if k.endswith((".parquet", ".safetensors"))]
-        if same:
-            return "read, as it was"
-        return "read, altered (binary)" if binary and len(binary) == len(changed) else "read, altered (text)"
+        if not same:
+            raise Misread(f"another run is read after changes of {', '.join(changed)}")
+        return "read, as it was"
 
 
 def _own_table(rng: Random, table: Any) -> Any:

@@ -180,7 +180,9 @@ def final_state(run: Path) -> dict[str, Any]:
     for path in sorted(run.glob("*.safetensors")):
         found |= {f"{path.name} {k}": v.numpy().tobytes() for k, v in load_file(path).items()}
     metrics = json.loads((run / "metrics.json").read_text())
-    found |= {k: v for k, v in metrics.items() if k not in ("seconds_per_epoch", "peak_memory_mb", "processes")}
+    found |= {
+        k: v for k, v in metrics.items() if k not in ("checksums", "seconds_per_epoch", "peak_memory_mb", "processes")
+    }
     records = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     found["history"] = [
         {k: v for k, v in record.items() if not k.endswith("seconds")} for record in records if "events" not in record

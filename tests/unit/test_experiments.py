@@ -269,13 +269,13 @@ def test_only_a_run_known_to_be_different_is_removed(tmp_path: Path, monkeypatch
     folder, messages = RunFolder(store.run_folder(cell)), Messages()
     folder.create(make_cell("few", "edgebank", 1).settings, stream)
     found = folder.path / "config.toml"
-    newer = found.read_text().replace("format = 2", "format = 3")
+    newer = found.read_text().replace("format = 3", "format = 4")
     found.write_text(newer)
-    with pytest.raises(RunError, match=r"has format 3.*remove"):
+    with pytest.raises(RunError, match=r"has format 4.*remove"):
         measurements.run_cell(cell, store, callbacks=messages)
     assert found.read_text() == newer
     assert messages.texts == []
-    found.write_text(newer.replace("format = 3", "format = 2"))
+    found.write_text(newer.replace("format = 4", "format = 3"))
     measurements.run_cell(cell, store, callbacks=messages, keep=True)
     (text,) = messages.texts
     assert "seed=1, now 0" in text

@@ -34,7 +34,9 @@ ORDER = """
     models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.run_metrics tasks.link tasks.node
     tasks.baselines
-    training training.settings training.run_folder training.devices training.model_factory training.step training.oom
+    training training.settings training.run_checks training.run_checksums training.run_history
+    training.run_config training.tensor_files training.run_folder training.devices
+    training.model_factory training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.predictor inference.run
@@ -44,6 +46,7 @@ ORDER = """
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.run_report
     analysis.report.comparison_report
     workflows workflows.train workflows.seeds workflows.search workflows.node_classification
+    workflows.upgrade
     experiments experiments.bench experiments.bench.timing experiments.bench.hardware experiments.bench.rows
     experiments.bench.setup experiments.bench.step_parts experiments.bench.stages experiments.bench.suite
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
@@ -55,6 +58,7 @@ ORDER = """
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
     cli.training cli.evaluation cli.inference cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli.info
+    cli.upgrade
     cli
     __main__
 """.split()

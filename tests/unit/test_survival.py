@@ -50,7 +50,7 @@ def final_state(run: Path) -> dict[str, Any]:
     for name in ("model.safetensors", "refit.safetensors"):
         found |= {f"{name} {k}": v.numpy().tobytes() for k, v in RunFolder(run).read_tensors(name)[0].items()}
     metrics = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
-    found |= {k: v for k, v in metrics.items() if k not in ("seconds_per_epoch", "peak_memory_mb")}
+    found |= {k: v for k, v in metrics.items() if k not in ("checksums", "seconds_per_epoch", "peak_memory_mb")}
     return found | {"epochs": [record for record in history(run) if "events" not in record]}
 
 

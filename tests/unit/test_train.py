@@ -74,7 +74,7 @@ def weights(path: Path, name: str = "model.safetensors") -> dict[str, torch.Tens
 
 def without_timings(metrics: dict[str, Any]) -> dict[str, Any]:
     """Return what two equal runs have in common: everything but timings."""
-    return {k: v for k, v in metrics.items() if k not in ("seconds_per_epoch", "peak_memory_mb")}
+    return {k: v for k, v in metrics.items() if k not in ("checksums", "seconds_per_epoch", "peak_memory_mb")}
 
 
 def assert_same_weights(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:

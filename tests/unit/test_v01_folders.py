@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import cordgt
+from cordgt.errors import RunWarning
 from cordgt.experiments.cells import CellStore, flatten_settings, make_cell
 from cordgt.store.store import open_store
 from cordgt.training.checkpoint import TrainingState
@@ -20,6 +21,7 @@ from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import FORMAT, RENAMED_SETTINGS, make_settings, parse_toml
 from cordgt.training.step import Ema, make_optimizer
+from cordgt.workflows.upgrade import upgrade_run
 
 V01 = Path(__file__).parents[1] / "fixtures" / "v0.1"
 ANSWERS: dict[str, Any] = json.loads((V01 / "answers.json").read_text(encoding="utf-8"))
@@ -63,6 +65,18 @@ def test_scores_and_recommendations(run: cordgt.Run) -> None:
 def test_metrics(run: cordgt.Run) -> None:
     assert_close(run.metrics, {split: ANSWERS[split] for split in ("validation", "test")})
     assert_close(run.evaluate(split="test")["test"], ANSWERS["evaluate"], CPU_TOLERANCE)
+
+
+def test_opening_warns_of_the_old_format() -> None:
+    with pytest.warns(RunWarning, match="has format 1 of an older version"):
+        cordgt.Run.load(V01 / "run", "cpu")
+
+
+def test_an_upgraded_copy_gives_the_same_answers(run: cordgt.Run, tmp_path: Path) -> None:
+    copy = cordgt.Run.load(upgrade_run(V01 / "run", tmp_path / "new"), "cpu")
+    assert copy.config.format == FORMAT and copy.settings == run.settings and copy.metrics == run.metrics
+    assert copy.score(ANSWERS["src"], ANSWERS["dst"]).tolist() == run.score(ANSWERS["src"], ANSWERS["dst"]).tolist()
+    assert copy.folder.read_history() == run.folder.read_history()
 
 
 def test_an_interrupted_run_resumes(tmp_path: Path) -> None:

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from cordgt.cli import bench, console, data, evaluation, fetch, inference, info, report, reproduce, store, training
+from cordgt.cli import (
+    bench,
+    console,
+    data,
+    evaluation,
+    fetch,
+    inference,
+    info,
+    report,
+    reproduce,
+    store,
+    training,
+    upgrade,
+)
 from cordgt.cli.distributed import distributed_command
 from cordgt.cli.resume import training_started
-from cordgt.errors import CordgtError
+from cordgt.errors import CordgtError, RunWarning, is_out_of_memory
 
 
 class CommandGroup(TyperGroup):
@@ -34,6 +49,13 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(130) from None
 
 
+MIN_ADDRESS_SPACE = (
+    4 * 2**30
+)  # bytes; compiling the loops of `cordgt recommend` takes up to 2.5 GB with PyTorch for CPUs
+OUT_OF_MEMORY = (
+    b"Error: memory ran out. Close other programs or raise the memory limit (ulimit -v), or use less data or a smaller "
+    b"model.\n"
+)
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # In the order of the help.
@@ -47,6 +69,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "predict": inference.predict,
     "recommend": inference.recommend,
     "embed": inference.embed,
+    "upgrade": upgrade.upgrade,
     "models": info.list_models,
     "demo": info.demo,
     "bench": bench.bench,
@@ -89,8 +112,10 @@ def _options(
 
 def main() -> None:
     """Run the command line. A user's mistake gives one message and exit code 2."""
+    _replace_closed_streams()
     try:
-        with distributed_command(next((word for word in sys.argv[1:] if not word.startswith("-")), "")):
+        _check_memory_limit()
+        with warnings_as_notes(), distributed_command(_command_name()):
             try:
                 app(args=_expand_json_option(sys.argv[1:]), prog_name="cordgt")
             finally:
@@ -98,13 +123,97 @@ def main() -> None:
     except CordgtError as error:
         console.print_error(str(error))
         sys.exit(2)
+    except BrokenPipeError:  # the reader has all it wants
+        _discard_output()
+        sys.exit(1)
     except OSError as error:
-        if error.errno not in DISK_FULL:
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # do not try to write the rest at exit
-        with suppress(OSError):
-            console.print_error(f"the answer cannot be written: {error.strerror}.")
+        if error.errno in (*DISK_FULL, errno.EBADF):
+            _discard_output()
+            reason = "standard output is closed" if error.errno == errno.EBADF else error.strerror
+            with suppress(OSError):
+                console.print_error(f"the answer cannot be written: {reason}.")
+            sys.exit(2)
+        _exit_if_out_of_memory(error)
+        raise
+    except (MemoryError, RuntimeError, ImportError, SystemError) as error:
+        _exit_if_out_of_memory(error)
+        raise
+
+
+def _command_name() -> str:
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+
+
+def _replace_closed_streams() -> None:
+    """Open something in place of a closed standard stream, so that no other file gets its number.
+
+    Writing to a closed standard output is then an error, and nothing else is.
+    """
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            handle = os.open(os.devnull, flags)
+            if handle != number:
+                os.dup2(handle, number)
+                os.close(handle)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
+def _discard_output() -> None:
+    """Write the rest of standard output to nowhere, so that Python does not try it again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _exit_if_out_of_memory(error: BaseException) -> None:
+    """Say that memory ran out and exit with code 2, if that is what the error means.
+
+    Under a memory limit, a library that cannot be loaded means the same.
+    """
+    has_limit = _memory_limit() is not None
+    if is_out_of_memory(error) or (has_limit and "load shared object" in str(error)):
+        os.write(2, OUT_OF_MEMORY)  # printing in color would need more memory
+        if has_limit:
+            os._exit(2)  # the libraries' own work at exit would fail with tracebacks
         sys.exit(2)
+
+
+def _memory_limit() -> int | None:
+    """Return the limit on address space in bytes (``ulimit -v``); None if there is none."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _check_memory_limit() -> None:
+    """Raise CordgtError if the libraries cannot be loaded under the memory limit: they would crash or hang."""
+    limit = _memory_limit()
+    if limit is not None and limit < MIN_ADDRESS_SPACE:
+        raise CordgtError(
+            f"the memory limit (ulimit -v) is {limit // 1024:,} kB. Raise it to at least "
+            f"{MIN_ADDRESS_SPACE // 1024:,}: PyTorch and the other libraries need that much before any data are read."
+        )
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Print each RunWarning once, as a note."""
+    printed: set[str] = set()
+
+    def show(message: Any, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+        if not issubclass(category, RunWarning):
+            show_other(message, category, *args, **kwargs)
+        elif str(message) not in printed:
+            printed.add(str(message))
+            console.print_note(str(message))
+
+    with warnings.catch_warnings():
+        show_other = warnings.showwarning
+        warnings.showwarning = show
+        warnings.simplefilter("always", RunWarning)
+        yield
 
 
 def _expand_json_option(args: list[str]) -> list[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from rich import box, progress
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -18,8 +20,55 @@ from cordgt.tasks.metrics import is_constant
 from cordgt.tasks.run_metrics import Metric, RunMetrics
 
 SECONDS_BETWEEN_LINES = 60.0  # of progress, where there is no terminal
-stdout = Console(highlight=False, soft_wrap=True)
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+# Characters that could change the terminal or hide text: control characters, line and paragraph separators, marks of
+# the text direction, byte order marks, tags, and surrogates, which UTF-8 cannot encode.
+_UNSAFE_RANGES = (
+    (0x00, 0x1F),
+    (0x7F, 0x9F),
+    (0x061C, 0x061C),
+    (0x200E, 0x200F),
+    (0x2028, 0x202E),
+    (0x2066, 0x2069),
+    (0xD800, 0xDFFF),
+    (0xFEFF, 0xFEFF),
+    (0xFFF9, 0xFFFB),
+    (0xE0000, 0xE007F),
+)
+_ESCAPES = {code: ascii(chr(code))[1:-1] for first, last in _UNSAFE_RANGES for code in range(first, last + 1)}
+_ESCAPES_IN_LAYOUT = {code: text for code, text in _ESCAPES.items() if chr(code) not in "\n\t"}
+
+_JSON_ESCAPES = {
+    code: f"\\u{code:04x}" if code < 0x10000 else json.dumps(chr(code))[1:-1]
+    for code in _ESCAPES_IN_LAYOUT  # JSON text has line breaks of its own
+}
+
+
+def escape_control(text: str, *, keep_lines: bool = False) -> str:
+    """Replace characters that could change the terminal by visible escapes, such as ``\\x1b``.
+
+    ``keep_lines`` keeps line breaks and tabs.
+    """
+    return text.translate(_ESCAPES_IN_LAYOUT if keep_lines else _ESCAPES)
+
+
+def escape_json(text: str) -> str:
+    """Escape the same characters in JSON text, as JSON does it: the values stay the same."""
+    return text.translate(_JSON_ESCAPES)
+
+
+class SafeConsole(Console):
+    """A console that prints control characters of ids, column names and paths as visible escapes."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(escape_control(segment.text, keep_lines=True), segment.style)
+
+
+stdout = SafeConsole(highlight=False, soft_wrap=True, emoji=False)
+stderr = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 class StageBar(Callback):
@@ -60,7 +109,7 @@ class StageBar(Callback):
     def _replace_task(self, description: str, total: int | None, **fields: Any) -> None:
         if self.task is not None:
             self.bar.remove_task(self.task)
-        self.task = self.bar.add_task(description, total=total, **fields)
+        self.task = self.bar.add_task(escape_control(description), total=total, **fields)
 
 
 class TimeLeftColumn(progress.TimeRemainingColumn):
@@ -107,7 +156,7 @@ class ProgressBar(StageBar):
         self.n_events = 0
 
     def on_run_start(self, name: str) -> None:
-        self.title, self.validation = self.make_title(name), ""
+        self.title, self.validation = escape_control(self.make_title(name)), ""
         self.n_started += 1
 
     def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
@@ -115,7 +164,7 @@ class ProgressBar(StageBar):
         self.on_stage_start(f"{'refit on all events, ' if phase == 'refit' else ''}epoch {epoch}/{n_epochs}", n_events)
 
     def on_stage_start(self, name: str, total: int | None) -> None:
-        self._replace_task(f"{self.title}{name}", total, note=self.validation)
+        self._replace_task(escape(f"{self.title}{name}"), total, note=self.validation)
         self.stage, self.total = f"{self.title}{name}", total
         self.start_time, self.n_events = time.perf_counter(), 0
 
@@ -190,7 +239,7 @@ class DownloadBar(StageBar):
 
 def print_note(text: str) -> None:
     """Print a note to standard error, so that the answer on standard output can be piped."""
-    stderr.print(text, style="dim", markup=False)
+    stderr.print(escape_control(text), style="dim", markup=False)
 
 
 def format_duration(hours: float) -> str:
@@ -207,7 +256,7 @@ def format_time_left(end_time: float) -> str:
 
 
 def print_error(text: str) -> None:
-    stderr.print(f"Error: {text}", style="bold red", markup=False)
+    stderr.print(f"Error: {escape_control(text)}", style="bold red", markup=False)
 
 
 def metrics_table(title: str, metrics: RunMetrics) -> Table:
@@ -216,7 +265,7 @@ def metrics_table(title: str, metrics: RunMetrics) -> Table:
     Baselines are below the last split. "!" marks a baseline that is above the model.
     """
     columns = metrics.columns()
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=escape(escape_control(title)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("split", no_wrap=True)
     for name in (*columns.values(), "events"):
         table.add_column(name, justify="right")

@@ -10,7 +10,19 @@ from typing import Annotated, Any
 from cordgt.callbacks import Callback
 from cordgt.cli import console
 from cordgt.cli.loading import open_run, query_columns
-from cordgt.cli.options import FILE_ENDINGS, At, Device, Events, Json, Output, RunDir, add_column_options, flag, option
+from cordgt.cli.options import (
+    FILE_ENDINGS,
+    At,
+    Device,
+    EscapeFormulas,
+    Events,
+    Json,
+    Output,
+    RunDir,
+    add_column_options,
+    flag,
+    option,
+)
 from cordgt.errors import SettingError
 
 
@@ -23,6 +35,7 @@ def predict(
     destination: Annotated[str | None, option("ID", "Destination of a single pair.")] = None,
     at: At = None,
     output: Output = None,
+    escape_formulas: EscapeFormulas = False,
     events: Events = None,
     device: Device = "auto",
     json_: Json = None,
@@ -63,7 +76,7 @@ def predict(
         console.print_note("This model learns to rank: compare scores of one source, not of different sources.")
     with _query_progress(len(sources)) as callbacks:
         table = answers.score_table(loaded, sources, destinations, times, callbacks)
-    writers.write_table(table, output, json_)
+    writers.write_table(table, output, json_, escape_formulas=escape_formulas)
     _explain_untrained(loaded, table.column("note"))
 
 
@@ -81,6 +94,7 @@ def recommend(
     top: Annotated[int, option("N", "Number of partners.", min=1)] = 10,
     new_only: Annotated[bool, flag("--new-only", "Leave out earlier partners.")] = False,
     output: Output = None,
+    escape_formulas: EscapeFormulas = False,
     events: Events = None,
     device: Device = "auto",
     json_: Json = None,
@@ -114,7 +128,8 @@ def recommend(
         table = answers.recommendation_table(
             loaded, ids, time_of_query, top, callbacks, new_only=new_only, candidates=choices or None
         )
-    writers.write_table(table, output, json_, shown=["rank", "node", "score", "met", "note"] if len(ids) == 1 else None)
+    shown = ["rank", "node", "score", "met", "note"] if len(ids) == 1 else None
+    writers.write_table(table, output, json_, shown, escape_formulas=escape_formulas)
     _explain_untrained(loaded, table.column("src_note"))
 
 
@@ -132,6 +147,7 @@ def embed(
         ),
     ] = None,
     at: At = None,
+    escape_formulas: EscapeFormulas = False,
     events: Events = None,
     device: Device = "auto",
 ) -> None:
@@ -151,7 +167,8 @@ def embed(
         if columns_in_header(file, {"src": "side"}):
             sides = read_ids(file, column="side").to_pylist()
     time_of_query = None if at is None else loaded.stream.time.parse(at)
-    writers.write_table(answers.embedding_table(loaded, ids, sides, time_of_query), output, None)
+    table = answers.embedding_table(loaded, ids, sides, time_of_query)
+    writers.write_table(table, output, None, escape_formulas=escape_formulas)
 
 
 def _note_times(run: Any, times: Any) -> None:

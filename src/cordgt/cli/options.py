@@ -112,6 +112,10 @@ Device = Annotated[str, option("WORD", "auto, cpu or cuda.")]
 Set = Annotated[list[str], option("KEY=VALUE", "Change a setting; may be repeated.", name="--set")]
 Json = Annotated[str | None, option("[FILE]", "Write the answer as JSON to FILE or standard output.", name="--json")]
 Output = Annotated[Path | None, option("FILE", f"Where to write the answers: {FILE_ENDINGS}.")]
+EscapeFormulas = Annotated[
+    bool,
+    flag("--escape-formulas", "Put ' before text in CSV and TSV that a spreadsheet would take for a formula."),
+]
 Events = Annotated[Path | None, option("FILE", "Later events, appended to the history before the query.")]
 At = Annotated[str | None, option("TIME", "Time of the query.", show_default="after the whole history")]
 

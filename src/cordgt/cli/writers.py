@@ -26,19 +26,27 @@ MAX_ROWS_SHOWN = 20  # on a terminal
 ENDINGS = (".csv", ".tsv", ".parquet", ".json")
 
 
-def write_table(table: pa.Table, output: Path | None, json_: str | None, shown: list[str] | None = None) -> None:
+def write_table(
+    table: pa.Table,
+    output: Path | None,
+    json_: str | None,
+    shown: list[str] | None = None,
+    *,
+    escape_formulas: bool = False,
+) -> None:
     """Write an answer to ``output``, in the format of its ending, and as JSON to ``json_``.
 
-    With neither, print it: a table of the columns ``shown`` on a terminal, CSV in a pipe.
+    With neither, print it: a table of the columns ``shown`` on a terminal, CSV in a pipe. ``escape_formulas`` changes
+    CSV and TSV only.
     """
     if output is not None:
-        _write_file(table, output)
+        _write_file(table, output, escape_formulas)
         console.print_note(f"{output}: {table.num_rows:,} {'row' if table.num_rows == 1 else 'rows'} written")
     write_json(table.to_pylist(), json_)
     if output is not None or json_ is not None:
         return
     if console.is_piped():
-        _write_csv(table, sys.stdout.buffer, ",")
+        _write_csv(table, sys.stdout.buffer, ",", escape_formulas)
         return
     rows = table.select(shown or table.column_names).slice(0, MAX_ROWS_SHOWN).to_pylist()
     console.stdout.print(_table(rows, _text))
@@ -61,7 +69,8 @@ def print_facts(facts: dict[str, Any], json_: str | None) -> None:
         for name, value in facts.items():
             lines = value if isinstance(value, list | tuple) else [value]
             to_text = str if name in ("first_time", "last_time") else _count
-            table.add_row(name.replace("_", " "), Text("\n".join(to_text(v) for v in lines)))
+            cell = Text("\n".join(console.escape_control(to_text(v)) for v in lines))
+            table.add_row(Text(console.escape_control(name.replace("_", " "))), cell)
         console.stdout.print(table)
 
 
@@ -81,7 +90,7 @@ def write_json(value: Any, where: str | None) -> None:
     """Write indented JSON to a file, atomically; to standard output for ``-``; not at all for None."""
     if where is None:
         return
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n"
+    text = console.escape_json(json.dumps(value, indent=2, ensure_ascii=False, default=str)) + "\n"
     if where == "-":
         sys.stdout.write(text)
     else:
@@ -108,23 +117,37 @@ def check_json(json_: str | None) -> None:
     check_output(None if json_ == "-" else json_, endings=())
 
 
-def _write_file(table: pa.Table, output: Path) -> None:
+def _write_file(table: pa.Table, output: Path, escape_formulas: bool) -> None:
     ending = output.suffix.lower()
     if ending == ".parquet":
         write_atomically(output, lambda part: pq.write_table(table, part))
     elif ending == ".json":
         write_json(table.to_pylist(), str(output))
     else:
-        write_atomically(output, lambda part: _write_csv(_flat(table), part, "\t" if ending == ".tsv" else ","))
+        delimiter = "\t" if ending == ".tsv" else ","
+        write_atomically(output, lambda part: _write_csv(_flat(table), part, delimiter, escape_formulas))
 
 
-def _write_csv(table: pa.Table, where: Any, delimiter: str) -> None:
+def _write_csv(table: pa.Table, where: Any, delimiter: str, escape_formulas: bool) -> None:
     """Write CSV, quoted only if a value has a separator, quote, line break, outer space or leading comment mark."""
+    if escape_formulas:
+        table = _escape_formulas(table)
     special = f'^[#%]|^\\s|\\s$|["\\n\\r{delimiter}]'
     texts = [table[name] for name in table.column_names if is_text(table[name].type)]
     needs_quotes = any(pc.any(pc.match_substring_regex(column, special)).as_py() for column in texts)
     style = "needed" if needs_quotes else "none"
     pacsv.write_csv(table, where, pacsv.WriteOptions(delimiter=delimiter, quoting_style=style, quoting_header="none"))
+
+
+def _escape_formulas(table: pa.Table) -> pa.Table:
+    """Put ``'`` before each text that a spreadsheet would take for a formula."""
+    columns = {
+        name: pc.replace_substring_regex(table[name], r"^([=+\-@\t\r＝＋－＠])", r"'\1")
+        if is_text(table[name].type)
+        else table[name]
+        for name in table.column_names
+    }
+    return pa.table(columns)
 
 
 def _flat(table: pa.Table) -> pa.Table:
@@ -144,9 +167,10 @@ def _table(rows: list[dict[str, Any]], to_text: Callable[[Any], str]) -> Table:
     table = Table()
     for name in rows[0] if rows else ["nothing found"]:
         is_numeric = all(isinstance(r[name], int | float | None) for r in rows)
-        table.add_column(name, justify="right" if is_numeric else "left", overflow="fold")
+        table.add_column(Text(console.escape_control(name)), justify="right" if is_numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(str(v) if name == "time" else to_text(v)) for name, v in row.items()))
+        cells = (str(v) if name == "time" else to_text(v) for name, v in row.items())
+        table.add_row(*(Text(console.escape_control(cell)) for cell in cells))
     return table
 
 

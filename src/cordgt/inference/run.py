@@ -41,15 +41,20 @@ from cordgt.training.versions import follow_link
 EVALUATION_KEYS = (*EVALUATION_SETTINGS, "pool")  # a new pool means new negative pools
 
 
-def _check_same_protocol(folder: RunFolder, settings: Settings, metrics: Mapping[str, Any]) -> None:
-    """Raise RunError if config.toml and metrics.json have different protocols: training events could be test events."""
-    protocol = metrics.get("protocol")
-    if not isinstance(protocol, dict):
-        raise RunError(f"{folder.path} is damaged: metrics.json has no protocol.")
-    for key, value in vars(settings.protocol).items():
-        if key in protocol and protocol[key] != value:
+def _check_same_run(folder: RunFolder, config: RunConfig, metrics: Mapping[str, Any]) -> None:
+    """Raise RunError if config.toml and metrics.json are not of one run.
+
+    With another protocol, training events could be test events.
+    """
+    settings = config.settings
+    expected = {"model": settings.model, "seed": settings.seed, "data": config.data.get("name")}
+    pairs = [(key, value, metrics[key]) for key, value in expected.items()]
+    protocol = metrics["protocol"]
+    pairs += [(key, value, protocol[key]) for key, value in vars(settings.protocol).items() if key in protocol]
+    for key, value, trained in pairs:
+        if trained != value:
             raise RunError(
-                f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {protocol[key]}."
+                f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}."
             )
 
 
@@ -66,6 +71,7 @@ class Run:
     original_stream: EventStream  # the events of training and evaluation, without later ones
     metrics: RunMetrics
     device: torch.device
+    checksums: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # of files, in metrics.json
     _weights: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)  # by file name
 
     def __repr__(self) -> str:
@@ -81,12 +87,14 @@ class Run:
     @classmethod
     def from_folder(cls, folder: RunFolder, config: RunConfig, device: str) -> Run:
         """`load` for a folder whose config.toml is read already."""
-        metrics = folder.read_metrics()
+        metrics, checksums = folder.read_result()
+        _check_same_run(folder, config, metrics)
+        metrics["protocol"] = dict(vars(config.settings.protocol))
+        folder.check_events(config.data)
         original, stream = folder.streams(config.data_fingerprint)
         if not is_same_data(original, config.data):
             raise RunError(f"{folder.path} is damaged: its events are not those it was trained on.")
-        _check_same_protocol(folder, config.settings, metrics)
-        return cls(folder, config, stream, original, metrics, choose_device(device))
+        return cls(folder, config, stream, original, metrics, choose_device(device), checksums)
 
     @property
     def path(self) -> Path:
@@ -236,12 +244,13 @@ class Run:
     def read_weights(self, name: str) -> dict[str, Tensor]:
         """Return the weights in a file of the run folder. A file is read once."""
         if name not in self._weights:
-            self._weights[name] = self.folder.read_tensors(name)[0]
+            self._weights[name] = self.folder.read_tensors(name, self.checksums.get(name))[0]
         return self._weights[name]
 
     def _load_model(self, name: str) -> LinkModel:
         """Build a model on the run's device, with the weights of a file."""
         weights = self.read_weights(name)
+        self._check_size(name, weights)
         with torch.random.fork_rng(devices=[]):
             model = build_model_for(self.settings, self.original_stream)
         try:
@@ -250,6 +259,25 @@ class Run:
             raise RunError(f"{self.path / name} is damaged: {error}") from None
         set_matmul_precision(self.settings, self.device)
         return model.to(self.device).eval()
+
+    def _check_size(self, name: str, weights: Mapping[str, Tensor]) -> None:
+        """Raise RunError if the settings ask for a larger model than the weights are of. Allocates no memory."""
+        too_large = RunError(
+            f"{self.path / name} is damaged: config.toml asks for a larger model than these weights are of."
+        )
+        if getattr(self.settings.model_settings, "layers", 0) > len(weights):  # each layer has weights
+            raise too_large
+        try:
+            with torch.random.fork_rng(devices=[]), torch.device("meta"):
+                expected = build_model_for(self.settings, self.original_stream).state_dict()
+        except MemoryError:
+            raise
+        except Exception as error:
+            if "overflow" in str(error):
+                raise too_large from None
+            return  # a model of the user's that cannot be built this way
+        if sum(x.numel() for x in expected.values()) > sum(x.numel() for x in weights.values()):
+            raise too_large
 
     def _evaluation_protocol(self, changes: dict[str, Any]) -> Protocol:
         changes = {

@@ -110,7 +110,7 @@ def restore_progress(folder: RunFolder, phase: str, state: TrainingState) -> tup
             progress = _parse_progress(folder, name, metadata)
             try:
                 state.load_state_dict(tensors)
-            except (RuntimeError, KeyError):
+            except (RuntimeError, KeyError, ValueError, TypeError):
                 raise folder.damaged_error(name, "it does not fit this run's model.") from None
     folder.truncate_history(phase, progress.epoch, progress.events)
     return progress, found
@@ -118,9 +118,17 @@ def restore_progress(folder: RunFolder, phase: str, state: TrainingState) -> tup
 
 def _parse_progress(folder: RunFolder, name: str, metadata: dict[str, Any]) -> Progress:
     try:
-        return Progress(**{"best_metric" if k == "best_figure" else k: v for k, v in metadata.items()})  # v0.1's name
+        progress = Progress(
+            **{"best_metric" if k == "best_figure" else k: v for k, v in metadata.items()}
+        )  # v0.1's name
     except TypeError as error:
         raise folder.damaged_error(name, f"{error}.") from None
+    for key, default in vars(Progress()).items():
+        value = getattr(progress, key)
+        is_valid = type(value) is type(default) or (isinstance(default, float) and type(value) is int)
+        if not is_valid or (isinstance(value, int) and value < 0):
+            raise folder.damaged_error(name, f"'{key}' has an invalid value.")
+    return progress
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str, v01_prefix: str | None = None) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cordgt.errors import RunError
+from cordgt.errors import RunError, is_out_of_memory
 from cordgt.models.base import LinkModel
 from cordgt.runtime.profiling import free_memory, max_batch_size, measure_peak_bytes, predict_peak_bytes
 from cordgt.tasks.link import LinkTask
@@ -33,7 +33,7 @@ def explain_out_of_memory(settings: Settings, folder: RunFolder | None = None) -
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         sizes: dict[str, Any] = {"batch_size": settings.training.batch_size}
         sizes |= {k: v for k, v in vars(settings.model_settings).items() if k in ("fanout", "hidden")}
@@ -55,16 +55,10 @@ def oom_hint(make_hint: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # frees the tensors of the failed step
         raise OutOfMemoryHint(make_hint()) from None
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return any(text in str(error) for text in ("can't allocate memory", "not enough memory", "CUDA out of memory"))
 
 
 def max_events_in_memory(settings: Settings, model: LinkModel, device: torch.device) -> int | None:

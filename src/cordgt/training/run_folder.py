@@ -12,107 +12,69 @@ metrics.json         the final metrics; a run with this file is finished
 report.html          the report; written last, or by `cordgt report`
 tensorboard/         training curves, if TensorBoard is installed
 
-Every tensor file has a checksum, which is verified on reading. Only one process at a time trains in a folder: it holds
-a lock on the folder, which the operating system releases when the process ends.
+Every file is bound to its run. config.toml has the fingerprint of the data and the checksums of the event files. Every
+tensor file has a checksum, which covers config.toml. metrics.json has the checksums of config.toml, the weights, the
+history and itself. All are verified on reading. Runs of formats 1 and 2 have fewer checksums: opening one warns.
+
+A file may not be a link, pipe or device. Only one process at a time trains in a folder: it holds a lock on the folder,
+which the operating system releases when the process ends.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from cordgt.errors import DataError, RunError, SettingError, did_you_mean
-from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
+from cordgt.errors import DataError, RunError, RunWarning, SettingError, did_you_mean
 from cordgt.events.stream import EventStream
-from cordgt.files import file_lock, sibling_names, write_bytes
-from cordgt.io.column_options import options_to_text
+from cordgt.files import file_lock, read_regular_file, sibling_names, write_bytes
 from cordgt.models import MODELS
 from cordgt.store.store import is_store, open_store
-from cordgt.tasks.run_metrics import RunMetrics
-from cordgt.training.settings import FORMAT, Settings, from_tables, toml_lines, upgrade_keys
+from cordgt.tasks.run_metrics import RunMetrics, rename_old_keys
+from cordgt.training.run_checks import check_metrics, parse_json
+from cordgt.training.run_checksums import FIRST_BOUND_FORMAT, file_checksum, metrics_checksum, take_checksums
+from cordgt.training.run_config import (
+    InitWeights,
+    RunConfig,
+    config_digest,
+    fingerprint,
+    ids_fingerprint,
+    is_same_data,
+    settings_by_key,
+)
+from cordgt.training.run_history import append_record, read_records
+from cordgt.training.settings import FORMAT, Settings, from_tables, upgrade_keys
+from cordgt.training.tensor_files import encode_tensors, read_checksum, read_tensor_file
+
+__all__ = [
+    "CHECKPOINT_FILES",
+    "FILES_BEFORE_CONFIG",
+    "InitWeights",
+    "ReadOnlyRunFolder",
+    "RunConfig",
+    "RunFolder",
+    "fingerprint",
+    "ids_fingerprint",
+    "is_same_data",
+    "settings_by_key",
+]
 
 STORE_FILE = "events.json"
 # Files that `create` writes before config.toml.
 FILES_BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
 CHECKPOINT_FILES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
-REQUIRED_METRICS = ("model", "data", "seed", "epochs", "validation", "test")  # keys of metrics.json
-
-
-class InitWeights(NamedTuple):
-    """The initial weights of a run with `--init`, and the run they come from."""
-
-    weights: Mapping[str, Tensor]
-    run: str
-    overlap: str  # which evaluation data of the new run that run was trained on, in words; empty if none
-
-    def to_json(self) -> dict[str, str]:
-        """Return the entry ``init`` of metrics.json."""
-        return {"run": self.run, "knows": self.overlap}
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """The content of ``config.toml``."""
-
-    settings: Settings
-    data: Mapping[str, Any]  # table [data]: name, events, nodes, fingerprint, ids, columns
-    run: Mapping[str, Any]  # table [run]: init, init_run, init_knows, refit
-
-    @classmethod
-    def from_stream(
-        cls,
-        settings: Settings,
-        stream: EventStream,
-        *,
-        columns: Mapping[str, str] | None = None,
-        init: InitWeights | None = None,
-        refit: bool = False,
-    ) -> RunConfig:
-        """Return the configuration of a new run.
-
-        ``columns`` are the column options that the events were read with. `--events` uses them again, and `--resume`
-        uses ``init`` and ``refit``.
-        """
-        data = {
-            "name": stream.name,
-            "events": stream.n_events,
-            "nodes": stream.n_nodes,
-            "fingerprint": fingerprint(stream),
-            "ids": ids_fingerprint(stream),
-            "columns": dict(columns or {}),
-        }
-        run: dict[str, Any] = {"init": init is not None, "refit": refit}
-        if init is not None:
-            run |= {"init_run": init.run, "init_knows": init.overlap}
-        return cls(settings, data, run)
-
-    @property
-    def data_fingerprint(self) -> str:
-        """Hash of the events that the run was trained on; see `fingerprint`."""
-        return str(self.data.get("fingerprint"))
-
-    @property
-    def columns(self) -> dict[str, str]:
-        """The column options that the events were read with."""
-        columns = self.data.get("columns")
-        return options_to_text(columns) if isinstance(columns, dict) else {}
-
-    def to_toml(self) -> str:
-        """The text of ``config.toml``."""
-        tables = ["", "[data]", *toml_lines(self.data), "", "[run]", *toml_lines(self.run), ""]
-        return f"format = {FORMAT}\n{self.settings.to_toml()}" + "\n".join(tables)
+EVENT_CHECKSUMS = {"events.parquet": "events_sha256", "nodes.parquet": "nodes_sha256"}  # keys of [data], from format 3
+MAX_CONFIG_BYTES = 2**20
+MAX_METRICS_BYTES = 2**26
 
 
 @dataclass(frozen=True)
@@ -123,11 +85,11 @@ class RunFolder:
 
     @property
     def has_run(self) -> bool:
-        return (self.path / "config.toml").exists()
+        return os.path.lexists(self.path / "config.toml")
 
     @property
     def is_finished(self) -> bool:
-        return (self.path / "metrics.json").exists()
+        return os.path.lexists(self.path / "metrics.json")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -174,11 +136,15 @@ class RunFolder:
             self._save_stream(stream)
         except OSError as error:
             raise self._write_error(self.path, error) from None
-        if init is not None:
-            self.write_tensors("init.safetensors", init.weights, {})
-        self.write_text("history.jsonl", "")
         config = RunConfig.from_stream(settings, stream, columns=columns, init=init, refit=refit)
-        self.write_text("config.toml", config.to_toml())
+        checksums = {key: file_checksum(self.path / name) for name, key in EVENT_CHECKSUMS.items() if self.has(name)}
+        config = replace(config, data={**config.data, **checksums})
+        text = config.to_toml()
+        if init is not None:
+            content = encode_tensors(init.weights, {}, config_digest(tomllib.loads(text)))
+            self._write("init.safetensors", content)
+        self.write_text("history.jsonl", "")
+        self.write_text("config.toml", text)
         return config
 
     def _save_stream(self, stream: EventStream) -> None:
@@ -199,11 +165,11 @@ class RunFolder:
             stream = EventStream.load(self.path)
             return stream, stream
         try:
-            paths = json.loads((self.path / STORE_FILE).read_text(encoding="utf-8"))
+            paths = parse_json(self._read_text(STORE_FILE, MAX_CONFIG_BYTES))
             candidates = [Path(paths["store"]), self.path / paths["relative"]]
+            path = next((p for p in candidates if is_store(p)), None)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self.path / STORE_FILE} is damaged: {_sentence(error)}") from None
-        path = next((p for p in candidates if is_store(p)), None)
         if path is None:
             raise RunError(f"{self.path} needs the store {candidates[0]}, which does not exist. Put it back.")
         try:
@@ -217,9 +183,10 @@ class RunFolder:
         path = self.path / "config.toml"
         if not self.path.exists():
             raise RunError(f"{self.path} does not exist.{did_you_mean(self.path.name, sibling_names(self.path))}")
-        if not path.exists():
+        if not os.path.lexists(path):
             raise RunError(f"{self.path} is not a run folder: it has no config.toml.{self._subfolder_hint()}")
         tables = self._parse_config()
+        self._warn_of_old_format(tables["format"])
         model, run = tables.get("model"), tables.get("run")
         if isinstance(model, str) and model not in MODELS:
             raise RunError(
@@ -228,7 +195,7 @@ class RunFolder:
             )
         try:
             settings = from_tables(tables, str(path))
-            return RunConfig(settings, dict(tables["data"]), run if isinstance(run, dict) else {})
+            return RunConfig(settings, dict(tables["data"]), run if isinstance(run, dict) else {}, tables["format"])
         except KeyError:
             raise RunError(f"{path} is damaged: it has no table [data].") from None
         except (TypeError, ValueError, SettingError) as error:
@@ -237,20 +204,62 @@ class RunFolder:
     def _parse_config(self) -> dict[str, Any]:
         """Return the tables of ``config.toml``."""
         path = self.path / "config.toml"
-        try:
-            tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:  # bad UTF-8 and bad TOML are both ValueErrors
-            raise RunError(f"{path} is damaged: {_sentence(error)}") from None
+        tables = self._load_tables()
         if tables.get("task") == "node":
             raise RunError(
                 f"{self.path} is a node classifier. To score pairs, use its encoder: {tables.get('encoder')}."
             )
-        if tables.get("format") not in range(1, FORMAT + 1):
+        number = tables.get("format")
+        if type(number) is not int or number < 1:
+            raise RunError(f"{path} is damaged: it has no valid format number.")
+        if number > FORMAT:
             raise RunError(
-                f"{path} has format {tables.get('format')}, but this version reads formats 1 to {FORMAT}. Use the "
-                "version of cordgt that wrote it."
+                f"{path} has format {number}, which a newer version of cordgt wrote; this version reads formats 1 to "
+                f"{FORMAT}. Install a newer version of cordgt to use this run."
             )
         return tables
+
+    def _load_tables(self) -> dict[str, Any]:
+        """Parse ``config.toml``, of any kind and format."""
+        path = self.path / "config.toml"
+        try:
+            return tomllib.loads(self._read_text("config.toml", MAX_CONFIG_BYTES))
+        except (ValueError, RecursionError) as error:  # bad UTF-8 and bad TOML are both ValueErrors
+            raise RunError(f"{path} is damaged: {_sentence(error)}") from None
+
+    def _binding(self) -> tuple[int, str]:
+        """Return the format number of ``config.toml`` and its digest; the current format and "" if there is none."""
+        if not self.has_run:
+            return FORMAT, ""
+        tables = self._load_tables()
+        number = tables.get("format", FORMAT)
+        try:
+            return (number if type(number) is int else FORMAT), config_digest(tables)
+        except (ValueError, RecursionError) as error:  # an integer of thousands of digits, deep nesting
+            raise RunError(f"{self.path / 'config.toml'} is damaged: {_sentence(error)}") from None
+
+    def _warn_of_old_format(self, number: int) -> None:
+        if number < FIRST_BOUND_FORMAT:
+            warnings.warn(
+                f"{self.path} has format {number} of an older version of cordgt. That format cannot show whether all "
+                "files belong to the same run. Use it only if you know where it comes from. "
+                f"`cordgt upgrade {self.path} --out NEW` writes a copy in the current format.",
+                RunWarning,
+                stacklevel=3,
+            )
+
+    def check_events(self, data: Mapping[str, Any]) -> None:
+        """Raise RunError if an event file does not have the checksum in the table ``[data]``."""
+        for name, key in EVENT_CHECKSUMS.items():
+            if key in data and file_checksum(self.path / name) != data[key]:
+                raise RunError(
+                    f"{self.path / name} is damaged, or of another run: its checksum is not that in config.toml. "
+                    "Restore the original file."
+                )
+
+    def _read_text(self, name: str, max_bytes: int) -> str:
+        """Return a text file. RunError if it cannot be read; ValueError if it is not UTF-8."""
+        return read_regular_file(self.path / name, max_bytes=max_bytes, error=RunError).decode()
 
     def _subfolder_hint(self) -> str:
         """Return a hint that names one of the runs in a folder of runs."""
@@ -259,22 +268,44 @@ class RunFolder:
 
     def read_metrics(self) -> RunMetrics:
         """Return ``metrics.json`` of a finished run. RunError if the run is not finished, or the file is damaged."""
+        return self.read_result()[0]
+
+    def read_result(self) -> tuple[RunMetrics, dict[str, str]]:
+        """Return ``metrics.json``, and the checksums in it by file name, which are empty in old formats.
+
+        RunError as in `read_metrics`, and if the file does not belong to ``config.toml``.
+        """
         path = self.path / "metrics.json"
-        if not path.exists():
+        if not os.path.lexists(path):
             raise RunError(f"{self.path} is not finished: it has no metrics.json yet. Continue it with --resume.")
         try:
-            metrics = RunMetrics.from_json(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            content = parse_json(self._read_text("metrics.json", MAX_METRICS_BYTES))
+            if not isinstance(content, dict):
+                raise ValueError("it is not a JSON object")
+            number, digest = self._binding()
+            checksums = take_checksums(content, number)
+            if checksums.get("config.toml", digest) != digest:
+                raise RunError(
+                    f"{self.path} is damaged: config.toml and metrics.json do not belong together. One of them was "
+                    "changed after the training, or is of another run. Restore the original files."
+                )
+            metrics = RunMetrics(rename_old_keys(content))
+            check_metrics(metrics)
+        except ValueError as error:
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
-        missing = [key for key in REQUIRED_METRICS if key not in metrics]
-        if missing:
-            raise RunError(f"{path} is damaged: it has no key '{missing[0]}'.")
-        if isinstance(metrics.get("protocol"), dict):
-            metrics["protocol"] = upgrade_keys(metrics["protocol"])  # v0.1 wrote other names
-        return metrics
+        metrics["protocol"] = upgrade_keys(metrics["protocol"])  # v0.1 wrote other names
+        return metrics, checksums
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
-        self.write_text("metrics.json", RunMetrics(metrics).to_json())
+        """Write ``metrics.json``, with the checksums of the run's other files if the folder has a trained model."""
+        content = dict(metrics)
+        if self.has_run and self.has("model.safetensors"):
+            names = ("model.safetensors", *(["refit.safetensors"] if "refit" in metrics else []))
+            checksums = {"config.toml": self._binding()[1]} | {n: read_checksum(self.path / n) for n in names}
+            if self.has("history.jsonl"):
+                checksums["history.jsonl"] = file_checksum(self.path / "history.jsonl")
+            content["checksums"] = checksums | {"metrics.json": metrics_checksum(content, checksums)}
+        self.write_text("metrics.json", RunMetrics(content).to_json())
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file atomically."""
@@ -296,27 +327,29 @@ class RunFolder:
         return hint if self.has_run else ""
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-        """Write tensors with metadata and a checksum, atomically."""
-        on_cpu = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        about = json.dumps(metadata)
-        header = {"about": about, "sha256": _checksum(on_cpu, about)}
-        self._write(name, save(on_cpu, header))  # `save_file` would leave a temporary file if killed
+        """Write tensors with metadata and a checksum, atomically. They are bound to the folder's ``config.toml``."""
+        self._write(name, encode_tensors(tensors, metadata, self._binding()[1]))
 
-    def read_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors and metadata of `write_tensors`. RunError if the file is missing, damaged or altered."""
+    def read_tensors(self, name: str, checksum: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the tensors and metadata of `write_tensors`.
+
+        ``checksum`` is that in ``metrics.json``. RunError if the file is missing, damaged or of another run.
+        """
         path = self.path / name
+        if not os.path.lexists(path):
+            raise RunError(f"{path} is missing: the run folder is incomplete.")
         try:
-            with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            about = header.get("about", "{}")
-            if header.get("sha256") not in (None, _checksum(tensors, about)):  # None: an old file without a checksum
-                raise self.damaged_error(name, "its checksum is wrong.")
-            return tensors, dict(json.loads(about))
-        except FileNotFoundError:
-            raise RunError(f"{path} is missing: the run folder is incomplete.") from None
-        except (OSError, SafetensorError, TypeError, ValueError, RecursionError) as error:
+            content = read_tensor_file(path)
+        except ValueError as error:
             raise self.damaged_error(name, _sentence(error)) from None
+        number, digest = self._binding()
+        is_unbound = content.config is None and number < FIRST_BOUND_FORMAT
+        if not (is_unbound or content.config == digest) or checksum not in (None, content.checksum):
+            raise self.damaged_error(
+                name,
+                "it does not belong to this run. It is of another run, or config.toml was changed after the training.",
+            )
+        return content.tensors, content.metadata
 
     def damaged_error(self, name: str, why: str) -> RunError:
         """Return the error for a damaged tensor file, with what to do about it."""
@@ -343,7 +376,7 @@ class RunFolder:
         return next((name for name in CHECKPOINT_FILES if self.has(name)), None)
 
     def has(self, name: str) -> bool:
-        return (self.path / name).exists()
+        return os.path.lexists(self.path / name)
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
@@ -352,23 +385,13 @@ class RunFolder:
         """Append a line to ``history.jsonl``."""
         path = self.path / "history.jsonl"
         try:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+            append_record(path, record)
         except OSError as error:
             raise self._write_error(path, error) from None
 
-    def read_history(self) -> list[dict[str, Any]]:
-        """Return the valid lines of ``history.jsonl``; none if there is no such file."""
-        path = self.path / "history.jsonl"
-        records = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue  # the process was killed while writing it
-            if isinstance(record, dict):
-                records.append(record)
-        return records
+    def read_history(self, checksum: str | None = None) -> list[dict[str, Any]]:
+        """Return the lines of ``history.jsonl``; none if there is no such file. See `read_records`."""
+        return read_records(self.path / "history.jsonl", checksum)
 
     def truncate_history(self, phase: str, epochs: int, events: int = 0) -> None:
         """Delete the lines of ``phase`` after ``epochs`` epochs and ``events`` events: that part is trained again."""
@@ -401,41 +424,6 @@ class ReadOnlyRunFolder(RunFolder):
 
     def has(self, name: str) -> bool:
         return False
-
-
-def settings_by_key(settings: Settings) -> dict[str, Any]:
-    """Return all settings of the protocol, the training and the model by key, without the model's name and the seed."""
-    return {**vars(settings.protocol), **vars(settings.training), **vars(settings.model_settings)}
-
-
-def fingerprint(stream: EventStream) -> str:
-    """Return a hash of a stream's events and features: the same for the same data."""
-    if stream.backing is not None:
-        return stream.backing.fingerprint
-    arrays = (stream.src, stream.dst, stream.t, stream.edge_x, stream.node_x)
-    return fingerprint_arrays(x for x in arrays if x is not None)
-
-
-def ids_fingerprint(stream: EventStream) -> str:
-    """Return a hash of the ids and of the kind of times. `fingerprint` does not cover these."""
-    if stream.backing is not None:
-        return stream.backing.ids_fingerprint
-    return fingerprint_ids(stream.ids.names, stream.time.kind)
-
-
-def is_same_data(stream: EventStream, data: Mapping[str, Any]) -> bool:
-    """Return whether a stream has the fingerprints of a ``[data]`` table."""
-    same = fingerprint(stream) == data.get("fingerprint")
-    return same and data.get("ids") in (None, ids_fingerprint(stream))
-
-
-def _checksum(tensors: Mapping[str, Tensor], about: str) -> str:
-    """Return a hash of the tensors' names, types, shapes and bytes, and of their metadata."""
-    digest = hashlib.sha256(about.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _sentence(error: Exception) -> str:

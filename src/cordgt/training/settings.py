@@ -21,7 +21,8 @@ from cordgt.nn.layers import check_non_negative, check_positive
 from cordgt.tasks.protocol import Protocol
 
 DEFAULT_RANKING = "100"  # candidates that monitor=mrr ranks, if `ranking` is not given
-FORMAT = 2  # of config.toml and of the run folder; 1: written by v0.1, with the old names below
+# Of config.toml and of the run folder. 1: written by v0.1, with the old names below. 2: weights not bound to the run.
+FORMAT = 3
 
 # Settings of v0.1 by their new names. Old files are upgraded on reading; a user who gives an old name gets an error.
 RENAMED_SETTINGS = {

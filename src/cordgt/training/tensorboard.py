@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cordgt.callbacks import NO_CALLBACK, Callback
+from cordgt.errors import RunError
 
 FOLDER = "tensorboard"  # within the run folder
 
@@ -34,6 +35,8 @@ def tensorboard_callback(run: Path) -> Iterator[Callback]:
     except ImportError:
         yield NO_CALLBACK
         return
+    if (run / FOLDER).is_symlink():  # the curves would be written outside the run folder
+        raise RunError(f"{run / FOLDER} is a link. Delete it: the training writes a new folder.")
     writer = SummaryWriter(str(run / FOLDER))
     try:
         yield TensorBoardCallback(writer)

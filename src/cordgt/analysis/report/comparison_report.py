@@ -162,7 +162,9 @@ def _intervals(runs: Runs) -> list[Html]:
 def _training_section(runs: Runs) -> PageSection:
     plots = training_plots(runs, "ap")
     if plots is None:
-        content = html.paragraph("There is nothing to train in these models.")
+        are_trainable = any(data.model.is_trainable for data in runs.values())
+        reason = "There are no curves: history.jsonl is missing or holds no complete epoch."
+        content = html.paragraph(reason if are_trainable else "There is nothing to train in these models.")
     else:
         content = html.side_by_side(
             html.figure(plots[1], "AP on the validation period after each epoch: higher is better."),

@@ -44,6 +44,7 @@ def collect_report_data(
     n = len(prepared.split.test)
     callback = as_callback(callbacks)
     callback.on_stage_start("evaluating: the report", n if max_events is None else min(n, max_events))
+    history = run.folder.read_history(run.checksums.get("history.jsonl"))
     sample = score_sample(model, prepared, max_events=max_events, callbacks=callback)
     metrics = RunMetrics({"objective": training_objective(run.settings, model)} | run.metrics)
-    return ReportData(run.settings, metrics, run.folder.read_history(), prepared, model, sample)
+    return ReportData(run.settings, metrics, history, prepared, model, sample)

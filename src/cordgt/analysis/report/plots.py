@@ -79,7 +79,8 @@ def training_plots(
         epochs = data.epochs()
         x = [float(r["epoch"]) for r in epochs]
         loss.append(Series(name, x, [float(r["loss"]) for r in epochs]))
-        validation.append(Series(name, x, [float(r.get("validation", {}).get(metric, np.nan)) for r in epochs]))
+        values = [r.get("validation", {}).get(metric) for r in epochs]
+        validation.append(Series(name, x, [np.nan if v is None else float(v) for v in values]))
     last = int(max((x for one in loss for x in one.x), default=-1))
     if last < 0:
         return None

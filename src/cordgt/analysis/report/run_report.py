@@ -189,6 +189,8 @@ def _training_section(data: ReportData) -> PageSection:
     plots = training_plots({data.settings.model: data}, monitor, marker=marker)
     if plots is None:
         sentence = "There is nothing to train in this model, so there is no curve."
+        if data.model.is_trainable:
+            sentence = "There is no curve: history.jsonl is missing or holds no complete epoch."
         return html.section("Training curves", html.paragraph(sentence), anchor="curves", link="Curves")
     rows = []
     for r in data.epochs():

@@ -1,0 +1,177 @@
+"""Checks of ``metrics.json`` and ``history.jsonl``, so that their readers get keys and values of the right types.
+
+Every check raises ValueError with the key and what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.run_metrics import SETTINGS, SPLITS
+
+MAX_DEPTH = 20  # nested lists and objects; metrics.json has 5 levels
+MAX_EPOCH = 10**9
+ROUNDING = 1e-9  # a mean of ones may be slightly above 1
+Check = Callable[[Any], str]  # returns what a value must be; an empty string if it is right
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON. ValueError for NaN and Infinity, which are not JSON, and for deep nesting."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if _depth_exceeds(value, MAX_DEPTH):
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def _refuse_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return limit == 0 or any(_depth_exceeds(v, limit - 1) for v in inner)
+
+
+# -------------------- values
+
+
+def _is_text(value: Any) -> str:
+    return "" if isinstance(value, str) else "text"
+
+
+def _is_count(value: Any) -> str:
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    return "" if is_int and 0 <= value < 2**63 else "a whole number from 0 up"
+
+
+def _is_int64(value: Any) -> str:
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    return "" if is_int and -(2**63) <= value < 2**63 else "a 64-bit whole number"
+
+
+def _is_number(value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "" if is_number and abs(value) < 1e300 and math.isfinite(value) else "a number"
+
+
+def _is_amount(value: Any) -> str:
+    return "" if not _is_number(value) and value >= 0 else "a number from 0 up"
+
+
+def _is_share(value: Any) -> str:
+    is_share = value is None or (not _is_number(value) and -ROUNDING <= value <= 1 + ROUNDING)
+    return "" if is_share else "a number from 0 to 1, or null"
+
+
+def _is_epoch(value: Any) -> str:
+    return _is_count(value) or ("" if value <= MAX_EPOCH else f"at most {MAX_EPOCH}")
+
+
+def _is_table(value: Any) -> str:
+    return "" if isinstance(value, dict) else "an object"
+
+
+def _check(where: str, value: Any, check: Check) -> None:
+    expected = check(value)
+    if expected:
+        raise ValueError(f"'{where}' must be {expected}")
+
+
+def _check_keys(where: str, table: Any, required: Mapping[str, Check], optional: Mapping[str, Check]) -> None:
+    """Check the values of known keys; other keys may have any value."""
+    _check(where, table, _is_table)
+    prefix = f"{where}." if where else ""
+    for key, check in required.items():
+        if key not in table:
+            raise ValueError(f"it has no key '{prefix}{key}'")
+        _check(f"{prefix}{key}", table[key], check)
+    for key, check in optional.items():
+        if key in table:
+            _check(f"{prefix}{key}", table[key], check)
+
+
+# -------------------- metrics.json
+
+_REQUIRED: dict[str, Check] = {
+    "model": _is_text,
+    "data": _is_text,
+    "seed": _is_int64,
+    "epochs": _is_epoch,
+    "best_epoch": _is_epoch,
+    "seconds_per_epoch": _is_amount,
+    "protocol": _is_table,
+    "validation": _is_table,
+    "test": _is_table,
+}
+_OPTIONAL: dict[str, Check] = {
+    "parameters": _is_count,
+    "processes": _is_count,
+    "device": _is_text,
+    "history_device": _is_text,
+    "peak_memory_mb": _is_amount,
+    "init": _is_table,
+    "refit": _is_table,
+    "baselines": _is_table,
+}
+
+
+def check_metrics(metrics: Mapping[str, Any]) -> None:
+    """Check the content of ``metrics.json`` of one run."""
+    _check_keys("", metrics, _REQUIRED, _OPTIONAL)
+    _check_splits("", metrics)
+    for name, splits in metrics.get("baselines", {}).items():
+        _check_splits(f"baselines.{name}.", splits)
+    if "init" in metrics:
+        _check_keys("init", metrics["init"], {"run": _is_text, "knows": _is_text}, {})
+    if "refit" in metrics:
+        _check_keys("refit", metrics["refit"], {"epochs": _is_epoch, "events": _is_count}, {})
+
+
+def _check_splits(prefix: str, splits: Any) -> None:
+    """Check the metrics of both splits in both settings."""
+    shares: dict[str, Check] = dict.fromkeys(LINK_METRICS, _is_share)
+    required: dict[str, Check] = {"ap": _is_share, "auc": _is_share, "events": _is_count}
+    _check(prefix.rstrip("."), splits, _is_table)
+    for split in SPLITS:
+        if split not in splits:
+            raise ValueError(f"it has no key '{prefix}{split}'")
+        table = splits[split]
+        _check(f"{prefix}{split}", table, _is_table)
+        if set(table) != set(SETTINGS):
+            raise ValueError(f"'{prefix}{split}' must have the keys {' and '.join(SETTINGS)}")
+        for setting in SETTINGS:
+            _check_keys(
+                f"{prefix}{split}.{setting}", table[setting], required, shares | {"random_negatives": _is_count}
+            )
+
+
+# -------------------- history.jsonl
+
+_RECORD: dict[str, Check] = {
+    "phase": _is_text,
+    "epoch": _is_epoch,
+    "best_epoch": _is_epoch,
+    "events": _is_count,
+    "loss": _is_number,
+    "train_seconds": _is_amount,
+    "validation_seconds": _is_amount,
+    "validation": _is_table,
+}
+
+
+def check_history_record(record: Mapping[str, Any]) -> None:
+    """Check a line of ``history.jsonl``. A complete epoch has a loss and no events."""
+    _check_keys("", record, {}, _RECORD)
+    if "validation" in record:
+        _check_keys("validation", record["validation"], {}, dict.fromkeys(LINK_METRICS, _is_share))
+    if "loss" in record and "events" not in record:
+        _check_keys("", record, {"phase": _is_text, "epoch": _is_epoch, "train_seconds": _is_amount}, {})

@@ -1,0 +1,113 @@
+"""``config.toml`` of a run: all settings, which data it was trained on, and how it was started."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
+from cordgt.events.stream import EventStream
+from cordgt.io.column_options import options_to_text
+from cordgt.training.settings import FORMAT, Settings, toml_lines
+
+
+class InitWeights(NamedTuple):
+    """The initial weights of a run with `--init`, and the run they come from."""
+
+    weights: Mapping[str, Tensor]
+    run: str
+    overlap: str  # which evaluation data of the new run that run was trained on, in words; empty if none
+
+    def to_json(self) -> dict[str, str]:
+        """Return the entry ``init`` of metrics.json."""
+        return {"run": self.run, "knows": self.overlap}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The content of ``config.toml``."""
+
+    settings: Settings
+    data: Mapping[str, Any]  # table [data]: name, events, nodes, fingerprint, ids, columns, events_sha256, nodes_sha256
+    run: Mapping[str, Any]  # table [run]: init, init_run, init_knows, refit
+    format: int = FORMAT  # of the file that was read
+
+    @classmethod
+    def from_stream(
+        cls,
+        settings: Settings,
+        stream: EventStream,
+        *,
+        columns: Mapping[str, str] | None = None,
+        init: InitWeights | None = None,
+        refit: bool = False,
+    ) -> RunConfig:
+        """Return the configuration of a new run.
+
+        ``columns`` are the column options that the events were read with. `--events` uses them again, and `--resume`
+        uses ``init`` and ``refit``.
+        """
+        data = {
+            "name": stream.name,
+            "events": stream.n_events,
+            "nodes": stream.n_nodes,
+            "fingerprint": fingerprint(stream),
+            "ids": ids_fingerprint(stream),
+            "columns": dict(columns or {}),
+        }
+        run: dict[str, Any] = {"init": init is not None, "refit": refit}
+        if init is not None:
+            run |= {"init_run": init.run, "init_knows": init.overlap}
+        return cls(settings, data, run)
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Hash of the events that the run was trained on; see `fingerprint`."""
+        return str(self.data.get("fingerprint"))
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column options that the events were read with."""
+        columns = self.data.get("columns")
+        return options_to_text(columns) if isinstance(columns, dict) else {}
+
+    def to_toml(self) -> str:
+        """The text of ``config.toml``."""
+        tables = ["", "[data]", *toml_lines(self.data), "", "[run]", *toml_lines(self.run), ""]
+        return f"format = {self.format}\n{self.settings.to_toml()}" + "\n".join(tables)
+
+
+def settings_by_key(settings: Settings) -> dict[str, Any]:
+    """Return all settings of the protocol, the training and the model by key, without the model's name and the seed."""
+    return {**vars(settings.protocol), **vars(settings.training), **vars(settings.model_settings)}
+
+
+def fingerprint(stream: EventStream) -> str:
+    """Return a hash of a stream's events and features: the same for the same data."""
+    if stream.backing is not None:
+        return stream.backing.fingerprint
+    arrays = (stream.src, stream.dst, stream.t, stream.edge_x, stream.node_x)
+    return fingerprint_arrays(x for x in arrays if x is not None)
+
+
+def ids_fingerprint(stream: EventStream) -> str:
+    """Return a hash of the ids and of the kind of times. `fingerprint` does not cover these."""
+    if stream.backing is not None:
+        return stream.backing.ids_fingerprint
+    return fingerprint_ids(stream.ids.names, stream.time.kind)
+
+
+def is_same_data(stream: EventStream, data: Mapping[str, Any]) -> bool:
+    """Return whether a stream has the fingerprints of a ``[data]`` table."""
+    same = fingerprint(stream) == data.get("fingerprint")
+    return same and data.get("ids") in (None, ids_fingerprint(stream))
+
+
+def config_digest(tables: Mapping[str, Any]) -> str:
+    """Return a hash of the parsed ``config.toml``: settings, data and format. Comments and spaces do not count."""
+    return hashlib.sha256(json.dumps(tables, sort_keys=True, default=str).encode()).hexdigest()
