@@ -21,6 +21,7 @@ from cordgt.events.stream import EventStream
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel, to_device
 from cordgt.tasks.link import score_queries
+from cordgt.tasks.ties import merge_near_ties
 
 SIDES: tuple[Side, Side] = ("src", "dst")
 # Notes on a node in an answer; see `Predictor.notes`.
@@ -145,7 +146,8 @@ class Predictor:
         """Return the ``top`` destinations most likely to interact with ``node``, best first, and the note on ``node``.
 
         Candidates are the destinations of the visible history without ``node`` itself; with ``new_only``, only those
-        without an earlier event with ``node``. There may be fewer than ``top``.
+        without an earlier event with ``node``. There may be fewer than ``top``. Nodes with
+        near-equal scores (`merge_near_ties`) stand in order of first appearance in the stream, not in that of rounding.
         """
         source = self.node_indices(([node], "src"))[0]
         t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
@@ -158,7 +160,7 @@ class Predictor:
             candidates, n_met = candidates[n_met == 0], n_met[n_met == 0]
             v = torch.from_numpy(candidates).to(self.device)
         logits = score_queries(self.model, self.history, Queries(u, v[None], t, cut, cut))[0]
-        best = np.lexsort((candidates, -logits))[:top]
+        best = np.lexsort((candidates, -merge_near_ties(logits, self.model.score_tolerance)))[:top]
         notes = self.notes(candidates[best], np.full(len(best), n_visible))
         ids = self.stream.ids.decode(candidates[best]).to_pylist()
         recommendations = [
