@@ -104,7 +104,7 @@ def test_constant_scores_are_detected(n: int) -> None:
 # A few places on the axis, far from each other or not, and steps around them of up to three tolerances.
 near = st.builds(
     lambda place, steps: place + steps * SCORE_TOLERANCE * max(1.0, abs(place)) / 4,
-    st.sampled_from((-30.0, -1.0, -0.0, 0.0, 0.5, 0.50025, 30.0)),
+    st.sampled_from((-30.0, -1.0, -0.0, 0.0, 0.5, 0.500025, 30.0)),
     st.integers(-12, 12),
 )
 many = st.one_of(st.lists(near, max_size=60), st.lists(fine, max_size=60), st.lists(coarse, max_size=60))

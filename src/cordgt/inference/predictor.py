@@ -146,8 +146,9 @@ class Predictor:
         """Return the ``top`` destinations most likely to interact with ``node``, best first, and the note on ``node``.
 
         Candidates are the destinations of the visible history without ``node`` itself; with ``new_only``, only those
-        without an earlier event with ``node``. There may be fewer than ``top``. Nodes with
-        near-equal scores (`merge_near_ties`) stand in order of first appearance in the stream, not in that of rounding.
+        without an earlier event with ``node``. There may be fewer than ``top``. Near-equal
+        scores are made equal (`merge_near_ties`), and nodes with equal scores stand in order of first appearance in the
+        stream. So rounding does not decide the order.
         """
         source = self.node_indices(([node], "src"))[0]
         t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
@@ -160,7 +161,8 @@ class Predictor:
             candidates, n_met = candidates[n_met == 0], n_met[n_met == 0]
             v = torch.from_numpy(candidates).to(self.device)
         logits = score_queries(self.model, self.history, Queries(u, v[None], t, cut, cut))[0]
-        best = np.lexsort((candidates, -merge_near_ties(logits, self.model.score_tolerance)))[:top]
+        logits = merge_near_ties(logits, self.model.score_tolerance)
+        best = np.lexsort((candidates, -logits))[:top]
         notes = self.notes(candidates[best], np.full(len(best), n_visible))
         ids = self.stream.ids.decode(candidates[best]).to_pylist()
         recommendations = [

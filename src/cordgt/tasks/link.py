@@ -436,9 +436,9 @@ def compute_ranks(
 ) -> np.ndarray:
     """Return the rank of each true destination among the protocol's candidates, (B,) float64.
 
-    1 is best; near-equal scores tie, and ties get their mean rank (`mean_ranks`). Candidates come from the split's pool:
-    as many as ``ranking`` says, or all. Other true destinations of the same source and time do not compete. The queries see the same history as in
-    `evaluate`; ``max_pairs_per_batch`` limits how many candidates are in memory at once.
+    1 is best; near-equal scores tie, and ties get their mean rank (`mean_ranks`). Candidates come from the split's
+    pool: as many as ``ranking`` says, or all. Other true destinations of the same source and time do not compete. The
+    queries see the same history as in `evaluate`; ``max_pairs_per_batch`` limits how many candidates are in memory.
     """
     positions, queries = task.evaluation_queries(split, setting)
     pool = task.evaluation_events(split, setting)[1].cpu().numpy()

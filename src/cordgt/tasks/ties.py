@@ -17,9 +17,9 @@ def mean_ranks(
 ) -> np.ndarray:
     """Return the rank of each true score among its candidates, (B,) float64; 1 is best.
 
-    A candidate ties if its score is at most ``tolerance * max(1, |true score|)`` away from the true one. A tie counts as
-    the mean of the optimistic and the pessimistic rank. Shapes: true (B,); others (B, M); competes (B, M) bool, False:
-    ignored.
+    A candidate ties if its score is at most ``tolerance * max(1, |true score|)`` away from the true one. A tie counts
+    as the mean of the optimistic and the pessimistic rank. Shapes: true (B,); others (B, M); competes (B, M) bool,
+    False: ignored.
     """
     difference = others - true[:, None]
     margin = tolerance * np.maximum(1.0, np.abs(true))[:, None]

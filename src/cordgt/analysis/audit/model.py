@@ -27,7 +27,7 @@ from cordgt.analysis.audit.perturbations import (
 from cordgt.events.arrays import evenly_spaced
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
-from cordgt.models.base import LinkModel, list_tensors
+from cordgt.models.base import GPU_SCORE_TOLERANCE, LinkModel, list_tensors
 from cordgt.models.memory import MemoryModel
 from cordgt.tasks.link import LinkTask, score_queries
 from cordgt.tasks.protocol import visible_cuts
@@ -79,6 +79,10 @@ class AuditSample:
     def max_cuts(self, task: LinkTask) -> np.ndarray:
         """(B,) the most events each query may see: its own ``cut``, but none of its own time or later."""
         return np.minimum(self.queries.cut.cpu().numpy(), task.tie_ranges(self.positions)[0])
+
+
+def _score_tolerance(model: LinkModel, task: LinkTask) -> float:
+    return model.score_tolerance if task.network_device.type == "cpu" else GPU_SCORE_TOLERANCE
 
 
 class ScoreChanges:
@@ -208,7 +212,7 @@ def check_batch_size(model: LinkModel, task: LinkTask, sample: AuditSample) -> C
         for name, value in vars(queries).items():
             differs = (value != getattr(sample.queries, name)).reshape(len(is_different), -1).any(dim=1)
             is_different |= differs.cpu().numpy()
-    changes = ScoreChanges(model.score_tolerance)
+    changes = ScoreChanges(_score_tolerance(model, task))
     inputs = _read_inputs(model, task.full_history, sample.queries)
     order = np.random.default_rng(0).permutation(len(sample.rows))
     n_misread = 0
@@ -249,7 +253,7 @@ def _is_misread(part: list[Tensor], whole: list[Tensor], rows: np.ndarray, n: in
 
 def check_candidate_order(model: LinkModel, task: LinkTask, sample: AuditSample) -> Check:
     """Move the true destination, which is always first, and score each candidate alone: same scores."""
-    changes = ScoreChanges(model.score_tolerance)
+    changes = ScoreChanges(_score_tolerance(model, task))
     dst = sample.queries.dst
     backwards = score_queries(model, task.full_history, replace(sample.queries, dst=dst.flip(1)))
     changes.add("reversed", backwards[:, ::-1], sample.scores)
@@ -262,7 +266,7 @@ def check_candidate_order(model: LinkModel, task: LinkTask, sample: AuditSample)
 def check_memory_blocks(model: MemoryModel, task: LinkTask, sample: AuditSample) -> Check:
     """Show how scores depend on the number of events that memory reads at once, a setting of the model."""
     half = max(1, model.block // 2)
-    changes = ScoreChanges(model.score_tolerance)
+    changes = ScoreChanges(_score_tolerance(model, task))
     changes.add(
         f"blocks of {half}", score_queries(model.in_blocks(half), task.full_history, sample.queries), sample.scores
     )
