@@ -1,5 +1,5 @@
 """The same query gets the same logits. Bit-identical: at another origin of time, with the same seed. Within the stated
-tolerance: in another batch, with other candidates, on another device. Unknown nodes get finite logits."""
+tolerance: in another batch, with other candidates. On another device: within 1e-3. Unknown nodes get finite logits."""
 
 from __future__ import annotations
 
