@@ -10,6 +10,9 @@ WORKERS ?= auto
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=2
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 --dist=loadfile --durations=10
 
+# CPU kernels of test-kernels, one after the other; `make test` uses the machine's own. Also: MKL_ENABLE_INSTRUCTIONS=SSE4_2
+KERNELS ?= MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default
+
 # Benchmarks: on what is generated and on real data that is found by name; at toy size to see that they run.
 FOUND = $(shell $(BIN)/python -c 'from cordgt.io.datasets.registry import find_dataset; print(*filter(find_dataset, ["uci", "wikipedia"]))')
 BENCH_DATA ?= synthetic $(FOUND) food-twin
@@ -17,17 +20,22 @@ TOY := --quick --repeat 1 --device cpu --set fanout=2,1 --set hidden=8 --set hea
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check bench format docs clean
+.PHONY: help demo test test-kernels check bench format docs clean
 
 help: ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
-		printf '  make %-8s %s\n' "$$name" "$$what"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
+		printf '  make %-12s %s\n' "$$name" "$$what"; done
 
 demo: $(VENV)/.core ## train on a generated stream, compare with an oracle, ask a few questions
 	$(BIN)/cordgt demo
 
 test: $(VENV)/.dev ## run the tests; ARGS="-k name" for some of them
 	$(PYTEST) $(ARGS)
+
+test-kernels: $(VENV)/.dev ## contract and oracle tests with other CPU kernels, which round differently
+	@for kernels in $(KERNELS); do \
+		echo "CPU kernels: $$kernels"; \
+		env "$$kernels" $(PYTEST) tests/contract tests/oracle $(ARGS) || exit 1; done
 
 check: $(VENV)/.dev ## format, lint, types, tests, docs and toy benchmarks: what a change must pass
 	$(BIN)/ruff format --check .

@@ -21,7 +21,7 @@ from torch import Tensor
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.history.queries import History, Queries
 from cordgt.models import MODELS
-from cordgt.models.base import LinkModel
+from cordgt.models.base import SCORE_TOLERANCE, LinkModel
 from cordgt.tasks.link import build_history
 from cordgt.tasks.protocol import visible_cuts
 from cordgt.training.model_factory import build_model
@@ -293,3 +293,10 @@ def logits(network: LinkModel, history: History, queries: Queries) -> Tensor:
 def predict_logits(network: LinkModel, world: World, named: NamedQueries) -> Tensor:
     """Logits (B, M) of the questions in a world."""
     return logits(network, world.history, named.to_queries(world.stream))
+
+
+def assert_scores_near(got: Any, expected: Any) -> None:
+    """Assert that scores of the same input agree as far as rounding lets them: see `SCORE_TOLERANCE`."""
+    got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+    error = np.abs(got - expected) / np.maximum(1.0, np.abs(expected))
+    assert got.shape == expected.shape and error.max(initial=0.0) <= SCORE_TOLERANCE, f"by up to {error.max():.2g}"

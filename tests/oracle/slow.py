@@ -331,8 +331,29 @@ def ranking_metrics(ranks: Sequence[float]) -> dict[str, float | None]:
     return metrics
 
 
-def mean_rank(true: float, others: Sequence[float]) -> float:
-    """Halfway between the true score's places when it comes first among its equals and when it comes last."""
+def is_near(score: float, top: float, tolerance: float) -> bool:
+    """Whether a score differs from another by at most the tolerance, which grows with the other beyond 1."""
+    return abs(score - top) <= tolerance * max(1.0, abs(top))
+
+
+def merge_near_ties(scores: Sequence[float], tolerance: float) -> list[float]:
+    """Take the highest score that is left, give its value to all that are near it, and begin again without them."""
+    merged, left = list(scores), list(range(len(scores)))
+    while left:
+        top = max(scores[i] for i in left)
+        for i in left:
+            if is_near(scores[i], top, tolerance):
+                merged[i] = top
+        left = [i for i in left if not is_near(scores[i], top, tolerance)]
+    return merged
+
+
+def mean_rank(true: float, others: Sequence[float], tolerance: float = 0.0) -> float:
+    """Halfway between the true score's places when it comes first among its equals and when it comes last.
+
+    Scores near the true one are its equals.
+    """
+    others = [true if is_near(score, true, tolerance) else score for score in others]
     best_first = sorted([(-true, 0)] + [(-score, 1) for score in others])
     best_last = sorted([(-true, 1)] + [(-score, 0) for score in others])
     return (best_first.index((-true, 0)) + 1 + best_last.index((-true, 1)) + 1) / 2

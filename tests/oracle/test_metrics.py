@@ -1,4 +1,4 @@
-"""AP and AUC, compared with scikit-learn and with counting."""
+"""AP and AUC, compared with scikit-learn and with counting; near-equal scores, merged one tie at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from cordgt.models.base import SCORE_TOLERANCE
 from cordgt.tasks.metrics import is_constant, link_metrics
+from cordgt.tasks.ties import merge_near_ties
 
 from . import slow
 
@@ -95,3 +97,58 @@ def test_constant_scores_are_detected(n: int) -> None:
     other[0] = 0.5
     assert not is_constant(link_metrics(other, same))
     assert not is_constant(link_metrics(same[:0], same[:0]))
+
+
+# Near-equal scores ---------------------------------------------------------------------------------------------------
+
+# A few places on the axis, far from each other or not, and steps around them of up to three tolerances.
+near = st.builds(
+    lambda place, steps: place + steps * SCORE_TOLERANCE * max(1.0, abs(place)) / 4,
+    st.sampled_from((-30.0, -1.0, -0.0, 0.0, 0.5, 0.500025, 30.0)),
+    st.integers(-12, 12),
+)
+many = st.one_of(st.lists(near, max_size=60), st.lists(fine, max_size=60), st.lists(coarse, max_size=60))
+
+
+def test_near_equal_scores_by_hand() -> None:
+    """Above 1 the tolerance grows with the score that opens the tie."""
+    e = SCORE_TOLERANCE
+    scores = np.array([0.5, 0.5 - 0.6 * e, 0.5 - 1.2 * e, 10 - 9 * e, 10.0, -3.0])
+    assert merge_near_ties(scores).tolist() == [0.5, 0.5, 0.5 - 1.2 * e, 10.0, 10.0, -3.0]
+    assert merge_near_ties(scores, 0.0).tolist() == scores.tolist()
+    assert merge_near_ties(scores.reshape(2, 3)).shape == (2, 3)
+    assert merge_near_ties(np.empty((0, 2))).shape == (0, 2)
+
+
+@settings(max_examples=200)
+@given(scores=many, tolerance=st.sampled_from((SCORE_TOLERANCE, 0.0, 0.3)))
+def test_merge_near_ties(scores: list[float], tolerance: float) -> None:
+    merged = merge_near_ties(np.array(scores), tolerance)
+    assert merged.dtype == np.float64
+    assert merged.tolist() == slow.merge_near_ties(scores, tolerance)
+    assert merge_near_ties(merged, tolerance).tolist() == merged.tolist()
+    for a, b in zip(scores, merged.tolist(), strict=True):
+        assert slow.is_near(a, b, tolerance)
+
+
+@settings(max_examples=100)
+@given(scores=st.lists(near, min_size=1, max_size=40), data=st.data())
+def test_merged_scores_do_not_depend_on_the_order(scores: list[float], data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(len(scores))))
+    expected = merge_near_ties(np.array(scores))[order]
+    assert merge_near_ties(np.array(scores)[order]).tolist() == expected.tolist()
+
+
+@settings(max_examples=100)
+@given(
+    pairs=st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9)), min_size=1, max_size=60), seed=st.integers(0, 9)
+)
+def test_rounding_does_not_change_ap_and_auc(pairs: list[tuple[int, int]], seed: int) -> None:
+    """Equal inputs whose scores differ by rounding: the metrics are those of equal scores, exactly."""
+    clean = np.array(pairs, dtype=np.float64)
+    noise = np.random.default_rng(seed).uniform(-0.1, 0.1, clean.shape) * SCORE_TOLERANCE
+    noisy = merge_near_ties(clean + noise)
+    expected = link_metrics(*clean.T)
+    assert link_metrics(*noisy.T) == expected
+    everywhere = np.full_like(clean, 0.3) + noise
+    assert is_constant(link_metrics(*merge_near_ties(everywhere).T))

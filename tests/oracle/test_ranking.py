@@ -17,13 +17,14 @@ from scipy.stats import rankdata
 from cordgt.errors import DataError
 from cordgt.events.stream import EventStream
 from cordgt.io.readers import read_events
-from cordgt.models.base import LinkModel
+from cordgt.models.base import SCORE_TOLERANCE, LinkModel
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
 from cordgt.tasks.link import LinkTask, compute_ranks, evaluate
-from cordgt.tasks.metrics import mean_ranks, ranking_metrics
+from cordgt.tasks.metrics import ranking_metrics
 from cordgt.tasks.protocol import NEGATIVES, VISIBILITIES, Protocol
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
+from cordgt.tasks.ties import mean_ranks
 
 from . import slow
 from .strategies import Stream, streams
@@ -100,21 +101,45 @@ coarse = st.sampled_from((-1.0, -0.0, 0.0, 0.5, 2.0))
 fine = st.floats(-50, 50, allow_nan=False)
 
 
+near = st.integers(-12, 12).map(lambda steps: 3.0 + steps * SCORE_TOLERANCE)  # the tolerance is 3 of these steps
+
+
 @settings(max_examples=100)
-@given(data=st.data(), n=st.integers(1, 6), width=st.integers(0, 9), values=st.sampled_from((coarse, fine)))
-def test_mean_ranks(data: st.DataObject, n: int, width: int, values: st.SearchStrategy[float]) -> None:
+@given(
+    data=st.data(),
+    n=st.integers(1, 6),
+    width=st.integers(0, 9),
+    values=st.sampled_from((coarse, fine, near)),
+    tolerance=st.sampled_from((SCORE_TOLERANCE, 0.0, 0.3)),
+)
+def test_mean_ranks(
+    data: st.DataObject, n: int, width: int, values: st.SearchStrategy[float], tolerance: float
+) -> None:
     def rows(one: st.SearchStrategy[Any], wide: int) -> Any:
         return data.draw(st.lists(st.lists(one, min_size=wide, max_size=wide), min_size=n, max_size=n))
 
     true, others, counted = rows(values, 1), rows(values, width), rows(st.booleans(), width)
     got = mean_ranks(
-        np.array(true)[:, 0], np.array(others).reshape(n, width), np.array(counted, bool).reshape(n, width)
+        np.array(true)[:, 0], np.array(others).reshape(n, width), np.array(counted, bool).reshape(n, width), tolerance
     )
     assert got.dtype == np.float64 and got.shape == (n,)
     for row, (score,), rivals, counts in zip(got.tolist(), true, others, counted, strict=True):
         competing = [s for s, c in zip(rivals, counts, strict=True) if c]
-        assert row == slow.mean_rank(score, competing)
-        assert row == rankdata([-s for s in [score, *competing]], method="average")[0]
+        assert row == slow.mean_rank(score, competing, tolerance)
+        if tolerance == 0:
+            assert row == rankdata([-s for s in [score, *competing]], method="average")[0]
+
+
+@settings(max_examples=100)
+@given(places=st.lists(st.integers(-9, 9), min_size=1, max_size=40), seed=st.integers(0, 9))
+def test_rounding_does_not_change_a_rank(places: list[int], seed: int) -> None:
+    """Equal inputs whose scores differ by rounding tie, whatever their place among the candidates."""
+    clean = np.array(places, dtype=np.float64)[None]
+    noisy = clean + np.random.default_rng(seed).uniform(-0.4, 0.4, clean.shape) * SCORE_TOLERANCE
+    competes = np.ones((1, len(places) - 1), dtype=bool)
+    expected = slow.mean_rank(places[0], places[1:])
+    for order in (slice(None), slice(None, None, -1)):
+        assert mean_ranks(noisy[:, 0], noisy[:, 1:][:, order], competes).tolist() == [expected]
 
 
 def test_ranks_by_hand() -> None:

@@ -26,9 +26,10 @@ from cordgt.experiments.tgb_evaluator import find_tgb_evaluator
 from cordgt.inference.run import Run
 from cordgt.tasks.baselines import BASELINES
 from cordgt.tasks.link import EVALUATION_SETTINGS, CandidateScores
-from cordgt.tasks.metrics import mean_ranks, ranking_metrics
+from cordgt.tasks.metrics import ranking_metrics
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.run_metrics import SETTINGS
+from cordgt.tasks.ties import mean_ranks
 from cordgt.workflows import train
 
 
@@ -267,7 +268,7 @@ def test_py_tgb_evaluator_ranks_as_we_do() -> None:
     for n in (7, 20):
         true, others = rng.integers(0, 9, n).astype(float), rng.integers(0, 9, (n, 30)).astype(float)
         scores = CandidateScores(true, others, rng.random((n, 30)) < 0.8)
-        ranks.append(mean_ranks(*scores))
+        ranks.append(mean_ranks(*scores, 0.0))
         evaluator.add(scores)
     ours = ranking_metrics(np.concatenate(ranks))
     found = evaluator.metrics()

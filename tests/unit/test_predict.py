@@ -13,6 +13,7 @@ import torch
 
 from cordgt.errors import DataError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.history.queries import Queries
 from cordgt.inference.predictor import NOTE_NO_HISTORY, NOTE_NONE, NOTE_NOT_IN_TRAINING
 from cordgt.inference.run import Run
 from cordgt.io.readers import read_events
@@ -294,6 +295,23 @@ def test_recommendations_among_candidates(run: Run, sides: Run) -> None:
         run.recommend(["n1", "n6"], candidates=["n6", "nobody", "none"])
     with pytest.raises(DataError, match="The candidate '987' is no destination of the history"):
         sides.recommend(1, candidates=[987])
+
+
+def test_rounding_does_not_order_recommendations(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal inputs whose scores differ in the last bits tie, and a tie is listed by first appearance in the stream."""
+    expected: list[int] = []
+    for direction in (1e-6, -1e-6):
+
+        def three_levels(model: Any, history: Any, queries: Queries, *, rounding: float = direction) -> np.ndarray:
+            candidates = queries.dst[0].numpy()
+            expected[:] = sorted(candidates.tolist(), key=lambda node: (-(node % 3), node))
+            return (candidates % 3 + rounding * (np.arange(len(candidates)) % 7))[None]
+
+        monkeypatch.setattr("cordgt.inference.predictor.score_queries", three_levels)
+        found = run.recommend("nobody", top=99)
+        assert run.stream.ids.encode([r.node for r in found], "dst").tolist() == expected and len(expected) > 7
+        scores = [r.score for r in found]
+        assert len(set(scores)) == 3 and scores == sorted(scores, reverse=True)
 
 
 def test_only_new_partners(run: Run) -> None:

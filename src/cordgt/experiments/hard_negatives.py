@@ -16,7 +16,8 @@ from cordgt.experiments.tgb_evaluator import find_tgb_evaluator
 from cordgt.inference.run import Run
 from cordgt.runtime.signals import StopCallback, StopRequest, defer_signals
 from cordgt.tasks.link import candidate_scores, evaluate
-from cordgt.tasks.metrics import mean_ranks, ranking_metrics
+from cordgt.tasks.metrics import ranking_metrics
+from cordgt.tasks.ties import mean_ranks
 from cordgt.training.evaluation import evaluate_splits
 
 EVAL_BATCH_SIZE = 200  # for means over batches, as other papers report them
@@ -57,7 +58,7 @@ def measure_ranking(run: Run, callbacks: Callback) -> dict[str, Any]:
         metrics = evaluate(model, task.with_protocol(ranking="none"), "test", "transductive", callbacks=stoppable)
         ranks, evaluator = [np.empty(0)], find_tgb_evaluator()
         for scores in candidate_scores(model, task, "test", "transductive", callbacks=stoppable):
-            ranks.append(mean_ranks(*scores))
+            ranks.append(mean_ranks(*scores, model.score_tolerance))
             if evaluator is not None:
                 evaluator.add(scores)
         stop.raise_if_requested()

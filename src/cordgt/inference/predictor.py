@@ -21,6 +21,7 @@ from cordgt.events.stream import EventStream
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel, to_device
 from cordgt.tasks.link import score_queries
+from cordgt.tasks.ties import merge_near_ties
 
 SIDES: tuple[Side, Side] = ("src", "dst")
 # Notes on a node in an answer; see `Predictor.notes`.
@@ -157,7 +158,8 @@ class Predictor:
 
         ``candidates`` are ids of destinations; None means all destinations of the visible history. ``node`` itself is
         no candidate; with ``new_only``, only those without an earlier event with ``node``. There may be fewer than
-        ``top``.
+        ``top``. Near-equal scores are made equal (`merge_near_ties`), and nodes with equal scores stand in order of
+        first appearance in the stream. So rounding does not decide the order.
         """
         source = self.node_indices(([node], "src"))[0]
         t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
@@ -173,6 +175,7 @@ class Predictor:
             candidates, n_met = candidates[n_met == 0], n_met[n_met == 0]
             v = torch.from_numpy(candidates).to(self.device)
         logits = score_queries(self.model, self.history, Queries(u, v[None], t, cut, cut))[0]
+        logits = merge_near_ties(logits, self.model.score_tolerance)
         best = np.lexsort((candidates, -logits))[:top]
         notes = self.notes(candidates[best], np.full(len(best), n_visible))
         ids = self.stream.ids.decode(candidates[best]).to_pylist()

@@ -19,6 +19,11 @@ from cordgt.errors import SettingError
 from cordgt.history.queries import History, Queries
 from cordgt.nn.layers import ranking_loss
 
+# Scores (logits) of the same input agree within SCORE_TOLERANCE * max(1, |score|): at another place in a batch, in
+# another batch size, with other CPU kernels. The largest difference measured is 7e-6. Nearer scores tie in rankings.
+SCORE_TOLERANCE = 1e-5
+GPU_SCORE_TOLERANCE = 1e-4  # the same on a GPU, with float32 products (not TF32); only the audit uses it
+
 
 class HistoryReader(Protocol):
     """The part that reads the history; it has no parameters."""
@@ -39,6 +44,7 @@ class LinkModel(nn.Module):
     is_stateful = False  # carries state from batch to batch (single process only); see `get_training_state`
     learns_ranking = False  # ranks the candidates of one source; scores of different sources cannot be compared
     uses_node_ids = False  # learns a table per node id, so an unseen node differs from a known one
+    score_tolerance = SCORE_TOLERANCE  # logits nearer than this, times max(1, |logit|), tie in rankings
     is_transductive = False  # knows only nodes of its training: takes n_nodes=, has no inductive metrics
 
     @property

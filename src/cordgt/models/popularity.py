@@ -31,6 +31,7 @@ class Popularity(LinkModel):
     has_embeddings = False
     uses_features = False
     max_pairs_per_batch = 500_000
+    score_tolerance = 1e-12  # float64, no matrix product: counts above 100,000 still differ
 
     def __init__(self, settings: PopularitySettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()

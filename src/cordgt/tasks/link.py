@@ -26,7 +26,7 @@ from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
 from cordgt.runtime.distributed import SINGLE_PROCESS, ProcessGroup
 from cordgt.runtime.threads import parallel_map
-from cordgt.tasks.metrics import LinkMetrics, link_metrics, mean_ranks, ranking_metrics
+from cordgt.tasks.metrics import LinkMetrics, link_metrics, ranking_metrics
 from cordgt.tasks.negatives import (
     check_pool,
     draw_candidates,
@@ -38,6 +38,7 @@ from cordgt.tasks.negatives import (
 from cordgt.tasks.protocol import Protocol, visible_cuts
 from cordgt.tasks.run_metrics import SPLITS
 from cordgt.tasks.split import Split, split_events
+from cordgt.tasks.ties import mean_ranks, merge_near_ties
 
 HISTORY_DEVICE_VARIABLE = "CORDGT_HISTORY_DEVICE"  # environment variable; see `choose_history_device`
 # Protocol settings that may change without a new split.
@@ -387,20 +388,25 @@ def evaluate(
 def split_scores(
     model: LinkModel, task: LinkTask, split: str, setting: str, callbacks: Callback = NO_CALLBACK
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return logits of the true events and of their negatives, (B,) each, and how many negatives are replacements."""
+    """Return logits of the true events and of their negatives, (B,) each, and how many negatives are replacements.
+
+    Near-equal logits of the split are made equal (`merge_near_ties`), so that AP and AUC count them as ties.
+    """
 
     def score(some: Queries) -> np.ndarray:
         return score_queries(model, task.full_history, some, callbacks=callbacks, group=task.group)
 
     positions, queries = task.evaluation_queries(split, setting)
+    n_random = 0
     if task.protocol.negatives.endswith("-pairs"):
         pairs, n_random = negative_pair_queries(task, positions, queries)
-        positive = score(replace(queries, dst=queries.dst[:, :1]))
-        return positive[:, 0], score(pairs)[:, 0], n_random
-    scores, n_random = score(queries), 0
-    if task.protocol.negatives != "random":
-        pool = task.evaluation_events(split, setting)[1]
-        n_random = int((task.hard_negatives(positions, queries, pool) < 0).sum())
+        scores = np.concatenate([score(replace(queries, dst=queries.dst[:, :1])), score(pairs)], axis=1)
+    else:
+        scores = score(queries)
+        if task.protocol.negatives != "random":
+            pool = task.evaluation_events(split, setting)[1]
+            n_random = int((task.hard_negatives(positions, queries, pool) < 0).sum())
+    scores = merge_near_ties(scores, model.score_tolerance)
     return scores[:, 0], scores[:, 1], n_random
 
 
@@ -439,15 +445,15 @@ def compute_ranks(
 ) -> np.ndarray:
     """Return the rank of each true destination among the protocol's candidates, (B,) float64.
 
-    1 is best; ties get their mean rank. Candidates come from the split's pool: as many as ``ranking`` says, or all.
-    Other true destinations of the same source and time do not compete. The queries see the same history as in
-    `evaluate`; ``max_pairs_per_batch`` limits how many candidates are in memory at once.
+    1 is best; near-equal scores tie, and ties get their mean rank (`mean_ranks`). Candidates come from the split's
+    pool: as many as ``ranking`` says, or all. Other true destinations of the same source and time do not compete. The
+    queries see the same history as in `evaluate`; ``max_pairs_per_batch`` limits how many candidates are in memory.
     """
     ranks = [np.empty(0)]
     for scores in candidate_scores(
         model, task, split, setting, max_pairs_per_batch=max_pairs_per_batch, callbacks=callbacks
     ):
-        ranks.append(mean_ranks(*scores))
+        ranks.append(mean_ranks(*scores, model.score_tolerance))
     n = len(task.evaluation_events(split, setting)[0])
     own = task.group.shard(n, _ranking_step(task, split, setting, max_pairs_per_batch))
     return _gather_rows(task.group, np.concatenate(ranks), own, n)

@@ -1,7 +1,7 @@
 """Metrics of link prediction: average precision, area under the ROC curve, mean reciprocal rank, hits.
 
 AP and AUC equal those of scikit-learn: ties count fairly and the order of the scores does not matter. They are computed
-for many batches at once.
+for many batches at once. Near-equal scores are made equal before (`cordgt.tasks.ties`).
 """
 
 from __future__ import annotations
@@ -142,14 +142,3 @@ def ap_and_auc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, 
     n_pos, n_neg = positive.shape[1], negative.shape[1]
     above = np.where(is_true, rank_from_below, 0.0).sum(axis=1) - n_pos * (n_pos + 1) / 2
     return ap, above / (n_pos * n_neg)
-
-
-def mean_ranks(true: np.ndarray, others: np.ndarray, competes: np.ndarray) -> np.ndarray:
-    """Return the rank of each true score among its candidates, (B,) float64; 1 is best.
-
-    A tie counts as the mean of the optimistic and the pessimistic rank. Shapes: true (B,); others (B, M); competes
-    (B, M) bool, False: ignored.
-    """
-    above = ((others > true[:, None]) & competes).sum(axis=1)
-    tied = ((others == true[:, None]) & competes).sum(axis=1)
-    return 1.0 + above + tied / 2

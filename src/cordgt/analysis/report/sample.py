@@ -18,6 +18,7 @@ from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
 from cordgt.tasks.link import LinkTask, negative_pair_queries, score_queries
 from cordgt.tasks.metrics import ap_and_auc
+from cordgt.tasks.ties import merge_near_ties
 
 MAX_EVENTS = 2000  # default number of test events
 
@@ -66,13 +67,14 @@ def score_sample(
     true = replace(queries, dst=queries.dst[:, :1]).take(rows)
     if task.protocol.negatives.endswith("-pairs"):
         false = negative_pair_queries(task, positions, queries)[0].take(rows)
-        positive, negative = (
-            score_queries(model, task.full_history, q, callbacks=callbacks)[:, 0] for q in (true, false)
+        scores = np.concatenate(
+            [score_queries(model, task.full_history, q, callbacks=callbacks) for q in (true, false)], axis=1
         )
     else:  # an event and its negative share the source, which is read once
         false = replace(queries, dst=queries.dst[:, 1:]).take(rows)
         both = replace(true, dst=torch.cat([true.dst, false.dst], dim=1))
-        positive, negative = score_queries(model, task.full_history, both, callbacks=callbacks)[:, :2].T
+        scores = score_queries(model, task.full_history, both, callbacks=callbacks)
+    positive, negative = merge_near_ties(scores, model.score_tolerance).T
     positions, index, is_new = positions[rows], task.full_history.index, task.split.new_node
     return ScoredSample(
         n_total=n,
