@@ -456,7 +456,7 @@ def test_a_low_memory_limit(trained: Trained) -> None:
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
 def test_memory_that_runs_out(trained: Trained, monkeypatch: pytest.MonkeyPatch, capfd: Any, error: Exception) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise error
 
     monkeypatch.setattr("cordgt.cli.answers.recommendation_table", fail)

@@ -277,7 +277,7 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_list_of_experiments(stand_ins: Path) -> None:
     rows = {row["name"]: row for row in works("reproduce", "--list", "--json").json}
-    assert set(rows) == {"link-ap", "link-auc", *NAMES}
+    assert set(rows) == {"link-ap", "link-auc", "paper-protocol", *NAMES}
     assert rows["link-ap"]["data"] == "uci, enron"
     assert "reddit" in rows["link-ap"]["missing"]
     assert rows["scalability"]["data"] == "food-twin, outdoors-twin"
