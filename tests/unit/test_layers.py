@@ -19,8 +19,9 @@ ORDER = """
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.backing events.stream events.fingerprints events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
-    history.kernels.pair_features history.rng history.index_builder history.index history.context history.recent
-    history.walks history.cooccurrence history.distance history.queries history.pair_features
+    history.kernels.pair_features history.rng history.index_builder history.index history.rhythm history.activity
+    history.context history.recent history.walks history.cooccurrence history.distance history.queries
+    history.pair_features
     store store.arrays store.index_writer store.masked_index store.store store.source store.staging
     store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.open_table io.time_column io.column_roles io.bad_rows
