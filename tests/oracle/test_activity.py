@@ -75,7 +75,10 @@ def test_decayed_counts_by_hand(place: Any) -> None:
     node, cut, t = place.ints(2), place.ints([3, 4, 10]), place.floats([3.0, 4.0, 20.0])
     for role, times in (("source", [[], [3], [3, 10]]), ("destination", [[2], [2, 3], [2, 3]])):
         got = bank_of(place, TEN, role).lookup(node, cut, t)
-        expected = [[sum(np.exp(-(q - x) / tau) for x in seen) for tau in TAUS] for q, seen in zip((3, 4, 20), times)]
+        expected = [
+            [sum(np.exp(-(q - x) / tau) for x in seen) for tau in TAUS]
+            for q, seen in zip((3, 4, 20), times, strict=True)
+        ]
         assert np.allclose(got.sums.cpu(), expected, rtol=1e-12)
         assert got.count.tolist() == [len(seen) for seen in times]
         assert got.first.tolist() == [seen[0] if seen else 0 for seen in times]

@@ -143,15 +143,15 @@ class ActivityBank:
             counts = counts & is_source
         elif self.role == "destination":
             counts = counts & (~is_source | (index.nbr[at] == node.unsqueeze(-1)))
-        latest = self._clock_time(index.elapsed[index.pos[index.row_entry(known, degree - 1)].long()])
-        now = torch.maximum(self._clock_time(t), latest)
-        age = (now.unsqueeze(-1) - self._clock_time(index.elapsed[pos])).clamp_min(0.0)
+        latest = self.operational_time(index.elapsed[index.pos[index.row_entry(known, degree - 1)].long()])
+        now = torch.maximum(self.operational_time(t), latest)
+        age = (now.unsqueeze(-1) - self.operational_time(index.elapsed[pos])).clamp_min(0.0)
         sums = torch.stack([torch.where(counts, torch.exp(-age / tau), 0.0).sum(-1) for tau in self.taus], dim=-1)
         count, last = counts.sum(-1), torch.where(counts, pos, -1).amax(-1)
         if len(self.stored):
             has_stored = n_stored > 0
             which = torch.where(has_stored, self.start[known] + n_stored - 1, 0)
-            base = self._clock_time(index.elapsed[index.pos[index.row_entry(known, n_stored * STRIDE - 1)].long()])
+            base = self.operational_time(index.elapsed[index.pos[index.row_entry(known, n_stored * STRIDE - 1)].long()])
             decay = torch.exp(-(now - base).clamp_min(0.0).unsqueeze(-1) / self.taus)
             sums = sums + torch.where(has_stored.unsqueeze(-1), self.stored[which] * decay, 0.0)
             count = count + torch.where(has_stored, self.stored_count[which], 0)
@@ -159,7 +159,8 @@ class ActivityBank:
         first = torch.where(is_active, first_pos, -1)
         return DecayedCounts(sums, count, degree, index.event_time(first), index.event_time(last), t)
 
-    def _clock_time(self, t: Tensor) -> Tensor:
+    def operational_time(self, t: Tensor) -> Tensor:
+        """Return the operational time of ``t`` (…) float64: the time itself without a rhythm."""
         return t if self.rhythm is None else self.rhythm.rescale(t)
 
 

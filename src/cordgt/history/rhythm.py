@@ -50,19 +50,19 @@ class Rhythm:
     def relative_rate(self, t: Tensor) -> Tensor:
         """Return the profile's value at times ``t`` (…) float64."""
         _, which, _ = self._locate(t + self.phase)
-        return _tensor(self.profile, t.device)[which]
+        return cached_tensor(self.profile, t.device)[which]
 
     def rescale(self, t: Tensor) -> Tensor:
         """Return the operational times of ``t`` (…) float64; 0 at the stream's first event."""
         whole, which, rest = self._locate(t + self.phase)
-        knots = _tensor(tuple(self.knots.tolist()), t.device)
+        knots = cached_tensor(tuple(self.knots.tolist()), t.device)
         width = self.period / len(self.profile)
         low = knots[which]
         return whole * self.period + low + (knots[which + 1] - low) / width * (rest - which * width)
 
     def invert(self, r: Tensor) -> Tensor:
         """Return the times at which operational time is ``r`` (…) float64."""
-        knots = _tensor(tuple(self.knots.tolist()), r.device)
+        knots = cached_tensor(tuple(self.knots.tolist()), r.device)
         whole = torch.floor((r - knots[0]) / self.period)
         rest = r - whole * self.period
         which = (torch.searchsorted(knots, rest.contiguous(), right=True) - 1).clamp(0, len(self.profile) - 1)
@@ -105,6 +105,6 @@ def rescale_scalar(t, period, phase, knots):  # type: ignore[no-untyped-def]
 
 
 @lru_cache(maxsize=64)
-def _tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
+def cached_tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Return float64 values on a device. Cached, so that only the first call copies to a GPU."""
     return torch.tensor(values, dtype=torch.float64, device=device)
