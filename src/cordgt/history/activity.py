@@ -171,7 +171,7 @@ def _clock(rhythm: Rhythm | None) -> tuple[float, float]:
 
 @njit(inline="always")
 def _is_in_role(role, node, nbr, src):  # type: ignore[no-untyped-def]
-    """Return whether an entry of the node's row, with this neighbor and source, counts. The role is a place in ROLES."""
+    """Return whether an entry of the node's row, with this neighbor and source, counts in a role (place in ROLES)."""
     return role == 2 or (src == node if role == 0 else (src != node or nbr == node))
 
 

@@ -2,11 +2,11 @@
 
     rate(u, t) = base_rate + sum over k of (excitation_k * S_k(u, t) + arrival_k * F_k(u, t)) / tau_k
 
-for a node that was seen in the role. ``S_k`` are the decayed counts of `cordgt.history.activity`. ``F_k`` is the part of
-the node's first event in them: many nodes act more often soon after they arrive, whatever they do then. Nodes that were
-not seen in the role have constant rates. Everything else follows in closed form: the probability of no event within a
-horizon, quantiles and density of the next event's time, and the expected number of events. With a rhythm, all of it
-holds in operational time. `cordgt.models.activity_fit` fits the parameters.
+for a node that was seen in the role. ``S_k`` are the decayed counts of `cordgt.history.activity`. ``F_k`` is the first
+event's part of them, because many nodes are most active soon after they arrive. Nodes that were not seen in the role
+have constant rates. The rest follows in closed form: the probability of no event within a horizon, quantiles and
+density of the next event's time, and the expected number of events. With a rhythm, it holds in operational time.
+`cordgt.models.activity_fit` fits the parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cordgt.history.rhythm import Rhythm, cached_tensor
 Unit = Literal["events", "occasions"]
 UNITS = ("events", "occasions")
 _BISECTIONS = 64
-_MAX_EXPONENT = 700.0  # keeps exp finite
+_MAX_EXPONENT = 300.0  # keeps exp and its products finite
 
 
 @dataclass(frozen=True)
@@ -94,22 +94,25 @@ class RateModel:
         """Return the expected number of occurrences within the ``horizon`` after the lookup. Shapes broadcast.
 
         Occurrences within the horizon excite later ones. The expected sums follow a linear differential equation, which
-        is solved in the eigenbasis of its symmetric form. Exact for nodes that were not seen in the role, too.
+        is solved in the eigenbasis of its symmetric form. Exact for nodes that were not seen in the role, too. Where
+        the expected number grows without bound, it is only a lower bound for horizons of several hundred periods.
         """
-        h = self._operational_horizon(counts, horizon).unsqueeze(-1)
+        unit = max(self.time_constants)  # of time, so that no product of times overflows
+        h = self._operational_horizon(counts, horizon).unsqueeze(-1) / unit
         values, basis, root, forcing = _eigenbasis(self.time_constants, self.excitation, self.events_per_unit, h.device)
         taus, _, arrival = self._parameters(h.device)
-        constant = self._constant_rate(counts).unsqueeze(-1)
+        taus, base = taus / unit, self.base_rate * unit
+        constant = self._constant_rate(counts).unsqueeze(-1) * unit
         is_seen = (counts.count > 0).unsqueeze(-1)
         # The expected rate without excitation is a sum of exponentials. A node that was not seen arrives at its own
         # rate, then its first event fades. Rates too close to 1 / tau are moved: the quotient has a limit there.
         gap = constant - 1 / taus
         gap = torch.where((gap * taus).abs() < 1e-6, 1e-6 / taus, gap)
         fading = torch.where(is_seen, self._first_sums(counts), constant / gap) * arrival / taus  # (..., K)
-        leaving = torch.where(is_seen, 0.0, constant - self.base_rate - fading.sum(-1, keepdim=True))
+        leaving = torch.where(is_seen, 0.0, constant - base - fading.sum(-1, keepdim=True))
         terms = [(leaving, constant), *((fading[..., k : k + 1], 1 / taus[k]) for k in self._arrival_columns)]
-        direct = self.base_rate * h
-        response = self.base_rate * _double_integral(values, h)
+        direct = base * h
+        response = base * _double_integral(values, h)
         for factor, rate in terms:
             direct = direct + factor * _integral(-rate, h)
             response = response + factor * _mixed_integral(values, rate, h)
@@ -207,9 +210,9 @@ def _eigenbasis(
     """Return eigenvalues (K,), eigenvectors (K, K), scale (K,) and forcing (K,) of the expected decayed counts.
 
     With the scale ``sqrt(excitation / tau)`` the matrix of the differential equation is symmetric: minus the diagonal
-    of ``1 / tau``, plus a matrix of rank one.
+    of ``1 / tau``, plus a matrix of rank one. Times are in units of the longest time constant.
     """
-    taus = np.array(time_constants)
+    taus = np.array(time_constants) / max(time_constants)
     root = np.sqrt(np.array(excitation) / taus)
     values, basis = np.linalg.eigh(events_per_unit * np.outer(root, root) - np.diag(1 / taus))
     return tuple(torch.from_numpy(x).to(device) for x in (values, basis, root, events_per_unit * (root @ basis)))

@@ -267,7 +267,7 @@ def _sample_events(
     counts = bank.lookup(node, cut, index.elapsed[pos])
     weight = torch.ones(len(node), dtype=torch.float64)
     if unit == "occasions":
-        end = torch.searchsorted(index.tie_start, index.tie_start[pos], right=True)
+        end = torch.searchsorted(index.tie_start, index.tie_start[pos], right=True).clamp_max(stop)
         tied = end - cut > 1
         until = bank.lookup(node[tied], end[tied], index.elapsed[pos][tied])
         weight[tied] = 1.0 / (until.count - counts.count[tied]).double()
