@@ -19,8 +19,9 @@ ORDER = """
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.backing events.stream events.fingerprints events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
-    history.kernels.pair_features history.rng history.index_builder history.index history.context history.recent
-    history.walks history.cooccurrence history.distance history.queries history.pair_features
+    history.kernels.pair_features history.rng history.index_builder history.index history.rhythm history.activity
+    history.context history.recent history.walks history.cooccurrence history.distance history.queries
+    history.pair_features
     store store.arrays store.description store.verdicts store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.open_table io.time_column io.column_roles io.bad_rows
@@ -29,11 +30,12 @@ ORDER = """
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
     nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention
+    models.activity models.activity_fit models.calibration
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.link tasks.node
-    tasks.baselines
+    tasks.baselines tasks.probability tasks.horizon
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
     training.model_factory training.step training.oom
