@@ -30,12 +30,12 @@ ORDER = """
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
     nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention
-    models.activity models.activity_fit models.calibration
+    models.activity models.activity_fit
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.link tasks.node
-    tasks.baselines tasks.probability tasks.horizon
+    tasks.baselines
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
     training.model_factory training.step training.oom
@@ -55,7 +55,8 @@ ORDER = """
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
     experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
-    experiments.node experiments.ablation experiments.beyond experiments.ranking experiments.sensitivity
+    experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
+    experiments.sensitivity
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node

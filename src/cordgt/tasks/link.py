@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,8 +21,10 @@ from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.arrays import unique_nodes
 from cordgt.events.backing import IndexData, StreamBacking
 from cordgt.events.stream import EventStream
+from cordgt.history.activity import ActivityBank
 from cordgt.history.index import TemporalIndex, as_tensor
 from cordgt.history.queries import History, Queries
+from cordgt.models.activity_fit import fit_rate
 from cordgt.models.base import LinkModel
 from cordgt.runtime.distributed import SINGLE_PROCESS, ProcessGroup
 from cordgt.runtime.threads import parallel_map
@@ -42,7 +44,7 @@ from cordgt.tasks.ties import mean_ranks, merge_near_ties
 
 HISTORY_DEVICE_VARIABLE = "CORDGT_HISTORY_DEVICE"  # environment variable; see `choose_history_device`
 # Protocol settings that may change without a new split.
-EVALUATION_SETTINGS = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed")
+EVALUATION_SETTINGS = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed", "activity")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class LinkTask:
     pools: Pools
     network_device: torch.device  # where scores and gradients are computed
     group: ProcessGroup = SINGLE_PROCESS  # the processes that share training and evaluation
+    cache: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # shared by `with_protocol`
 
     @classmethod
     def prepare(
@@ -215,6 +218,18 @@ class LinkTask:
     def host_index(self) -> TemporalIndex:
         """The index of all events on the CPU."""
         return self.full_history.index.to("cpu")
+
+    def log_source_rates(self, queries: Queries) -> np.ndarray:
+        """Return the log rate (B,) float64 at which each query's source acts, from the events before its ``cut``.
+
+        The rate model is fitted to the events before the validation split, at the first call.
+        """
+        if "source_rate" not in self.cache:
+            model = fit_rate(self.host_index, int(self.split.validation[0]), role="source").model
+            bank = ActivityBank.build(self.host_index, model.time_constants, "source", model.rhythm)
+            self.cache["source_rate"] = model, bank
+        model, bank = self.cache["source_rate"]
+        return np.log(model.rate(bank.lookup(*(x.cpu() for x in (queries.src, queries.cut, queries.t)))).numpy())
 
 
 def split_stream(stream: EventStream, protocol: Protocol) -> Split:
@@ -401,6 +416,8 @@ def split_scores(
     if task.protocol.negatives.endswith("-pairs"):
         pairs, n_random = negative_pair_queries(task, positions, queries)
         scores = np.concatenate([score(replace(queries, dst=queries.dst[:, :1])), score(pairs)], axis=1)
+        if task.protocol.activity:  # the sources differ: log rate(u, v, t) = log rate(u, t) + log P(v | u, t)
+            scores += np.stack([task.log_source_rates(some) for some in (queries, pairs)], axis=1)
     else:
         scores = score(queries)
         if task.protocol.negatives != "random":
