@@ -259,10 +259,10 @@ def test_metrics_need_their_checksums(copy: Path, name: str) -> None:
     metrics = json.loads(path.read_text())
     metrics["checksums"][f"{name}s"] = metrics["checksums"].pop(name)
     path.write_text(json.dumps(metrics))
-    every_command_refuses(copy, "metrics.json is damaged: it lacks checksums")
+    every_command_refuses(copy, "metrics.json is damaged: a checksum is missing")
     del metrics["checksums"]
     path.write_text(json.dumps(metrics))
-    every_command_refuses(copy, "metrics.json is damaged: it lacks checksums")
+    every_command_refuses(copy, "metrics.json is damaged: a checksum is missing")
 
 
 def test_an_edited_number_is_refused(copy: Path) -> None:

@@ -237,7 +237,7 @@ def test_replace_keeps_former_runs(log: Path) -> None:
     for number in range(1, 5):
         init = ["--init", "runs/now"] if number > 1 else []
         result = works(*night, *init, "--seed", number)
-        assert f"runs/now is now now.{number}" in result.err
+        assert f"runs/now is now a link to now.{number}" in result.err
         assert "recommend runs/now --source" in result.err
         assert Run.load("runs/now").path == Path(f"runs/now.{number}")
         assert os.readlink("runs/now") == f"now.{number}"
@@ -248,7 +248,7 @@ def test_replace_keeps_former_runs(log: Path) -> None:
     assert Path("runs/now.4/report.html").exists()
     works("report", "runs", "--output", "all.html")  # a run and the link to it are one run
     fails("train", log, *COUNTS, "--out", "runs/now", containing=["already holds a run", "--replace"])
-    fails("train", log, *COUNTS, "--keep", 2, containing="--keep is for --replace")
+    fails("train", log, *COUNTS, "--keep", 2, containing="--keep works only with --replace")
 
 
 def test_a_reader_keeps_the_run_that_it_opened(log: Path) -> None:

@@ -195,7 +195,7 @@ class Month:
 
     def begin(self) -> None:
         expect(run("data", "convert", write_day(self.home / "day-00.csv", self.days[0]), self.store), 0)
-        expect(run(*self.train_command(0)), 0, "is now now.1")
+        expect(run(*self.train_command(0)), 0, "is now a link to now.1")
 
     def night(self, night: int) -> str:
         """Simulate one night, and return what went wrong in it."""
@@ -290,7 +290,7 @@ class Month:
             self.counts["full disks at train"] += 1
         assert os.readlink(self.link) == former, "a failed night leaves the former run"
         result = run(*command, *(["--resume"] if trouble.endswith("resume") else []))
-        expect(result, 0, "is now now.")
+        expect(result, 0, "is now a link to now.")
         if trouble == "none":
             self.train_seconds = result.seconds
         config = (self.link / "config.toml").read_text()

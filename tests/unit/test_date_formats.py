@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cordgt.errors import DataError, RowError
-from cordgt.events.date_formats import check_format, infer_format, parse_dates
+from cordgt.events.date_formats import check_date_format, infer_date_format, parse_dates
 from cordgt.events.times import TimeAxis
 from cordgt.io.convert import append_to, convert_to_store
 from cordgt.io.readers import read_events, read_pairs
@@ -60,8 +60,8 @@ def test_wrong_dates_name_their_row(time_format: str, bad: str) -> None:
     ],
 )
 def test_infer_format(texts: list[str], expected: str | None) -> None:
-    assert infer_format([pa.array(texts)]) == expected
-    assert infer_format([pa.array([], pa.string()), *(pa.array([k]) for k in texts)]) == expected
+    assert infer_date_format([pa.array(texts)]) == expected
+    assert infer_date_format([pa.array([], pa.string()), *(pa.array([k]) for k in texts)]) == expected
 
 
 def test_day_and_month_that_cannot_be_told_apart(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_month_above_12_is_an_error_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", ["%H:%M", "%Q", "day", "%", "%d/%m"])
 def test_formats_that_cannot_be_used(bad: str) -> None:
     with pytest.raises(DataError, match="--time-format"):
-        check_format(bad)
+        check_date_format(bad)
 
 
 def test_format_applies_to_whole_numbers_but_not_to_dates() -> None:
@@ -130,7 +130,7 @@ def test_queries_in_the_format_of_the_training(tmp_path: Path) -> None:
         times = read_pairs(path, time_format="%d/%m/%Y", axis=axis)[2]
         assert axis.format_one(times[0]) == "2024-04-01T00:00:00Z"
     path.write_text("src,dst,time\na,b,01/04/2024\n")
-    with pytest.raises(DataError, match="--time-format reads other forms"):
+    with pytest.raises(DataError, match="--time-format reads other formats"):
         read_pairs(path, axis=axis)
 
 

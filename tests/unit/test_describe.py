@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cordgt.events.describe import describe, shown_facts
+from cordgt.events.describe import describe, describe_for_display
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.io.datasets.registry import KNOWN_DATASETS
 from cordgt.io.readers import read_events
@@ -80,7 +80,7 @@ def test_intensity_matches_the_paper(data_folder: Path, name: str) -> None:
 
 def test_times_since_1970_are_shown_with_dates() -> None:
     stream = EventStream.from_columns(["a", "b"], ["b", "c"], [1396640000, 1396726400])
-    facts, shown = describe(stream), shown_facts(stream)
+    facts, shown = describe(stream), describe_for_display(stream)
     assert (facts["first_time"], facts["span_unit"]) == (1396640000, "seconds")
     assert shown["first_time"] == "1396640000 (2014-04-04 19:33 UTC)"
     assert shown["last_time"] == "1396726400 (2014-04-05 19:33 UTC)"

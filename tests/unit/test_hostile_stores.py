@@ -21,7 +21,7 @@ from cordgt.events.backing import INDEX_ARRAYS
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.io.convert import append_to, convert_to_store
 from cordgt.io.readers import read_events
-from cordgt.store import build, consistency, verdicts
+from cordgt.store import build, check_cache, consistency
 from cordgt.store.store import STORE_FILE, _content_hash, open_store
 
 
@@ -336,7 +336,7 @@ def test_the_pairs_of_a_training_index_have_no_masked_node() -> None:
         consistency.check_index(IndexData(wrong, index.longest), src, dst, ties, 3, masked)
 
 
-# -------------------- verdicts
+# -------------------- records of passed checks
 
 
 def test_a_store_is_checked_once(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,13 +371,13 @@ def test_an_earlier_generation_must_have_its_fingerprint(made: Path) -> None:
         store.stream(store.generations[0]["fingerprint"])
 
 
-def test_verdicts_of_other_users_do_not_count(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_other_users_do_not_count(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     states = open_store(made)._file_states("store")
     assert not states.is_remembered()
     states.remember()
     assert states.is_remembered()
-    folder = tmp_path / "cache" / "cordgt" / verdicts.FOLDER
+    folder = tmp_path / "cache" / "cordgt" / check_cache.FOLDER
     assert folder.stat().st_mode & 0o77 == 0
     folder.chmod(0o777)
     assert not states.is_remembered()
@@ -388,19 +388,19 @@ def test_a_file_system_of_whole_seconds(age: float, is_kept: bool) -> None:
     """Another write within the same second would not change the times of a file."""
     seconds = int(time.time() - age) * 1_000_000_000
     status: Any = SimpleNamespace(st_dev=1, st_ino=1, st_size=1, st_mtime_ns=seconds, st_ctime_ns=seconds)
-    states = verdicts.FileStates(f"age {age}", [status])
+    states = check_cache.FileStates(f"age {age}", [status])
     states.remember()
     assert states.is_coarse
     assert states.is_remembered() == is_kept
 
 
-def test_few_verdicts_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_records_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(verdicts, "MAX_VERDICTS", 4)
+    monkeypatch.setattr(check_cache, "MAX_RECORDS", 4)
     for k in range(9):
-        verdicts.FileStates(str(k), []).remember()
-    assert verdicts.FileStates("8", []).is_remembered()
-    assert len(list((tmp_path / "cordgt" / verdicts.FOLDER).iterdir())) <= 4
+        check_cache.FileStates(str(k), []).remember()
+    assert check_cache.FileStates("8", []).is_remembered()
+    assert len(list((tmp_path / "cordgt" / check_cache.FOLDER).iterdir())) <= 4
 
 
 # -------------------- unfinished stores

@@ -22,7 +22,7 @@ ORDER = """
     history.kernels.pair_features history.rng history.index_builder history.index history.rhythm history.activity
     history.context history.recent history.walks history.cooccurrence history.distance history.queries
     history.pair_features
-    store store.arrays store.description store.verdicts store.index_writer store.consistency store.masked_index
+    store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.open_table io.time_column io.column_roles io.bad_rows
     io.node_features io.published_files io.readers io.column_options io.file_chunks io.event_chunks io.folders

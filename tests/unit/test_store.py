@@ -35,7 +35,7 @@ from cordgt.inference.run import Run
 from cordgt.io import event_chunks, file_chunks
 from cordgt.io.convert import append_to, convert_to_store, inherited_columns
 from cordgt.io.readers import read_events
-from cordgt.store import append, arrays, build, index_writer, masked_index, verdicts
+from cordgt.store import append, arrays, build, check_cache, index_writer, masked_index
 from cordgt.store.append import REWRITTEN
 from cordgt.store.description import EVENTS, LOOKUP, NAMES
 from cordgt.store.source import ConcatSource, ReadPosition, StreamSource
@@ -499,7 +499,7 @@ def test_append_does_not_hide_damage(
 
     Pairs are computed again, which repairs them.
     """
-    monkeypatch.setattr(verdicts.FileStates, "is_remembered", lambda _: True)
+    monkeypatch.setattr(check_cache.FileStates, "is_remembered", lambda _: True)
     damaged, more = made, stream
     if name != "name":
         damaged, more = tmp_path / "damaged", later

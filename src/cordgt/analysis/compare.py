@@ -45,7 +45,7 @@ def compare_runs(
     ``changes`` are changes of the protocol, as in `Run.evaluate`. RunError if the runs differ in data or protocol.
     """
     callback = as_callback(callbacks)
-    runs, remark = _on_the_longer_data(a, b)
+    runs, remark = _extend_to_longer_data(a, b)
     evaluations = [run.evaluation_task(**(changes or {})) for run in runs]
     _check_comparable(*runs, *(task for _, task in evaluations))
     if remark:
@@ -79,7 +79,7 @@ def compare_runs(
     }
 
 
-def _on_the_longer_data(a: Run, b: Run) -> tuple[tuple[Run, Run], list[str]]:
+def _extend_to_longer_data(a: Run, b: Run) -> tuple[tuple[Run, Run], list[str]]:
     """Return both runs with the longer of their data, if it begins with the shorter one, and a remark about this.
 
     Otherwise the runs are unchanged. DataError if the model of the shorter data has no answer for later nodes.
@@ -90,7 +90,8 @@ def _on_the_longer_data(a: Run, b: Run) -> tuple[tuple[Run, Run], list[str]]:
         return (a, b), []
     if short.evaluation_model().is_transductive:
         raise DataError(
-            f"There is nothing to compare: {short.path} knows only the nodes of its training, not those of {long.path}."
+            f"There is nothing to compare: {short.path} knows only the nodes of its training, not those of "
+            f"{long.path}. Train both runs on the same data."
         )
     remark = (
         f"{short.path} was trained on the first {n:,} of the {n_all:,} events of {long.path}. Both are evaluated on "

@@ -49,9 +49,7 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(130) from None
 
 
-MIN_ADDRESS_SPACE = (
-    4 * 2**30
-)  # bytes; compiling the loops of `cordgt recommend` takes up to 2.5 GB with PyTorch for CPUs
+MIN_ADDRESS_SPACE = 4 * 2**30  # bytes; `cordgt recommend` compiles its loops in up to 2.5 GB, with PyTorch for CPUs
 OUT_OF_MEMORY = (
     b"Error: memory ran out. Close other programs or raise the memory limit (ulimit -v), or use less data or a smaller "
     b"model.\n"

@@ -19,7 +19,7 @@ from cordgt.callbacks import Callback
 from cordgt.tasks.metrics import is_constant
 from cordgt.tasks.run_metrics import Metric, RunMetrics
 
-SECONDS_BETWEEN_LINES = 60.0  # of progress, where there is no terminal
+SECONDS_BETWEEN_PROGRESS_LINES = 60.0  # of progress, where there is no terminal
 # Characters that could change the terminal or hide text: control characters, line and paragraph separators, marks of
 # the text direction, byte order marks, tags, and surrogates, which UTF-8 cannot encode.
 _UNSAFE_RANGES = (
@@ -35,11 +35,11 @@ _UNSAFE_RANGES = (
     (0xE0000, 0xE007F),
 )
 _ESCAPES = {code: ascii(chr(code))[1:-1] for first, last in _UNSAFE_RANGES for code in range(first, last + 1)}
-_ESCAPES_IN_LAYOUT = {code: text for code, text in _ESCAPES.items() if chr(code) not in "\n\t"}
+_ESCAPES_EXCEPT_LINES = {code: text for code, text in _ESCAPES.items() if chr(code) not in "\n\t"}
 
 _JSON_ESCAPES = {
     code: f"\\u{code:04x}" if code < 0x10000 else json.dumps(chr(code))[1:-1]
-    for code in _ESCAPES_IN_LAYOUT  # JSON text has line breaks of its own
+    for code in _ESCAPES_EXCEPT_LINES  # JSON text has line breaks of its own
 }
 
 
@@ -48,7 +48,7 @@ def escape_control(text: str, *, keep_lines: bool = False) -> str:
 
     ``keep_lines`` keeps line breaks and tabs.
     """
-    return text.translate(_ESCAPES_IN_LAYOUT if keep_lines else _ESCAPES)
+    return text.translate(_ESCAPES_EXCEPT_LINES if keep_lines else _ESCAPES)
 
 
 def escape_json(text: str) -> str:
@@ -176,7 +176,7 @@ class ProgressBar(StageBar):
         rate = self.n_events / max(now - self.start_time, 1e-9)
         note = self.validation if loss is None else f"loss {loss:.4f}  {rate:,.0f} events/s  {self.validation}"
         self.bar.update(self.task, advance=n, note=note)
-        if not self.is_live and now - self.last_line >= SECONDS_BETWEEN_LINES:
+        if not self.is_live and now - self.last_line >= SECONDS_BETWEEN_PROGRESS_LINES:
             self._print_progress(rate, loss)
 
     def on_time_estimate(self, seconds: float) -> None:

@@ -29,7 +29,7 @@ def data_list(json_: Json = None) -> None:
 def data_describe(data: Data, columns: dict[str, Any], json_: Json = None) -> None:
     """Describe DATA, and the assumptions made in reading it."""
     from cordgt.cli import writers
-    from cordgt.events.describe import describe, shown_facts
+    from cordgt.events.describe import describe, describe_for_display
     from cordgt.io.datasets import registry
 
     writers.check_json(json_)
@@ -37,4 +37,4 @@ def data_describe(data: Data, columns: dict[str, Any], json_: Json = None) -> No
     if json_ is not None:
         writers.write_json(describe(stream), json_)
     if json_ != "-":
-        writers.print_facts(shown_facts(stream), None)  # the notes are among them
+        writers.print_facts(describe_for_display(stream), None)  # the notes are among them

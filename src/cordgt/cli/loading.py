@@ -59,7 +59,7 @@ def build_settings(
             raise SettingError(f"{config}: {str(error).removeprefix('settings: ')}") from None
         raise
     check_all_used(settings, changes)
-    if config is not None and not from_file.is_of_run:
+    if config is not None and not from_file.is_run_config:
         check_all_used(settings, from_file.keys, str(config))
     if settings.unused:
         console.print_note(f"not used by {model}: {', '.join(settings.unused)}")

@@ -40,7 +40,7 @@ COLUMN_OPTIONS: dict[str, tuple[Any, str | bool | None]] = {
     "time_format": (
         Annotated[
             str | None,
-            _column('Form of the dates, such as "%d/%m/%Y %H:%M"; not needed for ISO dates.', "FORMAT"),
+            _column('Format of the dates, such as "%d/%m/%Y %H:%M"; not needed for ISO dates.', "FORMAT"),
         ],
         None,
     ),

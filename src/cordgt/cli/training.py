@@ -43,7 +43,7 @@ def train(
         option("DIR", "The run folder; {date} and {time} are filled in.", show_default="runs/DATA-MODEL-seedN"),
     ] = None,
     replace: Annotated[
-        bool, flag("--replace", "Make --out a link to the new run once it is complete. Former runs stay beside it.")
+        bool, flag("--replace", "Make --out a link to the new run once it is complete. Former runs stay next to it.")
     ] = False,
     keep: Annotated[
         int | None, option("N", "With --replace: the number of former runs to keep.", min=1, show_default="7")
@@ -76,14 +76,14 @@ def train(
     }
     node.check_task(task, encoder, link_options)
     if keep is not None and not replace:
-        raise SettingError("--keep is for --replace: the number of former runs to keep.")
+        raise SettingError("--keep works only with --replace: it is the number of former runs to keep. Add --replace.")
     out = fill_out_option(out)
     launch_processes(processes, data)
     from cordgt.cli import writers
     from cordgt.training.devices import choose_device
     from cordgt.training.output_folder import default_folder
     from cordgt.training.run_folder import RunFolder
-    from cordgt.training.versions import KEEP, RunVersions
+    from cordgt.training.versions import DEFAULT_KEEP, RunVersions
     from cordgt.workflows.seeds import settings_by_folder, train_seeds
     from cordgt.workflows.train import train_run
 
@@ -125,8 +125,8 @@ def train(
     if not is_main_process():
         return
     if replace:
-        RunVersions(name).publish(folder, KEEP if keep is None else keep)
-        console.print_note(f"{name} is now {folder.name}")
+        RunVersions(name).publish(folder, DEFAULT_KEEP if keep is None else keep)
+        console.print_note(f"{name} is now a link to {folder.name}")
     if resume and was_finished and not bar.has_trained:
         console.print_note(f"{folder} was finished already: nothing was trained. These are its metrics.")
     writers.print_metrics(f"{settings.model} on {stream.name}", metrics, json_)

@@ -18,7 +18,7 @@ _DIGITS = {
     "Y": r"\d{4}", "y": r"\d{2}", "m": r"\d{1,2}", "d": r"\d{1,2}", "H": r"\d{1,2}", "M": r"\d{1,2}",
     "S": r"\d{1,2}", "f": r"\d{1,6}",
 }  # fmt: skip
-EXAMPLE = '"%d/%m/%Y %H:%M"'
+EXAMPLE_FORMAT = '"%d/%m/%Y %H:%M"'
 _CLOCK = r"(?:(?P<gap>[ T])\d{1,2}:\d{2}(?P<second>:\d{2}(?P<fraction>\.\d{1,6})?)?(?P<half> ?[AaPp][Mm])?)?"
 _YEAR_LAST = re.compile(rf"\d{{1,2}}(?P<mark>[/.-])\d{{1,2}}(?P=mark)\d{{4}}{_CLOCK}")
 _YEAR_FIRST = re.compile(rf"(?!\d{{4}}-\d\d-\d\d)\d{{4}}(?P<mark>[/.-])\d{{1,2}}(?P=mark)\d{{1,2}}{_CLOCK}")
@@ -29,24 +29,26 @@ class AmbiguousDateError(DataError):
     """Nothing shows whether the day or the month comes first."""
 
 
-def check_format(text: str) -> None:
+def check_date_format(text: str) -> None:
     """Raise DataError if a date format is not valid or has no year."""
     moment = datetime(2001, 2, 3)
     try:
         year = datetime.strptime(moment.strftime(text), text).year
     except (ValueError, re.error) as error:
-        raise DataError(f"--time-format {text!r} is not a date format: {error}. Write it like {EXAMPLE}.") from None
+        raise DataError(
+            f"--time-format {text!r} is not a date format: {error}. Write it like {EXAMPLE_FORMAT}."
+        ) from None
     if year != moment.year:
-        raise DataError(f"--time-format {text!r} has no year. Write it like {EXAMPLE}.")
+        raise DataError(f"--time-format {text!r} has no year. Write it like {EXAMPLE_FORMAT}.")
 
 
-def is_other_date(text: str) -> bool:
+def is_non_iso_date(text: str) -> bool:
     """Return whether a text is a date in numbers that is not ISO, such as 31/01/2024 or 2024/01/31 12:30."""
     return bool(_YEAR_LAST.fullmatch(text) or _YEAR_FIRST.fullmatch(text))
 
 
-def infer_format(columns: Iterable[Any]) -> str | None:
-    """Return the format of the dates in columns of text; None if the first value is not one of `is_other_date`.
+def infer_date_format(columns: Iterable[Any]) -> str | None:
+    """Return the format of the dates in columns of text; None if the first value is not one of `is_non_iso_date`.
 
     A day above 12 shows whether the day or the month comes first. Columns are consumed only until one is found.
     AmbiguousDateError if there is none.
@@ -93,7 +95,7 @@ def _clock_format(match: re.Match[str]) -> str:
 
 
 def parse_dates(column: Any, text: str) -> Ints:
-    """Parse text in a format to microseconds since 1970, in UTC. RowError at the first value of another form."""
+    """Parse text in a format to microseconds since 1970, in UTC. RowError at the first value in another format."""
     pattern = _as_pattern(text)
     return _parse_with_python(column, text) if pattern is None else _parse_with_arrow(column, text, pattern)
 
@@ -118,7 +120,7 @@ def _parse_with_arrow(column: Any, text: str, pattern: str) -> Ints:
         parts = parts.combine_chunks()
     missing = first_true(pc.is_null(parts))
     if missing >= 0:
-        raise _wrong_form(column, missing, text)
+        raise _wrong_format(column, missing, text)
     names = [parts.type.field(k).name for k in range(parts.type.num_fields)]
 
     def part(name: str, default: str) -> Any:
@@ -141,7 +143,7 @@ def _parse_with_arrow(column: Any, text: str, pattern: str) -> Ints:
         return to_int64(pc.cast(pc.cast(iso, pa.timestamp("us")), pa.int64()))
     except pa.ArrowInvalid:
         row = first_failure(lambda values: pc.cast(values, pa.timestamp("us")), iso)
-    raise _wrong_form(column, row, text)
+    raise _wrong_format(column, row, text)
 
 
 def _parse_with_python(column: Any, text: str) -> Ints:
@@ -154,14 +156,14 @@ def _parse_with_python(column: Any, text: str) -> Ints:
         try:
             moment = datetime.strptime(value, text)
         except ValueError:
-            raise _wrong_form(column, first_true(pc.equal(column, value)), text) from None
+            raise _wrong_format(column, first_true(pc.equal(column, value)), text) from None
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         whole = moment.replace(microsecond=0)
         micros.append(round(whole.timestamp()) * 10**6 + moment.microsecond)
     return to_int64(pa.array(micros, pa.int64()).take(encoded.indices))
 
 
-def _wrong_form(column: Any, row: int, text: str) -> RowError:
+def _wrong_format(column: Any, row: int, text: str) -> RowError:
     value = column[row].as_py()[:100]
     if value == "":
         return RowError(row, f"the time is missing; a date in the format {text} was expected")

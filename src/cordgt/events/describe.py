@@ -45,7 +45,7 @@ def describe(stream: EventStream) -> dict[str, Any]:
     }
 
 
-def shown_facts(stream: EventStream) -> dict[str, Any]:
+def describe_for_display(stream: EventStream) -> dict[str, Any]:
     """Return the facts of `describe` as people read them: times that count from 1970 have their date."""
     times = {name: stream.format_time(stream.t[k]) for name, k in (("first_time", 0), ("last_time", -1))}
     return describe(stream) | times

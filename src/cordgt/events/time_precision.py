@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from cordgt.errors import DataError
 from cordgt.events.arrays import is_text, to_numpy
 
-MAX_EXACT_LENGTH = 15  # characters of a decimal number that float64 always tells from another one
+MAX_EXACT_LENGTH = 15  # characters; shorter decimal numbers that differ also differ as float64
 _LONG_FRACTION = r"\.\d{7,}"
 
 

@@ -23,7 +23,7 @@ from cordgt.events.arrays import (
     to_float64,
     to_int64,
 )
-from cordgt.events.date_formats import EXAMPLE, is_other_date
+from cordgt.events.date_formats import EXAMPLE_FORMAT, is_non_iso_date
 from cordgt.events.time_precision import check_integers_kept
 
 _ZONED = r"[T ]\d{2}.*(Z|[+-]\d{2}(:?\d{2})?)$"
@@ -190,7 +190,7 @@ def guess_time_kind(text: str) -> Literal["number", "date", ""]:
         _text_dates(pa.array([text.strip()]))
         return "date"
     except DataError:
-        return "date" if is_other_date(text.strip()) else ""
+        return "date" if is_non_iso_date(text.strip()) else ""
 
 
 def as_number_column(column: Any) -> Ints | Floats:
@@ -263,7 +263,7 @@ def _text_dates(column: Any) -> Ints:
         raise RowError(row, f"the time is missing; {_ISO} was expected")
     if looks_like_number(value):
         raise RowError(row, TimeAxis("date").mismatch_text(value))
-    hint = f"; --time-format reads other forms, such as {EXAMPLE}" if is_other_date(value) else ""
+    hint = f"; --time-format reads other formats, such as {EXAMPLE_FORMAT}" if is_non_iso_date(value) else ""
     raise RowError(row, f"the time {value!r} is not {_ISO}{hint}")
 
 

@@ -1,6 +1,6 @@
 """The paper's main tables under the paper's own protocol: its mask, its visibility rule, means over batches of 30.
 
-CorDGT is trained and evaluated with `mask=true` and `visibility=paper`. The rivals read no pair records, so their cells
+CorDGT is trained and evaluated with `mask=true` and `visibility=paper`. The rivals read no pair counts, so their cells
 are those of the table `link-ap`, with the visibility rule that the table shows.
 """
 
@@ -64,8 +64,8 @@ def paper_protocol_report(request: ExperimentRequest, store: CellStore) -> Repor
         f"AP/{BATCH_SIZE} and AUC/{BATCH_SIZE}: mean over batches of {BATCH_SIZE} test events, one random negative per "
         "event, as in the paper. Mean ± sample standard deviation over the seeds; each seed masks other nodes. The "
         "paper has three runs.",
-        "CorDGT: `mask=true`, `visibility=paper` (trees see strictly earlier events, pair records only earlier "
-        "batches), in training and evaluation. The rivals have no pair records; `event` is the paper's rule for their "
+        "CorDGT: `mask=true`, `visibility=paper` (trees see strictly earlier events, pair counts only earlier "
+        "batches), in training and evaluation. The rivals have no pair counts; `event` is the paper's rule for their "
         "neighbors. The memory of TGN, DyRep and JODIE ends at the last whole block before the query.",
         *results.notes(show_protocol=False),
     ]

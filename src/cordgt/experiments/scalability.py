@@ -109,7 +109,7 @@ def scalability_report(request: ExperimentRequest, store: CellStore) -> Report:
     notes = [
         f"One epoch. The paper's seconds are from its text, on an {paper.load_paper()['epoch_gpu']}; its figure has no "
         "AP as a number. Our seconds exclude validation and index building. *Timed* `alone`: one training at a "
-        "time; `in parallel`: several trainings shared the GPU (`--workers`), which makes an epoch up to three times "
+        "time; `in parallel`: several trainings shared the GPU (`--workers`), which makes an epoch up to 3.6 times "
         "as long. Compare seconds that were timed alone."
     ]
     if not request.quick and any(map(is_twin, request.datasets)):

@@ -41,7 +41,7 @@ from cordgt.training.versions import follow_link
 EVALUATION_KEYS = (*EVALUATION_SETTINGS, "pool")  # a new pool means new negative pools
 
 
-def _check_same_run(folder: RunFolder, config: RunConfig, metrics: Mapping[str, Any]) -> None:
+def _check_metrics_match_config(folder: RunFolder, config: RunConfig, metrics: Mapping[str, Any]) -> None:
     """Raise RunError if config.toml and metrics.json are not of one run.
 
     With another protocol, training events could be test events.
@@ -54,7 +54,8 @@ def _check_same_run(folder: RunFolder, config: RunConfig, metrics: Mapping[str, 
     for key, value, trained in pairs:
         if trained != value:
             raise RunError(
-                f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}."
+                f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}. "
+                "Restore the original files."
             )
 
 
@@ -88,7 +89,7 @@ class Run:
     def from_folder(cls, folder: RunFolder, config: RunConfig, device: str) -> Run:
         """`load` for a folder whose config.toml is read already."""
         metrics, checksums = folder.read_result()
-        _check_same_run(folder, config, metrics)
+        _check_metrics_match_config(folder, config, metrics)
         metrics["protocol"] = dict(vars(config.settings.protocol))
         folder.check_events(config.data)
         original, stream = folder.streams(config.data_fingerprint)
@@ -261,9 +262,9 @@ class Run:
         return model.to(self.device).eval()
 
     def _check_size(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """Raise RunError if the settings ask for a larger model than the weights are of. Allocates no memory."""
+        """Raise RunError if the weights are of a smaller model than the settings describe. Allocates no memory."""
         too_large = RunError(
-            f"{self.path / name} is damaged: config.toml asks for a larger model than these weights are of."
+            f"{self.path / name} is damaged: config.toml describes a larger model. Restore the original files."
         )
         if getattr(self.settings.model_settings, "layers", 0) > len(weights):  # each layer has weights
             raise too_large
@@ -275,7 +276,7 @@ class Run:
         except Exception as error:
             if "overflow" in str(error):
                 raise too_large from None
-            return  # a model of the user's that cannot be built this way
+            return  # a user's own model that cannot be built without memory
         if sum(x.numel() for x in expected.values()) > sum(x.numel() for x in weights.values()):
             raise too_large
 

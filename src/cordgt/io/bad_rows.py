@@ -64,7 +64,7 @@ class SkippedRows:
             )
 
 
-def read_skipping(
+def read_without_bad_rows(
     read: Callable[[Table], T], table: Table, roles: ColumnRoles, parser: TimeParser | None, time_format: str | None
 ) -> tuple[T | None, SkippedRows]:
     """Return ``read(table)``; if that raises DataError, the same without the bad rows, and these.
@@ -111,13 +111,13 @@ def _drop_text_rows(
             reasons[len(spans)] = reason
         spans.append((start, end))
         rows.append(None if reason else row)
-    kept = [k for k, row in enumerate(rows) if row is not None]
+    good_rows = [k for k, row in enumerate(rows) if row is not None]
 
     def column(k: int) -> Any:
         return table.strip_column(pa.array([row[k] for row in rows if row is not None], pa.string()), k)
 
     for k, reason in _bad_values(table, roles, column, parser, time_format).items():
-        reasons[kept[k]] = reason
+        reasons[good_rows[k]] = reason
     lines = table.body.split(b"\n")
     for k in reasons:
         start, end = spans[k]

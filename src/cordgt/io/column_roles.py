@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from cordgt.errors import DataError, MissingColumnError, did_you_mean
-from cordgt.events.date_formats import check_format, parse_dates
+from cordgt.events.date_formats import check_date_format, parse_dates
 from cordgt.events.times import epoch_unit, guess_time_kind
 from cordgt.io.column_names import (
     LABEL_NAMES,
@@ -44,8 +44,8 @@ class ColumnOptions:
     ``features`` is a list, or text separated by commas: names, positions, ranges of positions (``4-7``), ``rest`` for
     every column without another role, or ``none`` for no features even if a published layout has some.
     ``label`` may be ``none`` for no labels even if a column has a usual name for them. A column of that name wins.
-    ``time_format`` is the form of the dates, as for Python's ``strptime`` (``%d/%m/%Y %H:%M``); None for numbers, ISO
-    dates and dates whose values show the form.
+    ``time_format`` is the format of the dates, as for Python's ``strptime`` (``%d/%m/%Y %H:%M``); None for numbers, ISO
+    dates and dates whose values show the format.
     """
 
     src: Column = None
@@ -57,7 +57,7 @@ class ColumnOptions:
 
     def __post_init__(self) -> None:
         if self.time_format is not None:
-            check_format(self.time_format)
+            check_date_format(self.time_format)
 
 
 @dataclass(frozen=True)

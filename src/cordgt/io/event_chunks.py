@@ -20,7 +20,7 @@ from cordgt.events.ids import NodeIds
 from cordgt.events.stream import as_label_column
 from cordgt.events.time_precision import describe_lost_times
 from cordgt.files import PARQUET_ERRORS
-from cordgt.io.bad_rows import SkippedRows, plausible_times, read_skipping
+from cordgt.io.bad_rows import SkippedRows, plausible_times, read_without_bad_rows
 from cordgt.io.column_roles import ColumnOptions, ColumnRoles, assign_roles
 from cordgt.io.file_chunks import (
     explain_read_errors,
@@ -159,7 +159,7 @@ class FileSource:
         """Return the events of a table; None if all its rows are skipped."""
         if not self.skip_bad_rows:
             return self._parse_chunk(table, roles)
-        chunk, skipped = read_skipping(
+        chunk, skipped = read_without_bad_rows(
             lambda part: self._parse_chunk(part, roles), table, roles, self.parser, self.options.time_format
         )
         skipped = replace(skipped, n_rows=(0 if chunk is None else len(chunk.t)) + skipped.n_skipped)

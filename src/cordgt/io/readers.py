@@ -21,7 +21,7 @@ from cordgt.events.arrays import Features, first_failure, is_number, is_text
 from cordgt.events.stream import EventStream
 from cordgt.events.time_precision import describe_lost_times
 from cordgt.events.times import TimeAxis
-from cordgt.io.bad_rows import read_skipping
+from cordgt.io.bad_rows import read_without_bad_rows
 from cordgt.io.column_names import NODE_NAMES, SRC_NAMES, are_users_and_items, match_columns
 from cordgt.io.column_roles import (
     Column,
@@ -136,7 +136,7 @@ def _from_table(
         return _read_stream(table, roles, options, ids, name, source)
 
     if skip_bad_rows:
-        stream, skipped = read_skipping(read, table, roles, None, options.time_format)
+        stream, skipped = read_without_bad_rows(read, table, roles, None, options.time_format)
         skipped.check(table.name)
         assert stream is not None, "less than half of the rows are bad"
         stream = stream.with_notes(*skipped.notes())

@@ -1,7 +1,7 @@
 """Find the time in a table without a header, from the values of its first rows.
 
 Published edge lists put it in different places: ``src dst time``, ``src dst weight time``, ``time src dst``. The value
-range decides (dates, seconds since 1970), then the order of the rows. If nothing decides, the user is asked.
+range decides (dates, seconds since 1970), then the order of the rows. If nothing decides, the error asks for --time.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from cordgt.errors import DataError, RowError
 from cordgt.events.arrays import Floats, Ints, as_column, first_true, is_text
-from cordgt.events.date_formats import infer_format, parse_dates
+from cordgt.events.date_formats import infer_date_format, parse_dates
 from cordgt.events.times import TimeAxis, guess_time_kind
 
 
@@ -39,7 +39,7 @@ class TimeParser:
             return None
         if not is_text(first.type):
             return cls(TimeAxis.infer(first))
-        found = infer_format(chain([first], _only_text(parts)))
+        found = infer_date_format(chain([first], _only_text(parts)))
         return cls(TimeAxis.infer(first)) if found is None else cls(TimeAxis("date"), found, is_inferred=True)
 
     def parse_column(self, column: Any) -> Ints | Floats:

@@ -84,7 +84,7 @@ def _choose_member(path: Path, infos: list[zipfile.ZipInfo], member: str | None)
         raise DataError(f"{path} is an Office document, not a table. Save the sheet as CSV.")
     twice = [name for name, n in Counter(info.filename for info in files).items() if n > 1]
     if twice:
-        raise DataError(f"{path} is refused: it has two files {twice[0]}.")
+        raise DataError(f"{path} is refused: it has two files {twice[0]}. Unpack it, and give the file that you mean.")
     if not files:
         raise DataError(f"{path} is an archive without files.")
     names = ", ".join(info.filename[:100] for info in files[:MAX_LISTED]) + (", …" if len(files) > MAX_LISTED else "")

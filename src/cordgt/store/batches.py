@@ -1,4 +1,4 @@
-"""Recognize a batch of events that a store holds already: a digest of its events, whatever their order and file format.
+"""Recognize a batch of events that a store holds already, by a digest that depends on neither order nor file format.
 
 A store records the digest of the events it was made from, and of each append. The digest is a sum of row hashes, so
 the order of the rows does not matter; ids are hashed as text, and whole numbers as integers.

@@ -33,6 +33,7 @@ from cordgt.files import (
     write_text,
 )
 from cordgt.store.arrays import checksum, explain_disk_errors, memory_map
+from cordgt.store.check_cache import FileStates
 from cordgt.store.consistency import check_index
 from cordgt.store.description import (
     MAX_JSON_BYTES,
@@ -43,7 +44,6 @@ from cordgt.store.description import (
     parse_written,
 )
 from cordgt.store.index_writer import write_index
-from cordgt.store.verdicts import FileStates
 
 INDEX_FILE = "index.json"
 LOCK = "masked.lock"  # file in the store that is locked while an index is built or removed
@@ -157,7 +157,7 @@ class _Description:
         return cls(arrays, parse_longest(content.get("longest")), hashlib.sha256(text).hexdigest())
 
     def file_states(self, folder: Path) -> FileStates:
-        """Return the key of a verdict about the index. DataError if a file is missing, too short, or a link."""
+        """Return the key of a passed check of the index. DataError if a file is missing, too short, or a link."""
         states = [check_file(folder / name, array.n_bytes) for name, array in self.arrays.items()]
         return FileStates(f"masked index {folder.name} {self.sha256}", states)
 

@@ -35,8 +35,8 @@ from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
 from cordgt.files import file_lock, is_file_locked, read_regular_file, remove, short_message, sync_folder, write_text
 from cordgt.store.arrays import checksum, memory_map
+from cordgt.store.check_cache import FileStates
 from cordgt.store.description import ADVICE, ARRAY_FOLDER, MAX_JSON_BYTES, StoredArray, check_file, parse_description
-from cordgt.store.verdicts import FileStates
 
 VERSION = 1
 STORE_FILE = "store.json"
@@ -305,7 +305,7 @@ def _truncate_index(index: dict[str, Any], n: int) -> dict[str, Any]:
 
 
 def is_store(path: Any) -> bool:
-    """Return whether a path is a folder that holds a store: whatever ``store.json`` is, `open_store` says so."""
+    """Return whether a path is a folder with a ``store.json``, valid or not; `open_store` checks it."""
     return isinstance(path, str | os.PathLike) and os.path.lexists(os.path.join(path, STORE_FILE))
 
 

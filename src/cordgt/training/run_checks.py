@@ -44,39 +44,39 @@ def _depth_exceeds(value: Any, limit: int) -> bool:
 # -------------------- values
 
 
-def _is_text(value: Any) -> str:
+def _expect_text(value: Any) -> str:
     return "" if isinstance(value, str) else "text"
 
 
-def _is_count(value: Any) -> str:
+def _expect_count(value: Any) -> str:
     is_int = isinstance(value, int) and not isinstance(value, bool)
     return "" if is_int and 0 <= value < 2**63 else "a whole number from 0 up"
 
 
-def _is_int64(value: Any) -> str:
+def _expect_int64(value: Any) -> str:
     is_int = isinstance(value, int) and not isinstance(value, bool)
     return "" if is_int and -(2**63) <= value < 2**63 else "a 64-bit whole number"
 
 
-def _is_number(value: Any) -> str:
+def _expect_number(value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return "" if is_number and abs(value) < 1e300 and math.isfinite(value) else "a number"
 
 
-def _is_amount(value: Any) -> str:
-    return "" if not _is_number(value) and value >= 0 else "a number from 0 up"
+def _expect_amount(value: Any) -> str:
+    return "" if not _expect_number(value) and value >= 0 else "a number from 0 up"
 
 
-def _is_share(value: Any) -> str:
-    is_share = value is None or (not _is_number(value) and -ROUNDING <= value <= 1 + ROUNDING)
+def _expect_share(value: Any) -> str:
+    is_share = value is None or (not _expect_number(value) and -ROUNDING <= value <= 1 + ROUNDING)
     return "" if is_share else "a number from 0 to 1, or null"
 
 
-def _is_epoch(value: Any) -> str:
-    return _is_count(value) or ("" if value <= MAX_EPOCH else f"at most {MAX_EPOCH}")
+def _expect_epoch(value: Any) -> str:
+    return _expect_count(value) or ("" if value <= MAX_EPOCH else f"at most {MAX_EPOCH}")
 
 
-def _is_table(value: Any) -> str:
+def _expect_table(value: Any) -> str:
     return "" if isinstance(value, dict) else "an object"
 
 
@@ -88,7 +88,7 @@ def _check(where: str, value: Any, check: Check) -> None:
 
 def _check_keys(where: str, table: Any, required: Mapping[str, Check], optional: Mapping[str, Check]) -> None:
     """Check the values of known keys; other keys may have any value."""
-    _check(where, table, _is_table)
+    _check(where, table, _expect_table)
     prefix = f"{where}." if where else ""
     for key, check in required.items():
         if key not in table:
@@ -102,25 +102,25 @@ def _check_keys(where: str, table: Any, required: Mapping[str, Check], optional:
 # -------------------- metrics.json
 
 _REQUIRED: dict[str, Check] = {
-    "model": _is_text,
-    "data": _is_text,
-    "seed": _is_int64,
-    "epochs": _is_epoch,
-    "best_epoch": _is_epoch,
-    "seconds_per_epoch": _is_amount,
-    "protocol": _is_table,
-    "validation": _is_table,
-    "test": _is_table,
+    "model": _expect_text,
+    "data": _expect_text,
+    "seed": _expect_int64,
+    "epochs": _expect_epoch,
+    "best_epoch": _expect_epoch,
+    "seconds_per_epoch": _expect_amount,
+    "protocol": _expect_table,
+    "validation": _expect_table,
+    "test": _expect_table,
 }
 _OPTIONAL: dict[str, Check] = {
-    "parameters": _is_count,
-    "processes": _is_count,
-    "device": _is_text,
-    "history_device": _is_text,
-    "peak_memory_mb": _is_amount,
-    "init": _is_table,
-    "refit": _is_table,
-    "baselines": _is_table,
+    "parameters": _expect_count,
+    "processes": _expect_count,
+    "device": _expect_text,
+    "history_device": _expect_text,
+    "peak_memory_mb": _expect_amount,
+    "init": _expect_table,
+    "refit": _expect_table,
+    "baselines": _expect_table,
 }
 
 
@@ -131,40 +131,40 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
     for name, splits in metrics.get("baselines", {}).items():
         _check_splits(f"baselines.{name}.", splits)
     if "init" in metrics:
-        _check_keys("init", metrics["init"], {"run": _is_text, "knows": _is_text}, {})
+        _check_keys("init", metrics["init"], {"run": _expect_text, "knows": _expect_text}, {})
     if "refit" in metrics:
-        _check_keys("refit", metrics["refit"], {"epochs": _is_epoch, "events": _is_count}, {})
+        _check_keys("refit", metrics["refit"], {"epochs": _expect_epoch, "events": _expect_count}, {})
 
 
 def _check_splits(prefix: str, splits: Any) -> None:
     """Check the metrics of both splits in both settings."""
-    shares: dict[str, Check] = dict.fromkeys(LINK_METRICS, _is_share)
-    required: dict[str, Check] = {"ap": _is_share, "auc": _is_share, "events": _is_count}
-    _check(prefix.rstrip("."), splits, _is_table)
+    shares: dict[str, Check] = dict.fromkeys(LINK_METRICS, _expect_share)
+    required: dict[str, Check] = {"ap": _expect_share, "auc": _expect_share, "events": _expect_count}
+    _check(prefix.rstrip("."), splits, _expect_table)
     for split in SPLITS:
         if split not in splits:
             raise ValueError(f"it has no key '{prefix}{split}'")
         table = splits[split]
-        _check(f"{prefix}{split}", table, _is_table)
+        _check(f"{prefix}{split}", table, _expect_table)
         if set(table) != set(SETTINGS):
             raise ValueError(f"'{prefix}{split}' must have the keys {' and '.join(SETTINGS)}")
         for setting in SETTINGS:
             _check_keys(
-                f"{prefix}{split}.{setting}", table[setting], required, shares | {"random_negatives": _is_count}
+                f"{prefix}{split}.{setting}", table[setting], required, shares | {"random_negatives": _expect_count}
             )
 
 
 # -------------------- history.jsonl
 
 _RECORD: dict[str, Check] = {
-    "phase": _is_text,
-    "epoch": _is_epoch,
-    "best_epoch": _is_epoch,
-    "events": _is_count,
-    "loss": _is_number,
-    "train_seconds": _is_amount,
-    "validation_seconds": _is_amount,
-    "validation": _is_table,
+    "phase": _expect_text,
+    "epoch": _expect_epoch,
+    "best_epoch": _expect_epoch,
+    "events": _expect_count,
+    "loss": _expect_number,
+    "train_seconds": _expect_amount,
+    "validation_seconds": _expect_amount,
+    "validation": _expect_table,
 }
 
 
@@ -172,6 +172,6 @@ def check_history_record(record: Mapping[str, Any]) -> None:
     """Check a line of ``history.jsonl``. A complete epoch has a loss and no events."""
     _check_keys("", record, {}, _RECORD)
     if "validation" in record:
-        _check_keys("validation", record["validation"], {}, dict.fromkeys(LINK_METRICS, _is_share))
+        _check_keys("validation", record["validation"], {}, dict.fromkeys(LINK_METRICS, _expect_share))
     if "loss" in record and "events" not in record:
-        _check_keys("", record, {"phase": _is_text, "epoch": _is_epoch, "train_seconds": _is_amount}, {})
+        _check_keys("", record, {"phase": _expect_text, "epoch": _expect_epoch, "train_seconds": _expect_amount}, {})

@@ -30,18 +30,18 @@ def metrics_checksum(content: Mapping[str, Any], checksums: Mapping[str, str]) -
     return hashlib.sha256(json.dumps([content, others], sort_keys=True).encode()).hexdigest()
 
 
-def take_checksums(content: dict[str, Any], number: int) -> dict[str, str]:
+def take_checksums(content: dict[str, Any], run_format: int) -> dict[str, str]:
     """Remove the checksums from the content of ``metrics.json``, verify its own, and return them.
 
-    ``number`` is the format of the run folder. Old formats may have none. ValueError if one is missing or wrong.
+    ``run_format`` is the format of the run folder. Old formats may have none. ValueError if one is missing or wrong.
     """
-    if "checksums" not in content and number < FIRST_BOUND_FORMAT:
+    if "checksums" not in content and run_format < FIRST_BOUND_FORMAT:
         return {}
     checksums = content.pop("checksums", None)
     expected = {"config.toml", "metrics.json", "model.safetensors"}
     expected |= {"refit.safetensors"} if "refit" in content else set()
     if not isinstance(checksums, dict) or not expected <= checksums.keys():
-        raise ValueError("it lacks checksums")
+        raise ValueError("a checksum is missing")
     if not all(isinstance(value, str) for value in checksums.values()):
         raise ValueError("its checksums are not text")
     if checksums["metrics.json"] != metrics_checksum(content, checksums):

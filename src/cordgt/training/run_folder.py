@@ -227,7 +227,7 @@ class RunFolder:
         except (ValueError, RecursionError) as error:  # bad UTF-8 and bad TOML are both ValueErrors
             raise RunError(f"{path} is damaged: {_sentence(error)}") from None
 
-    def _binding(self) -> tuple[int, str]:
+    def _format_and_digest(self) -> tuple[int, str]:
         """Return the format number of ``config.toml`` and its digest; the current format and "" if there is none."""
         if not self.has_run:
             return FORMAT, ""
@@ -282,7 +282,7 @@ class RunFolder:
             content = parse_json(self._read_text("metrics.json", MAX_METRICS_BYTES))
             if not isinstance(content, dict):
                 raise ValueError("it is not a JSON object")
-            number, digest = self._binding()
+            number, digest = self._format_and_digest()
             checksums = take_checksums(content, number)
             if checksums.get("config.toml", digest) != digest:
                 raise RunError(
@@ -301,7 +301,7 @@ class RunFolder:
         content = dict(metrics)
         if self.has_run and self.has("model.safetensors"):
             names = ("model.safetensors", *(["refit.safetensors"] if "refit" in metrics else []))
-            checksums = {"config.toml": self._binding()[1]} | {n: read_checksum(self.path / n) for n in names}
+            checksums = {"config.toml": self._format_and_digest()[1]} | {n: read_checksum(self.path / n) for n in names}
             if self.has("history.jsonl"):
                 checksums["history.jsonl"] = file_checksum(self.path / "history.jsonl")
             content["checksums"] = checksums | {"metrics.json": metrics_checksum(content, checksums)}
@@ -328,7 +328,7 @@ class RunFolder:
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
         """Write tensors with metadata and a checksum, atomically. They are bound to the folder's ``config.toml``."""
-        self._write(name, encode_tensors(tensors, metadata, self._binding()[1]))
+        self._write(name, encode_tensors(tensors, metadata, self._format_and_digest()[1]))
 
     def read_tensors(self, name: str, checksum: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors and metadata of `write_tensors`.
@@ -342,7 +342,7 @@ class RunFolder:
             content = read_tensor_file(path)
         except ValueError as error:
             raise self.damaged_error(name, _sentence(error)) from None
-        number, digest = self._binding()
+        number, digest = self._format_and_digest()
         is_unbound = content.config is None and number < FIRST_BOUND_FORMAT
         if not (is_unbound or content.config == digest) or checksum not in (None, content.checksum):
             raise self.damaged_error(

@@ -35,9 +35,9 @@ def read_records(path: Path, checksum: str | None) -> list[dict[str, Any]]:
     if not os.path.lexists(path):
         return []
     content = read_regular_file(path, max_bytes=MAX_BYTES, error=RunError)
-    cure = "Restore or delete it: only the training curves need it."
+    advice = "Restore or delete it: only the training curves need it."
     if checksum not in (None, hashlib.sha256(content).hexdigest()):
-        raise RunError(f"{path} was changed after the training, or is of another run. {cure}")
+        raise RunError(f"{path} was changed after the training, or is of another run. {advice}")
     records = []
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
         try:
@@ -48,6 +48,6 @@ def read_records(path: Path, checksum: str | None) -> list[dict[str, Any]]:
             try:
                 check_history_record(record)
             except ValueError as error:
-                raise RunError(f"{path} is damaged in line {number}: {error}. {cure}") from None
+                raise RunError(f"{path} is damaged in line {number}: {error}. {advice}") from None
             records.append(record)
     return records

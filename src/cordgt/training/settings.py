@@ -111,7 +111,7 @@ class ParsedSettings(NamedTuple):
     model: str | None
     seed: int | None
     keys: dict[str, Any]
-    is_of_run: bool = False  # True: the config.toml of a run, which has a format and every key of its model
+    is_run_config: bool = False  # True: the config.toml of a run, which has a format and every key of its model
 
 
 def parse_toml(text: str, where: str) -> ParsedSettings:
@@ -128,7 +128,7 @@ def parse_toml(text: str, where: str) -> ParsedSettings:
 
 def _parse_tables(tables: Mapping[str, Any], where: str) -> ParsedSettings:
     """`parse_toml` for tables of parsed TOML."""
-    check_format(tables.get("format", FORMAT), where)
+    check_config_format(tables.get("format", FORMAT), where)
     keys: dict[str, Any] = {}
     for key, value in tables.items():
         if key in ("model", "seed", "format", "data", "run"):  # the last three are of a run's config.toml; no settings
@@ -142,10 +142,10 @@ def _parse_tables(tables: Mapping[str, Any], where: str) -> ParsedSettings:
             raise SettingError(f"{where}: there is no table [{key}].{hint}")
     model = None if tables.get("model") is None else str(tables["model"])
     keys = upgrade_keys(keys, model) if tables.get("format") == 1 else keys
-    return ParsedSettings(model, tables.get("seed"), keys, is_of_run="format" in tables)
+    return ParsedSettings(model, tables.get("seed"), keys, is_run_config="format" in tables)
 
 
-def check_format(number: Any, where: str) -> None:
+def check_config_format(number: Any, where: str) -> None:
     """Raise SettingError if this version cannot read a config.toml of this format."""
     if isinstance(number, bool) or number not in range(1, FORMAT + 1):
         raise SettingError(

@@ -1,7 +1,7 @@
 """Several runs under one name (`--replace`): NAME.1, NAME.2, … are run folders, and NAME is a link to the latest.
 
-A new run is trained in the next folder. The link changes in one step when the run is complete, so whoever opens NAME
-gets a complete run, the former or the new one. `follow_link` fixes which one, for everything that is read later.
+A new run is trained in the next folder. The link changes in one step when the run is complete, so a program that opens
+NAME gets a complete run, the former or the new one. `follow_link` fixes which one, for everything that is read later.
 
 Numbers only grow, so a folder's name always means the same run. Unfinished runs are deleted when the next one starts,
 unless that one resumes them.
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cordgt.errors import RunError
-from cordgt.files import file_lock, sync_folder
+from cordgt.files import file_lock, is_regular_folder, sync_folder
 from cordgt.training.output_folder import is_leftover
 from cordgt.training.run_folder import RunFolder
 
-KEEP = 7  # former runs, by default
+DEFAULT_KEEP = 7  # former runs
 
 
 def follow_link(path: Path) -> Path:
@@ -75,7 +75,7 @@ class RunVersions:
 
     @property
     def _is_plain_folder(self) -> bool:
-        return self.path.is_dir() and not self.path.is_symlink()
+        return is_regular_folder(self.path)
 
     def _check_name(self) -> None:
         """Raise RunError if the name is not free, not our link, and not a finished run."""
@@ -111,7 +111,7 @@ class RunVersions:
             return {}
         found = {self._number(other.name): other for other in self.path.parent.iterdir() if self._number(other.name)}
         for folder in found.values():
-            if folder.is_symlink() or not folder.is_dir() or not _looks_like_a_run(folder):
+            if not is_regular_folder(folder) or not _looks_like_a_run(folder):
                 raise RunError(f"{folder} is not a run, but --replace needs this name. Move it.")
         return found
 

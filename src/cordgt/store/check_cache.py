@@ -1,8 +1,8 @@
 """Remember which files passed a check, so that a store is checked in full only when it is first used.
 
-A verdict is an empty file in the user's cache folder, never in the store: a store that someone hands over cannot bring
-its own. Its name is a hash of what was checked and of the device, inode, size and times of every file. Users cannot set
-the time of the last change of a file (ctime), so any write to a file makes its verdict void.
+The record of a passed check is an empty file in the user's cache folder, never in the store: a store that someone hands
+over cannot bring its own. Its name is a hash of what was checked and of the device, inode, size and times of every
+file. Users cannot set the time of the last change of a file (ctime), so any write to a file makes the record void.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pathlib import Path
 
 from cordgt.files import cache_folder
 
-CHECK_VERSION = 1  # of the checks: older verdicts are void
+CHECK_VERSION = 1  # of the checks: older records are void
 FOLDER = "checked-stores"
-MAX_VERDICTS = 1000
+MAX_RECORDS = 1000
 TICK = 12_000_000  # ns; file systems count time in steps of up to 10 ms
 COARSE_TICK = 3_000_000_000  # ns; if they store whole seconds: up to 2 s
 
 
 class FileStates:
-    """The state of some files, as the key of a verdict. ``checked``: what the verdict is about."""
+    """The state of some files, as the key of a record. ``checked``: what was checked."""
 
     def __init__(self, checked: str, states: Iterable[os.stat_result]) -> None:
         rows = [[s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for s in states]
@@ -41,7 +41,7 @@ class FileStates:
         return folder is not None and os.path.lexists(folder / self.name)
 
     def remember(self) -> None:
-        """Save the verdict; not if a later write could leave the times of the files as they are.
+        """Save the record; not if a later write could leave the times of the files as they are.
 
         If the cache folder cannot be written, the files are checked again the next time.
         """
@@ -60,7 +60,7 @@ class FileStates:
 
 
 def _own_folder() -> Path | None:
-    """Return the folder of the verdicts; None if it does not exist or another user could write it."""
+    """Return the folder of the records; None if it does not exist or another user could write it."""
     try:
         folder = cache_folder() / FOLDER
         status = os.lstat(folder)
@@ -71,9 +71,9 @@ def _own_folder() -> Path | None:
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Remove the older half of the verdicts if there are too many."""
+    """Remove the older half of the records if there are too many."""
     with os.scandir(folder) as entries:
         files = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.path) for entry in entries]
-    if len(files) > MAX_VERDICTS:
-        for _, path in sorted(files)[: MAX_VERDICTS // 2]:
+    if len(files) > MAX_RECORDS:
+        for _, path in sorted(files)[: MAX_RECORDS // 2]:
             Path(path).unlink(missing_ok=True)
