@@ -16,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.errors import CordgtError
+from cordgt.events.stream import EventStream
 from cordgt.history.activity import ROLES, ActivityBank, DecayedCounts
 from cordgt.history.index import TemporalIndex
 from cordgt.history.rhythm import Rhythm
 from cordgt.models import activity_fit
 from cordgt.models.activity import UNITS, RateModel
 from cordgt.models.activity_fit import choose_time_constants, fit_bank, fit_rate, period_likelihood
+from cordgt.models.activity_rhythm import DAY, Calendar, estimate_profile, fit_rhythm
 
 from .helpers import TEN, build
 from .strategies import Stream, streams
@@ -357,3 +359,57 @@ def test_bad_arguments_are_refused() -> None:
     del data["base_rate"]
     with pytest.raises(CordgtError, match="base_rate"):
         RateModel.from_dict(data)
+
+
+def daily_stream(n_days: int, amplitude: float, seed: int) -> TemporalIndex:
+    """Events in seconds from Monday 1970-01-05 on, at a rate that is high at noon."""
+    draw = np.random.default_rng(seed)
+    t = np.sort(draw.uniform(0, n_days * DAY, 40 * n_days))
+    t = t[draw.random(len(t)) < (1 - amplitude * np.cos(2 * np.pi * t / DAY)) / (1 + amplitude)]
+    t[0] = 0.0
+    return TemporalIndex.build(draw.integers(0, 30, len(t)), np.full(len(t), 30), t, 31)
+
+
+def test_daily_rhythm_is_found() -> None:
+    index = daily_stream(100, 0.9, seed=1)
+    n = len(index.elapsed)
+    rhythm = fit_rhythm(index, n, Calendar(1.0, 4 * DAY))
+    assert rhythm is not None and rhythm.period == DAY and rhythm.phase == 0
+    truth = 1 - 0.9 * np.cos(2 * np.pi * (np.arange(24) + 0.5) / 24)
+    assert np.abs(np.array(rhythm.profile) - truth).max() < 0.35
+    plain, better = fit_rate(index, n).model, fit_rate(index, n, rhythm=rhythm).model
+    mean = [
+        period_likelihood(m, ActivityBank.build(index, m.time_constants, "source", m.rhythm), 0, n).mean
+        for m in (plain, better)
+    ]
+    assert mean[1] > mean[0] + 0.1
+    assert RateModel.from_dict(json.loads(json.dumps(better.to_dict()))) == better
+
+
+def test_rhythm_needs_data_and_a_calendar() -> None:
+    steady = daily_stream(100, 0.0, seed=2)
+    n = len(steady.elapsed)
+    assert fit_rhythm(steady, n, Calendar(1.0, 4 * DAY)) is None
+    strong = daily_stream(100, 0.9, seed=1)
+    assert fit_rhythm(strong, len(strong.elapsed), None) is None
+    assert fit_rhythm(strong, 60, Calendar(1.0, 4 * DAY)) is None  # three days
+
+
+def test_calendar_of_a_stream() -> None:
+    sunday = 1_704_016_800  # 2023-12-31 10:00 UTC
+    seconds = EventStream.from_columns([0, 1], [1, 0], [sunday, sunday + 5])
+    millis = EventStream.from_columns([0, 1], [1, 0], [sunday * 1000, sunday * 1000 + 5])
+    dates = EventStream.from_columns([0, 1], [1, 0], ["2023-12-31T10:00:00Z", "2024-01-01"])
+    numbers = EventStream.from_columns([0, 1], [1, 0], [0, 7])
+    for stream, hour in ((seconds, 3600.0), (millis, 3.6e6), (dates, 3600.0)):
+        calendar = Calendar.of_stream(stream)
+        assert calendar is not None
+        assert calendar.phase(24 * hour) == pytest.approx(10 * hour)
+        assert calendar.phase(168 * hour) == pytest.approx((6 * 24 + 10) * hour)  # weeks begin on Monday
+    assert Calendar.of_stream(numbers) is None
+
+
+def test_profile_counts_the_time_in_each_bin() -> None:
+    """One event in each unit of time: no bin is more active, although the last period is not complete."""
+    rhythm = estimate_profile(np.arange(0, 995) + 0.5, 995.0, 10.0, 3.0, 5)
+    assert rhythm.profile == pytest.approx([1.0] * 5, abs=0.02) and rhythm.phase == 3.0
