@@ -30,7 +30,7 @@ from cordgt.history.rhythm import Rhythm
 from cordgt.models.activity import UNITS, RateModel, Unit
 
 N_TIME_CONSTANTS = 14
-N_ARRIVAL = 5  # of those, the longest, at which the first event fades
+N_RENEWAL = 5  # of those, the longest, at which the last event's own part fades
 MAX_SAMPLE = 1 << 18  # events whose log rates enter the likelihood
 MAX_ITERATIONS = 400
 TOLERANCE = 1e-6  # smallest gain of the mean log likelihood in six iterations
@@ -111,8 +111,8 @@ def fit_bank(
     sample = _sample_events(bank, 0, stop, totals.n_events, unit, max_sample, seed)
     seen = sample.counts.count > 0
     span = totals.span or 1.0
-    counts, clock, long = sample.counts, bank.operational_time, bank.taus[-N_ARRIVAL:]
-    ages = (clock(counts.t) - clock(counts.first)).unsqueeze(-1)
+    counts, clock, long = sample.counts, bank.operational_time, bank.taus[-N_RENEWAL:]
+    ages = (clock(counts.t) - clock(counts.last)).clamp_min(0.0).unsqueeze(-1)
     columns = [counts.sums / bank.taus, torch.exp(-ages / long) / long, torch.ones_like(ages)]
     features = torch.cat(columns, dim=1)[seen]
     features = torch.where(features * span < NEGLIGIBLE, 0.0, features)
@@ -121,7 +121,7 @@ def fit_bank(
     parameters, trace, is_capped = _expectation_maximization(
         features.numpy(),
         (sample.weight[seen] * sample.scale).numpy(),
-        np.concatenate([totals.decayed, totals.first_decayed[-N_ARRIVAL:], [totals.exposure]]),
+        np.concatenate([totals.decayed, totals.last_decayed[-N_RENEWAL:], [totals.exposure]]),
         growth,
         _MIN_BASE / span,
     )
@@ -134,7 +134,7 @@ def fit_bank(
         unit=unit,
         time_constants=bank.time_constants,
         excitation=tuple(parameters[:n].tolist()),
-        arrival=(*([0.0] * (n - len(long))), *parameters[n:-1].tolist()),
+        renewal=(*([0.0] * (n - len(long))), *parameters[n:-1].tolist()),
         base_rate=float(parameters[-1]),
         known_rate=(totals.n_known + 0.5) / (totals.known_exposure + span),
         newcomer_rate=arrival / max(totals.n_arrivals, 1),
@@ -158,7 +158,7 @@ def period_likelihood(
     seen = sample.counts.count > 0
     weight = sample.weight[seen] * sample.scale
     log_rates = float((torch.log(model.rate(sample.counts))[seen] * weight).sum())
-    caused = totals.decayed @ np.array(model.excitation) + totals.first_decayed @ np.array(model.arrival)
+    caused = totals.decayed @ np.array(model.excitation) + totals.last_decayed @ np.array(model.renewal)
     compensator = float(caused + totals.exposure * model.base_rate)
     return PeriodLikelihood(float(weight.sum()), log_rates, compensator)
 
@@ -170,7 +170,7 @@ class _PeriodTotals:
     span: float
     n_events: int  # in the role
     decayed: np.ndarray  # (K,) integral of S_k / tau_k
-    first_decayed: np.ndarray  # (K,) the same for the part of each node's first event
+    last_decayed: np.ndarray  # (K,) the same for the part of each node's last event; 0 but for the longest
     exposure: float  # time since each node's first event in the role
     n_known: int  # nodes with their first event in the role after another role's
     known_exposure: float  # time between the two
@@ -185,7 +185,9 @@ def _period_totals(bank: ActivityBank, start: int, stop: int) -> _PeriodTotals:
     low, high = clock(begin), clock(end)
     n_events = n_known = n_arrivals = n_late = 0
     exposure = known_exposure = 0.0
-    decayed, first_decayed = (np.zeros(len(bank.taus)) for _ in range(2))
+    decayed = np.zeros(len(bank.taus))
+    last_decayed = np.zeros(len(bank.taus))
+    last_decayed[-N_RENEWAL:] = bank.last_event_integrals(bank.taus[-N_RENEWAL:], low, high, stop)
     for nodes in _chunks(_n_seen(index, stop)):
         node = torch.arange(nodes.start, nodes.stop)
         before, after = (bank.lookup(node, torch.tensor(c), t) for c, t in ((start, begin), (stop, end)))
@@ -193,11 +195,7 @@ def _period_totals(bank: ActivityBank, start: int, stop: int) -> _PeriodTotals:
         decayed += (before.sums + (after.count - before.count).unsqueeze(-1) - after.sums).sum(0).numpy()
         is_seen, is_known = after.count > 0, after.degree > 0
         first = clock(after.first)
-        until, since = (high - first)[is_seen], (low - first)[is_seen].clamp_min(0.0)
-        exposure += float((until - since).sum())
-        first_decayed += (
-            (torch.exp(-since[:, None] / bank.taus) - torch.exp(-until[:, None] / bank.taus)).sum(0).numpy()
-        )
+        exposure += float((high - torch.maximum(first, low))[is_seen].sum())
         row = index.row_start[node].long().clamp_max(max(len(index.pos) - 1, 0))
         first_any = clock(index.elapsed[index.pos[row].long()]) if len(index.pos) else first
         is_arrival = is_seen & (first_any == first)
@@ -210,7 +208,7 @@ def _period_totals(bank: ActivityBank, start: int, stop: int) -> _PeriodTotals:
         float(high - low),
         n_events,
         decayed.clip(0),
-        first_decayed,
+        last_decayed,
         exposure,
         n_known,
         known_exposure,
@@ -367,7 +365,7 @@ def _maximize(
     if growth @ maximum(0.0)[:n] <= 1:
         return maximum(0.0), False
     low, high = 0.0, shares.sum()  # at this multiple each share is at most its part of 1
-    for _ in range(100):
+    for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if growth @ maximum(middle)[:n] > 1 else (low, middle)
     return maximum(high), True
