@@ -27,7 +27,6 @@ from cordgt.history.rhythm import Rhythm, cached_tensor
 Unit = Literal["events", "occasions"]
 UNITS = ("events", "occasions")
 _BISECTIONS = 64
-_MEAN_RATE_ITERATIONS = 4
 _MAX_EXPONENT = 300.0  # keeps exp and its products finite
 
 
@@ -96,8 +95,9 @@ class RateModel:
 
         Occurrences within the horizon excite later ones. The expected sums follow a linear differential equation, which
         is solved in the eigenbasis of its symmetric form. This is exact without renewal, also for nodes that were not
-        seen in the role. With it, the last event's part is taken as if new events came at a constant mean rate. Where
-        the expected number grows without bound, it is only a lower bound for horizons of several hundred periods.
+        seen in the role. With renewal it is close for short horizons and too small for horizons that are as long as the
+        time constants of the renewal or longer: only the next occurrence renews the last event's part, not later ones.
+        Where the number grows without bound, it is a lower bound for horizons of several hundred periods.
         """
         unit = max(self.time_constants)  # of time, so that no product of times overflows
         h = self._operational_horizon(counts, horizon).unsqueeze(-1) / unit
@@ -107,23 +107,21 @@ class RateModel:
         weight = renewal / taus
         base, constant = self.base_rate * unit, self._constant_rate(counts).unsqueeze(-1) * unit
         leaving = torch.where((counts.count > 0).unsqueeze(-1), 0.0, constant - base)  # until a node's first event
-        last = self._last_sums(counts)
-        excited = (counts.sums * root) @ basis * _integral(values, h)  # (..., K)
+        terms = [(leaving, constant)]  # exponentials of the rate without excitation, besides its constant
         hazard = self._operational_hazard(counts, h.squeeze(-1) * unit).unsqueeze(-1)
-        mean = torch.where(h > 0, hazard / torch.where(h > 0, h, 1.0), 0.0)
-        columns = [k for k, value in enumerate(self.renewal) if value > 0]
-        for _ in range(_MEAN_RATE_ITERATIONS if columns else 1):
-            # The rate without excitation is a constant and a sum of exponentials.
-            limit = mean / (mean + 1 / taus)  # of the last event's part, if events come at the mean rate
-            steady = base + (weight * limit).sum(-1, keepdim=True)
-            fading = weight * (last - limit)
-            terms = [(leaving, constant), *((fading[..., k : k + 1], 1 / taus[k] + mean) for k in columns)]
-            direct, response = steady * h, steady * _double_integral(values, h)
-            for factor, rate in terms:
-                direct = direct + factor * _integral(-rate, h)
-                response = response + factor * _mixed_integral(values, rate, h)
-            number = direct + ((excited + forcing * response) * (root @ basis)).sum(-1, keepdim=True)
-            mean = torch.where(h > 0, number / torch.where(h > 0, h, 1.0), 0.0)
+        mean = hazard / torch.where(h > 0, h, 1.0)  # the next occurrence comes at about this rate
+        last = self._last_sums(counts)
+        for k in (k for k, value in enumerate(self.renewal) if value > 0):
+            gap = mean - 1 / taus[k]
+            gap = torch.where((gap * taus[k]).abs() < 1e-6, 1e-6 / taus[k], gap)  # the quotient has a limit there
+            again = weight[k] * mean / gap
+            terms += [(weight[k] * last[..., k : k + 1], 1 / taus[k] + mean), (again, 1 / taus[k]), (-again, mean)]
+        direct, response = base * h, base * _double_integral(values, h)
+        for factor, rate in terms:
+            direct = direct + factor * _integral(-rate, h)
+            response = response + factor * _mixed_integral(values, rate, h)
+        excited = (counts.sums * root) @ basis * _integral(values, h) + forcing * response  # (..., K)
+        number = direct + (excited * (root @ basis)).sum(-1, keepdim=True)
         return number.squeeze(-1)
 
     def _constant_rate(self, counts: DecayedCounts) -> Tensor:
