@@ -16,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.errors import CordgtError
+from cordgt.events.stream import EventStream
 from cordgt.history.activity import ROLES, ActivityBank, DecayedCounts
 from cordgt.history.index import TemporalIndex
 from cordgt.history.rhythm import Rhythm
 from cordgt.models import activity_fit
 from cordgt.models.activity import UNITS, RateModel
 from cordgt.models.activity_fit import choose_time_constants, fit_bank, fit_rate, period_likelihood
+from cordgt.models.activity_rhythm import DAY, Calendar, estimate_profile, fit_rhythm
 
 from .helpers import TEN, build
 from .strategies import Stream, streams
@@ -32,7 +34,7 @@ MODEL = RateModel(
     unit="events",
     time_constants=(0.5, 4.0, 60.0),
     excitation=(0.3, 0.2, 0.4),
-    arrival=(0.0, 0.0, 1.5),
+    renewal=(0.0, 0.1, 0.6),
     base_rate=0.02,
     known_rate=0.07,
     newcomer_rate=0.01,
@@ -73,22 +75,16 @@ def test_hazard_is_the_integral_of_the_rate(place: Any, node: int, rhythm: Rhyth
 
 def slow_expected_count(model: RateModel, counts: DecayedCounts, i: int, h: float, steps: int = 600) -> float:
     """Runge-Kutta for the expected sums, the probability of not having arrived, and the expected number."""
-    taus, a, c = (np.array(x) for x in (model.time_constants, model.excitation, model.arrival))
-    is_seen = bool(counts.count[i] > 0)
+    taus, a = (np.array(x) for x in (model.time_constants, model.excitation))
+    k = len(taus)
     own = model.known_rate if counts.degree[i] > 0 else model.newcomer_rate
 
     def slope(state: np.ndarray) -> np.ndarray:
-        sums, first, waiting, _ = state[:k], state[k : 2 * k], state[2 * k], state[2 * k + 1]
-        rate = model.base_rate * (1 - waiting) + own * waiting + (a * sums + c * first) @ (1 / taus)
-        arrivals = own * waiting
-        return np.concatenate(
-            [-sums / taus + model.events_per_unit * rate, -first / taus + arrivals, [-arrivals], [rate]]
-        )
+        sums, waiting = state[:k], state[k]
+        rate = model.base_rate * (1 - waiting) + own * waiting + a @ (sums / taus)
+        return np.concatenate([-sums / taus + model.events_per_unit * rate, [-own * waiting], [rate]])
 
-    k = len(taus)
-    age = float(counts.t[i] - counts.first[i])
-    first = np.exp(-age / taus) if is_seen else np.zeros(k)
-    state = np.concatenate([counts.sums[i].cpu().numpy(), first, [0.0 if is_seen else 1.0], [0.0]])
+    state = np.concatenate([counts.sums[i].cpu().numpy(), [0.0 if counts.count[i] > 0 else 1.0], [0.0]])
     dt = h / steps
     for _ in range(steps):
         s1 = slope(state)
@@ -106,12 +102,12 @@ def slow_expected_count(model: RateModel, counts: DecayedCounts, i: int, h: floa
         {"events_per_unit": 1.4},
         {"excitation": (1.2, 0.3, 2.0)},
         {"excitation": (0.0, 0.0, 0.0)},
-        {"known_rate": 0.25, "arrival": (0.0, 0.6, 1.5)},
+        {"excitation": (0.0, 0.0, 0.0), "known_rate": 0.25},
     ],
     ids=["stable", "occasions", "explosive", "poisson", "rate equals 1 / tau"],
 )
 def test_expected_count_solves_its_equation(place: Any, changes: dict[str, Any], h: float) -> None:
-    model = replace(MODEL, role="source", **changes)
+    model = replace(MODEL, role="source", renewal=(0.0, 0.0, 0.0), **changes)
     nodes = [0, 1, 2, 4, 40]  # node 4 was never a source, 40 is new
     counts = lookup(place, model, nodes, 7, 5.25)
     got = model.expected_count(counts, place.floats(h)).tolist()
@@ -130,9 +126,9 @@ def simulate(model: RateModel, start: float, stop: float, draw: random.Random) -
     now = start
 
     def rate(at: float) -> float:
-        first = [math.exp(-(at - start) / tau) for tau in taus]
-        terms = zip(model.excitation, sums, model.arrival, first, taus, strict=True)
-        return model.base_rate + sum((a * s + c * f) / tau for a, s, c, f, tau in terms)
+        last = [math.exp(-(at - times[-1]) / tau) for tau in taus]
+        terms = zip(model.excitation, sums, model.renewal, last, taus, strict=True)
+        return model.base_rate + sum((a * s + r * f) / tau for a, s, r, f, tau in terms)
 
     while True:
         bound = rate(now)
@@ -154,7 +150,7 @@ def simulated_index(model: RateModel, n_nodes: int, span: float, seed: int) -> T
     return TemporalIndex.build(src, np.full(len(src), n_nodes), t - t[0], n_nodes + 1)
 
 
-TRUTH = replace(MODEL, role="source", excitation=(0.4, 0.0, 0.3), arrival=(0.0, 0.0, 2.0), base_rate=0.03)
+TRUTH = replace(MODEL, role="source", excitation=(0.4, 0.0, 0.3), renewal=(0.0, 0.0, 1.5), base_rate=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -162,19 +158,27 @@ def simulated() -> TemporalIndex:
     return simulated_index(TRUTH, 150, 300.0, seed=3)
 
 
-def test_expected_count_and_survival_agree_with_simulation() -> None:
-    draw, h, n = random.Random(1), 20.0, 3000
-    runs = [simulate(TRUTH, 0.0, h, draw) for _ in range(n)]
+@pytest.mark.parametrize("h", [2.0, 60.0])
+@pytest.mark.parametrize("renewal", [(0.0, 0.0, 0.0), (0.0, 0.0, 1.5), (0.0, 0.8, 0.0)], ids=["none", "long", "short"])
+def test_expected_count_and_survival_agree_with_simulation(renewal: tuple[float, ...], h: float) -> None:
+    """The expected number is exact without renewal. With it, it is close for short horizons, too small for long ones."""
+    model = replace(TRUTH, renewal=renewal)
+    draw, n = random.Random(1), 3000
+    runs = [simulate(model, 0.0, h, draw) for _ in range(n)]
     numbers = np.array([len(times) - 1 for times in runs])
     index = TemporalIndex.build(np.array([0]), np.array([1]), np.array([0.0]), 2)
-    bank = ActivityBank.build(index, TRUTH.time_constants, "source")
+    bank = ActivityBank.build(index, model.time_constants, "source")
     now = bank.lookup(torch.tensor(0), torch.tensor(1), torch.tensor(0.0, dtype=torch.float64))
-    error = numbers.std() / math.sqrt(n)
     horizon = torch.tensor(h, dtype=torch.float64)
-    assert abs(TRUTH.expected_count(now, horizon).item() - numbers.mean()) < 4 * error
-    assert abs(TRUTH.survival(now, horizon).item() - (numbers == 0).mean()) < 4 * math.sqrt(0.25 / n)
-    waits = np.array([times[1] if len(times) > 1 else math.inf for times in runs])
-    assert (waits < TRUTH.quantile(now, torch.tensor(0.5)).item()).mean() == pytest.approx(0.5, abs=0.04)
+    error = 4 * numbers.std() / math.sqrt(n)
+    low = numbers.mean() * (1.0 if not any(renewal) else 0.9 if h == 2.0 else 0.6)
+    expected = model.expected_count(now, horizon).item()
+    assert low - error < expected < numbers.mean() + error
+    assert abs(model.survival(now, horizon).item() - (numbers == 0).mean()) < 4 * math.sqrt(0.25 / n)
+    median = model.quantile(now, torch.tensor(0.5)).item()
+    if median < h:
+        waits = np.array([times[1] if len(times) > 1 else math.inf for times in runs])
+        assert (waits < median).mean() == pytest.approx(0.5, abs=0.04)
 
 
 def test_fit_recovers_the_parameters(simulated: TemporalIndex) -> None:
@@ -183,8 +187,8 @@ def test_fit_recovers_the_parameters(simulated: TemporalIndex) -> None:
     got = fit.model
     assert fit.n_events == fit.n_sampled == len(simulated.elapsed) and fit.n_seen == fit.n_events - 150
     assert got.excitation == pytest.approx(TRUTH.excitation, abs=0.06)
-    assert got.base_rate == pytest.approx(TRUTH.base_rate, rel=0.3)
-    assert sum(got.arrival) == pytest.approx(2.0, abs=1.0)
+    assert got.base_rate == pytest.approx(TRUTH.base_rate, abs=0.006)
+    assert sum(got.renewal) == pytest.approx(1.5, abs=0.4)
     truth = period_likelihood(TRUTH, bank, 0, len(simulated.elapsed))
     assert fit.log_likelihood[-1] / fit.n_seen == pytest.approx(truth.mean, abs=0.01)
     assert fit.log_likelihood[-1] >= truth.log_rates - truth.compensator - 1e-3 * truth.n
@@ -262,7 +266,7 @@ def test_sample_gives_nearly_the_same_fit(simulated: TemporalIndex, unit: Any) -
     assert best - 0.02 < got <= best + 1e-4
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(stream=streams(min_events=3, filtered=False), unit=st.sampled_from(UNITS), size=st.sampled_from((2, 1000)))
 def test_fit_ignores_events_from_its_end_on(stream: Stream, unit: Any, size: int) -> None:
     """To the bit, also with a sample and with new nodes in the future."""
@@ -357,3 +361,57 @@ def test_bad_arguments_are_refused() -> None:
     del data["base_rate"]
     with pytest.raises(CordgtError, match="base_rate"):
         RateModel.from_dict(data)
+
+
+def daily_stream(n_days: int, amplitude: float, seed: int) -> TemporalIndex:
+    """Events in seconds from Monday 1970-01-05 on, at a rate that is high at noon."""
+    draw = np.random.default_rng(seed)
+    t = np.sort(draw.uniform(0, n_days * DAY, 40 * n_days))
+    t = t[draw.random(len(t)) < (1 - amplitude * np.cos(2 * np.pi * t / DAY)) / (1 + amplitude)]
+    t[0] = 0.0
+    return TemporalIndex.build(draw.integers(0, 30, len(t)), np.full(len(t), 30), t, 31)
+
+
+def test_daily_rhythm_is_found() -> None:
+    index = daily_stream(100, 0.9, seed=1)
+    n = len(index.elapsed)
+    rhythm = fit_rhythm(index, n, Calendar(1.0, 4 * DAY))
+    assert rhythm is not None and rhythm.period == DAY and rhythm.phase == 0
+    truth = 1 - 0.9 * np.cos(2 * np.pi * (np.arange(24) + 0.5) / 24)
+    assert np.abs(np.array(rhythm.profile) - truth).max() < 0.35
+    plain, better = fit_rate(index, n).model, fit_rate(index, n, rhythm=rhythm).model
+    mean = [
+        period_likelihood(m, ActivityBank.build(index, m.time_constants, "source", m.rhythm), 0, n).mean
+        for m in (plain, better)
+    ]
+    assert mean[1] > mean[0] + 0.1
+    assert RateModel.from_dict(json.loads(json.dumps(better.to_dict()))) == better
+
+
+def test_rhythm_needs_data_and_a_calendar() -> None:
+    steady = daily_stream(100, 0.0, seed=2)
+    n = len(steady.elapsed)
+    assert fit_rhythm(steady, n, Calendar(1.0, 4 * DAY)) is None
+    strong = daily_stream(100, 0.9, seed=1)
+    assert fit_rhythm(strong, len(strong.elapsed), None) is None
+    assert fit_rhythm(strong, 60, Calendar(1.0, 4 * DAY)) is None  # three days
+
+
+def test_calendar_of_a_stream() -> None:
+    sunday = 1_704_016_800  # 2023-12-31 10:00 UTC
+    seconds = EventStream.from_columns([0, 1], [1, 0], [sunday, sunday + 5])
+    millis = EventStream.from_columns([0, 1], [1, 0], [sunday * 1000, sunday * 1000 + 5])
+    dates = EventStream.from_columns([0, 1], [1, 0], ["2023-12-31T10:00:00Z", "2024-01-01"])
+    numbers = EventStream.from_columns([0, 1], [1, 0], [0, 7])
+    for stream, hour in ((seconds, 3600.0), (millis, 3.6e6), (dates, 3600.0)):
+        calendar = Calendar.of_stream(stream)
+        assert calendar is not None
+        assert calendar.phase(24 * hour) == pytest.approx(10 * hour)
+        assert calendar.phase(168 * hour) == pytest.approx((6 * 24 + 10) * hour)  # weeks begin on Monday
+    assert Calendar.of_stream(numbers) is None
+
+
+def test_profile_counts_the_time_in_each_bin() -> None:
+    """One event in each unit of time: no bin is more active, although the last period is not complete."""
+    rhythm = estimate_profile(np.arange(0, 995) + 0.5, 995.0, 10.0, 3.0, 5)
+    assert rhythm.profile == pytest.approx([1.0] * 5, abs=0.02) and rhythm.phase == 3.0

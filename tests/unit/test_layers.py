@@ -30,7 +30,7 @@ ORDER = """
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
     nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention
-    models.activity models.activity_fit
+    models.activity models.activity_fit models.activity_rhythm
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models

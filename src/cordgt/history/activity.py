@@ -159,6 +159,20 @@ class ActivityBank:
         first = torch.where(is_active, first_pos, -1)
         return DecayedCounts(sums, count, degree, index.event_time(first), index.event_time(last), t)
 
+    def last_event_integrals(self, taus: Tensor, low: Tensor, high: Tensor, cut: int) -> np.ndarray:
+        """Return (len(taus),) integrals of ``exp(-(t - last) / tau) / tau`` over all nodes from time low to high.
+
+        ``last`` is the node's last event in the role at each moment. Times are operational; high is not before the
+        last of the first ``cut`` events, which are the ones that count. The bank is on the CPU.
+        """
+        index, out = self.index, torch.zeros(len(taus), dtype=torch.float64)
+        run_loop(
+            _sum_last_events,
+            *(index.row_start, index.nbr, index.pos, index.src, index.elapsed, ROLES.index(self.role)),
+            *(_clock(self.rhythm), self.knots, taus, float(low), float(high), cut, out),
+        )
+        return out.numpy()
+
     def operational_time(self, t: Tensor) -> Tensor:
         """Return the operational time of ``t`` (…) float64: the time itself without a rhythm."""
         return t if self.rhythm is None else self.rhythm.rescale(t)
@@ -247,3 +261,28 @@ def _fill_lookup(  # type: ignore[no-untyped-def]
                     count[i] += 1
                     latest = pos[at]
             last[i] = elapsed[latest]
+
+
+@njit(cache=True)
+def _sum_last_events(  # type: ignore[no-untyped-def]
+    row_start, nbr, pos, src, elapsed, role, clock, knots, taus, low, high, cut, out
+):
+    for u in range(len(row_start) - 1):
+        last = -1.0
+        for at in range(row_start[u], row_start[u + 1]):
+            if pos[at] >= cut:
+                break
+            if _is_in_role(role, u, nbr[at], src[pos[at]]):
+                t = rescale_scalar(elapsed[pos[at]], clock[0], clock[1], knots)
+                _add_last_event(out, taus, last, low, t)
+                last = t
+        _add_last_event(out, taus, last, low, high)
+
+
+@njit(inline="always")
+def _add_last_event(out, taus, last, low, until):  # type: ignore[no-untyped-def]
+    """Add the integrals from ``low``, or the last event if it is later, to ``until``. A negative time: no event."""
+    since = max(low - last, 0.0)
+    if last >= 0 and until - last > since:
+        for k in range(len(taus)):
+            out[k] += math.exp(-since / taus[k]) - math.exp(-(until - last) / taus[k])

@@ -1,12 +1,12 @@
 """RateModel: how often a node acts, from decayed counts of its own events (a self-exciting point process).
 
-    rate(u, t) = base_rate + sum over k of (excitation_k * S_k(u, t) + arrival_k * F_k(u, t)) / tau_k
+    rate(u, t) = base_rate + sum over k of (excitation_k * S_k(u, t) + renewal_k * L_k(u, t)) / tau_k
 
-for a node that was seen in the role. ``S_k`` are the decayed counts of `cordgt.history.activity`. ``F_k`` is the first
-event's part of them, because many nodes are most active soon after they arrive. Nodes that were not seen in the role
-have constant rates. The rest follows in closed form: the probability of no event within a horizon, quantiles and
-density of the next event's time, and the expected number of events. With a rhythm, it holds in operational time.
-`cordgt.models.activity_fit` fits the parameters.
+for a node that was seen in the role. ``S_k`` are the decayed counts of `cordgt.history.activity`. ``L_k`` is the last
+event's part of them: it fades alike for busy and for quiet nodes, so a node that left is told from a quiet one. Nodes
+that were not seen in the role have constant rates. The rest follows in closed form: the probability of no event within
+a horizon, quantiles and density of the next event's time, and nearly so the expected number of events. With a rhythm,
+it holds in operational time. `cordgt.models.activity_fit` fits the parameters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RateModel:
     unit: Unit
     time_constants: tuple[float, ...]  # tau_k
     excitation: tuple[float, ...]  # mean number of occurrences that one event causes at each time constant; 0 or more
-    arrival: tuple[float, ...]  # mean number of further occurrences that the first event causes; 0 or more
+    renewal: tuple[float, ...]  # mean number of further occurrences that the last event causes; 0 or more
     base_rate: float  # of a node that was seen in the role
     known_rate: float  # of a node that was seen, but not in the role
     newcomer_rate: float  # of one node that was never seen
@@ -94,30 +94,35 @@ class RateModel:
         """Return the expected number of occurrences within the ``horizon`` after the lookup. Shapes broadcast.
 
         Occurrences within the horizon excite later ones. The expected sums follow a linear differential equation, which
-        is solved in the eigenbasis of its symmetric form. Exact for nodes that were not seen in the role, too. Where
-        the expected number grows without bound, it is only a lower bound for horizons of several hundred periods.
+        is solved in the eigenbasis of its symmetric form. This is exact without renewal, also for nodes that were not
+        seen in the role. With renewal it is close for short horizons and too small for horizons that are as long as the
+        time constants of the renewal or longer: only the next occurrence renews the last event's part, not later ones.
+        Where the number grows without bound, it is a lower bound for horizons of several hundred periods.
         """
         unit = max(self.time_constants)  # of time, so that no product of times overflows
         h = self._operational_horizon(counts, horizon).unsqueeze(-1) / unit
         values, basis, root, forcing = _eigenbasis(self.time_constants, self.excitation, self.events_per_unit, h.device)
-        taus, _, arrival = self._parameters(h.device)
-        taus, base = taus / unit, self.base_rate * unit
-        constant = self._constant_rate(counts).unsqueeze(-1) * unit
-        is_seen = (counts.count > 0).unsqueeze(-1)
-        # The expected rate without excitation is a sum of exponentials. A node that was not seen arrives at its own
-        # rate, then its first event fades. Rates too close to 1 / tau are moved: the quotient has a limit there.
-        gap = constant - 1 / taus
-        gap = torch.where((gap * taus).abs() < 1e-6, 1e-6 / taus, gap)
-        fading = torch.where(is_seen, self._first_sums(counts), constant / gap) * arrival / taus  # (..., K)
-        leaving = torch.where(is_seen, 0.0, constant - base - fading.sum(-1, keepdim=True))
-        terms = [(leaving, constant), *((fading[..., k : k + 1], 1 / taus[k]) for k in self._arrival_columns)]
-        direct = base * h
-        response = base * _double_integral(values, h)
+        taus, _, renewal = self._parameters(h.device)
+        taus = taus / unit
+        weight = renewal / taus
+        base, constant = self.base_rate * unit, self._constant_rate(counts).unsqueeze(-1) * unit
+        leaving = torch.where((counts.count > 0).unsqueeze(-1), 0.0, constant - base)  # until a node's first event
+        terms = [(leaving, constant)]  # exponentials of the rate without excitation, besides its constant
+        hazard = self._operational_hazard(counts, h.squeeze(-1) * unit).unsqueeze(-1)
+        mean = hazard / torch.where(h > 0, h, 1.0)  # the next occurrence comes at about this rate
+        last = self._last_sums(counts)
+        for k in (k for k, value in enumerate(self.renewal) if value > 0):
+            gap = mean - 1 / taus[k]
+            gap = torch.where((gap * taus[k]).abs() < 1e-6, 1e-6 / taus[k], gap)  # the quotient has a limit there
+            again = weight[k] * mean / gap
+            terms += [(weight[k] * last[..., k : k + 1], 1 / taus[k] + mean), (again, 1 / taus[k]), (-again, mean)]
+        direct, response = base * h, base * _double_integral(values, h)
         for factor, rate in terms:
             direct = direct + factor * _integral(-rate, h)
             response = response + factor * _mixed_integral(values, rate, h)
         excited = (counts.sums * root) @ basis * _integral(values, h) + forcing * response  # (..., K)
-        return direct.squeeze(-1) + (excited * (root @ basis)).sum(-1)
+        number = direct + (excited * (root @ basis)).sum(-1, keepdim=True)
+        return number.squeeze(-1)
 
     def _constant_rate(self, counts: DecayedCounts) -> Tensor:
         """Return the part of the rate that does not decay, in operational time."""
@@ -137,18 +142,14 @@ class RateModel:
 
     def _caused(self, counts: DecayedCounts) -> Tensor:
         """Return (…, K): number of occurrences that past events still cause at each time constant."""
-        _, excitation, arrival = self._parameters(counts.t.device)
-        return counts.sums * excitation + self._first_sums(counts) * arrival
+        _, excitation, renewal = self._parameters(counts.t.device)
+        return counts.sums * excitation + self._last_sums(counts) * renewal
 
-    def _first_sums(self, counts: DecayedCounts) -> Tensor:
-        """Return (…, K): the first event's part of the decayed counts; 0 for a node that was not seen in the role."""
+    def _last_sums(self, counts: DecayedCounts) -> Tensor:
+        """Return (…, K): the last event's part of the decayed counts; 0 for a node that was not seen in the role."""
         taus, *_ = self._parameters(counts.t.device)
-        age = self._operational_horizon(replace(counts, t=counts.first), counts.t - counts.first)
+        age = self._operational_horizon(replace(counts, t=counts.last), counts.t - counts.last)
         return torch.where((counts.count > 0).unsqueeze(-1), torch.exp(-age.clamp_min(0.0).unsqueeze(-1) / taus), 0.0)
-
-    @property
-    def _arrival_columns(self) -> list[int]:
-        return [k for k, value in enumerate(self.arrival) if value > 0]
 
     def _operational_horizon(self, counts: DecayedCounts, horizon: Tensor) -> Tensor:
         if self.rhythm is None:
@@ -156,11 +157,11 @@ class RateModel:
         return (self.rhythm.rescale(counts.t + horizon) - self.rhythm.rescale(counts.t)).clamp_min(0.0)
 
     def _parameters(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return time constants, excitation and arrival, (K,) each."""
-        time_constants, excitation, arrival = (
-            cached_tensor(x, device) for x in (self.time_constants, self.excitation, self.arrival)
+        """Return time constants, excitation and renewal, (K,) each."""
+        time_constants, excitation, renewal = (
+            cached_tensor(x, device) for x in (self.time_constants, self.excitation, self.renewal)
         )
-        return time_constants, excitation, arrival
+        return time_constants, excitation, renewal
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
@@ -175,7 +176,7 @@ class RateModel:
             wrong = ", ".join(sorted(known ^ set(data)))
             raise RunError(f"The activity model is damaged: its keys differ in {wrong}. Fit it again.")
         rhythm = None if data["rhythm"] is None else Rhythm.from_dict(data["rhythm"])
-        tuples = {name: tuple(float(x) for x in data[name]) for name in ("time_constants", "excitation", "arrival")}
+        tuples = {name: tuple(float(x) for x in data[name]) for name in ("time_constants", "excitation", "renewal")}
         return cls(**{**data, **tuples, "rhythm": rhythm})
 
 

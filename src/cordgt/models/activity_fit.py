@@ -3,7 +3,8 @@
 The log likelihood is the sum of the events' log rates minus the compensator, which is the rate integrated over the
 period. A decayed count satisfies ``integral of S / tau = S(begin) + number of events - S(end)``, so the compensator of
 all nodes needs one lookup of each node at both ends. The problem is concave. EM shares each event out among the terms
-of its rate, and divides each term's share by its part of the compensator; no step lowers the likelihood.
+of its rate, and divides each term's share by its part of the compensator. SQUAREM makes longer steps of it. No step
+lowers the likelihood.
 
 For long streams the log rates come from a uniform sample of events, with their mean times the number of all events. It
 is an unbiased estimate. The compensator always covers all events. Rows are read in chunks, so the stream can be
@@ -18,22 +19,23 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from torch import Tensor
 
 from cordgt.errors import DataError, check_choice
+from cordgt.events.arrays import Floats
 from cordgt.history.activity import ActivityBank, DecayedCounts, Role
 from cordgt.history.index import TemporalIndex, as_tensor
 from cordgt.history.rhythm import Rhythm
 from cordgt.models.activity import UNITS, RateModel, Unit
 
 N_TIME_CONSTANTS = 14
-N_ARRIVAL = 5  # of those, the longest, at which the first event fades
+N_RENEWAL = 5  # of those, the longest, at which the last event's own part fades
 MAX_SAMPLE = 1 << 18  # events whose log rates enter the likelihood
 MAX_ITERATIONS = 400
-TOLERANCE = 1e-6  # smallest gain of the mean log likelihood in ten iterations
+TOLERANCE = 1e-6  # smallest gain of the mean log likelihood in six iterations
+NEGLIGIBLE = 1e-13  # share of a rate, or of all events
 _CHUNK = 1 << 20  # nodes or row entries read at a time
-_BLOCKS = 64  # sums are split the same way for any number of threads
 _MIN_BASE = 1e-6  # least base rate, in events per period: no rate is zero
 _MAX_GROWTH = 1.0  # the expected rate grows at most by a factor of e in one period
 
@@ -108,17 +110,18 @@ def fit_bank(
     totals = _period_totals(bank, 0, stop)
     sample = _sample_events(bank, 0, stop, totals.n_events, unit, max_sample, seed)
     seen = sample.counts.count > 0
-    counts, clock, long = sample.counts, bank.operational_time, bank.taus[-N_ARRIVAL:]
-    ages = (clock(counts.t) - clock(counts.first)).unsqueeze(-1)
+    span = totals.span or 1.0
+    counts, clock, long = sample.counts, bank.operational_time, bank.taus[-N_RENEWAL:]
+    ages = (clock(counts.t) - clock(counts.last)).clamp_min(0.0).unsqueeze(-1)
     columns = [counts.sums / bank.taus, torch.exp(-ages / long) / long, torch.ones_like(ages)]
     features = torch.cat(columns, dim=1)[seen]
+    features = torch.where(features * span < NEGLIGIBLE, 0.0, features)
     events_per_unit = len(sample.weight) / float(sample.weight.sum()) if len(sample.weight) else 1.0
-    span = totals.span or 1.0
     growth = events_per_unit / (1 + _MAX_GROWTH * bank.taus.numpy() / span)
     parameters, trace, is_capped = _expectation_maximization(
         features.numpy(),
         (sample.weight[seen] * sample.scale).numpy(),
-        np.concatenate([totals.decayed, totals.first_decayed[-N_ARRIVAL:], [totals.exposure]]),
+        np.concatenate([totals.decayed, totals.last_decayed[-N_RENEWAL:], [totals.exposure]]),
         growth,
         _MIN_BASE / span,
     )
@@ -131,7 +134,7 @@ def fit_bank(
         unit=unit,
         time_constants=bank.time_constants,
         excitation=tuple(parameters[:n].tolist()),
-        arrival=(*([0.0] * (n - len(long))), *parameters[n:-1].tolist()),
+        renewal=(*([0.0] * (n - len(long))), *parameters[n:-1].tolist()),
         base_rate=float(parameters[-1]),
         known_rate=(totals.n_known + 0.5) / (totals.known_exposure + span),
         newcomer_rate=arrival / max(totals.n_arrivals, 1),
@@ -155,7 +158,7 @@ def period_likelihood(
     seen = sample.counts.count > 0
     weight = sample.weight[seen] * sample.scale
     log_rates = float((torch.log(model.rate(sample.counts))[seen] * weight).sum())
-    caused = totals.decayed @ np.array(model.excitation) + totals.first_decayed @ np.array(model.arrival)
+    caused = totals.decayed @ np.array(model.excitation) + totals.last_decayed @ np.array(model.renewal)
     compensator = float(caused + totals.exposure * model.base_rate)
     return PeriodLikelihood(float(weight.sum()), log_rates, compensator)
 
@@ -167,7 +170,7 @@ class _PeriodTotals:
     span: float
     n_events: int  # in the role
     decayed: np.ndarray  # (K,) integral of S_k / tau_k
-    first_decayed: np.ndarray  # (K,) the same for the part of each node's first event
+    last_decayed: np.ndarray  # (K,) the same for the part of each node's last event; 0 but for the longest
     exposure: float  # time since each node's first event in the role
     n_known: int  # nodes with their first event in the role after another role's
     known_exposure: float  # time between the two
@@ -182,7 +185,9 @@ def _period_totals(bank: ActivityBank, start: int, stop: int) -> _PeriodTotals:
     low, high = clock(begin), clock(end)
     n_events = n_known = n_arrivals = n_late = 0
     exposure = known_exposure = 0.0
-    decayed, first_decayed = (np.zeros(len(bank.taus)) for _ in range(2))
+    decayed = np.zeros(len(bank.taus))
+    last_decayed = np.zeros(len(bank.taus))
+    last_decayed[-N_RENEWAL:] = bank.last_event_integrals(bank.taus[-N_RENEWAL:], low, high, stop)
     for nodes in _chunks(_n_seen(index, stop)):
         node = torch.arange(nodes.start, nodes.stop)
         before, after = (bank.lookup(node, torch.tensor(c), t) for c, t in ((start, begin), (stop, end)))
@@ -190,11 +195,7 @@ def _period_totals(bank: ActivityBank, start: int, stop: int) -> _PeriodTotals:
         decayed += (before.sums + (after.count - before.count).unsqueeze(-1) - after.sums).sum(0).numpy()
         is_seen, is_known = after.count > 0, after.degree > 0
         first = clock(after.first)
-        until, since = (high - first)[is_seen], (low - first)[is_seen].clamp_min(0.0)
-        exposure += float((until - since).sum())
-        first_decayed += (
-            (torch.exp(-since[:, None] / bank.taus) - torch.exp(-until[:, None] / bank.taus)).sum(0).numpy()
-        )
+        exposure += float((high - torch.maximum(first, low))[is_seen].sum())
         row = index.row_start[node].long().clamp_max(max(len(index.pos) - 1, 0))
         first_any = clock(index.elapsed[index.pos[row].long()]) if len(index.pos) else first
         is_arrival = is_seen & (first_any == first)
@@ -207,7 +208,7 @@ def _period_totals(bank: ActivityBank, start: int, stop: int) -> _PeriodTotals:
         float(high - low),
         n_events,
         decayed.clip(0),
-        first_decayed,
+        last_decayed,
         exposure,
         n_known,
         known_exposure,
@@ -234,17 +235,16 @@ class _Sample:
     scale: float  # number of all events for each sampled one
 
 
-def _sample_events(
-    bank: ActivityBank, start: int, stop: int, n_events: int, unit: Unit, max_sample: int, seed: int
-) -> _Sample:
-    """Draw about ``max_sample`` of the role's ``n_events`` events from ``start`` up to ``stop``, uniformly; or all.
+def _draw_events(
+    index: TemporalIndex, role: Role, start: int, stop: int, share: float, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return node and position of a uniform share of the role's events from ``start`` up to ``stop``, (n,) int64 each.
 
     Later events do not change the draw.
     """
-    index = bank.index
     positions = None
-    if n_events > max_sample:
-        size = math.ceil((stop - start) * max_sample / n_events)
+    if share < 1:
+        size = math.ceil((stop - start) * share)
         positions = np.random.default_rng(seed).choice(stop - start, size, replace=False, shuffle=False)
         positions = np.sort(positions) + start
     parts = [torch.empty((2, 0), dtype=torch.int64)]
@@ -257,12 +257,29 @@ def _sample_events(
         is_indexed = index.degree(src, pos + 1) > rank  # False: an event of masked nodes
         src, pos, rank = src[is_indexed], pos[is_indexed], rank[is_indexed]
         dst = index.nbr[index.row_entry(src, rank)].long()
-        if bank.role != "destination":
+        if role != "destination":
             parts.append(torch.stack([src, pos]))
-        if bank.role != "source":
-            is_new = dst != src if bank.role == "either" else torch.ones_like(dst, dtype=torch.bool)
+        if role != "source":
+            is_new = dst != src if role == "either" else torch.ones_like(dst, dtype=torch.bool)
             parts.append(torch.stack([dst, pos])[:, is_new])
     node, pos = torch.cat(parts, dim=1)
+    return node, pos
+
+
+def sample_times(index: TemporalIndex, stop: int, role: Role, *, max_sample: int = MAX_SAMPLE, seed: int = 0) -> Floats:
+    """Return the elapsed times of about ``max_sample`` of the first ``stop`` events, once for each node and time."""
+    node, pos = _draw_events(index, role, 0, stop, max_sample / stop, seed)
+    first = torch.unique(torch.stack([index.tie_start[pos].long(), node]), dim=1)[0]
+    times: Floats = index.elapsed[first].numpy()
+    return times
+
+
+def _sample_events(
+    bank: ActivityBank, start: int, stop: int, n_events: int, unit: Unit, max_sample: int, seed: int
+) -> _Sample:
+    """Look up about ``max_sample`` of the role's ``n_events`` events from ``start`` up to ``stop``, or all."""
+    index = bank.index
+    node, pos = _draw_events(index, bank.role, start, stop, max_sample / max(n_events, 1), seed)
     cut = index.tie_start[pos].long()
     counts = bank.lookup(node, cut, index.elapsed[pos])
     weight = torch.ones(len(node), dtype=torch.float64)
@@ -298,14 +315,35 @@ def _expectation_maximization(
     is_capped = False
     if len(features) == 0:
         return np.append(np.zeros(len(compensator) - 1), min_base), trace, is_capped
-    while True:
+
+    def step(parameters: np.ndarray) -> tuple[float, np.ndarray, bool]:
+        """Return the likelihood of the parameters, their values after an iteration of EM, and whether it is capped."""
         log_sum, ratio = _sum_ratios(features, weight, parameters)
-        trace.append(float(log_sum - compensator @ parameters))
-        is_flat = len(trace) > 10 and trace[-1] - trace[-11] < TOLERANCE * total
-        if is_flat or len(trace) > MAX_ITERATIONS:
-            return parameters, trace, is_capped
         shares = parameters * ratio
-        parameters, is_capped = _maximize(shares, compensator, growth, min_base)
+        shares[shares < NEGLIGIBLE * total] = 0.0  # it would shrink for ever; tiny numbers are slow
+        return log_sum - float(compensator @ parameters), *_maximize(shares, compensator, growth, min_base)
+
+    while len(trace) < MAX_ITERATIONS:
+        # SQUAREM: two iterations give a direction and a curvature; go on along them, unless the likelihood falls.
+        start, (value, first, is_capped) = parameters, step(parameters)
+        trace.append(value)
+        value, parameters, is_capped = step(first)
+        trace.append(value)
+        if len(trace) > 10 and trace[-1] - trace[-7] < TOLERANCE * total:
+            break
+        change = (first - start) * compensator
+        curvature = (parameters - first) * compensator - change
+        length = np.sqrt(change @ change / max(curvature @ curvature, 1e-300))
+        if length > 1:
+            further = start * compensator + 2 * length * change + length**2 * curvature
+            further = np.maximum(further / np.where(usable, compensator, 1.0), parameters / 10)
+            further[: len(growth)] /= max(growth @ further[: len(growth)], 1.0)
+            value, after, capped_after = step(further)
+            if value >= trace[-1]:
+                trace.append(value)
+                parameters, is_capped = after, capped_after
+    trace.append(step(parameters)[0])
+    return parameters, trace, is_capped
 
 
 def _maximize(
@@ -327,31 +365,22 @@ def _maximize(
     if growth @ maximum(0.0)[:n] <= 1:
         return maximum(0.0), False
     low, high = 0.0, shares.sum()  # at this multiple each share is at most its part of 1
-    for _ in range(100):
+    for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if growth @ maximum(middle)[:n] > 1 else (low, middle)
     return maximum(high), True
 
 
-def _sum_ratios(features: np.ndarray, weight: np.ndarray, parameters: np.ndarray) -> tuple[float, np.ndarray]:
+@njit(cache=True)
+def _sum_ratios(features, weight, parameters):  # type: ignore[no-untyped-def]
     """Return the weighted sum of log rates, and for each feature the weighted sum of feature / rate."""
-    log_sums, ratios = np.zeros(_BLOCKS), np.zeros((_BLOCKS, len(parameters)))
-    _fill_ratios(features, weight, parameters, log_sums, ratios)
-    return float(log_sums.sum()), ratios.sum(0)
-
-
-@njit(parallel=True, cache=True)
-def _fill_ratios(features, weight, parameters, log_sums, ratios):  # type: ignore[no-untyped-def]
-    n, dim = features.shape
-    for block in prange(len(log_sums)):
-        log_sum, ratio = 0.0, np.zeros(dim)
-        for i in range(n * block // len(log_sums), n * (block + 1) // len(log_sums)):
-            rate = 0.0
-            for k in range(dim):
-                rate += parameters[k] * features[i, k]
-            log_sum += weight[i] * math.log(rate)
-            share = weight[i] / rate
-            for k in range(dim):
-                ratio[k] += share * features[i, k]
-        log_sums[block] = log_sum
-        ratios[block] = ratio
+    log_sum, ratio = 0.0, np.zeros(len(parameters))
+    for i in range(len(features)):
+        rate = 0.0
+        for k in range(len(parameters)):
+            rate += parameters[k] * features[i, k]
+        log_sum += weight[i] * math.log(rate)
+        share = weight[i] / rate
+        for k in range(len(parameters)):
+            ratio[k] += share * features[i, k]
+    return log_sum, ratio
