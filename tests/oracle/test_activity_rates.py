@@ -161,7 +161,7 @@ def simulated() -> TemporalIndex:
 @pytest.mark.parametrize("h", [2.0, 60.0])
 @pytest.mark.parametrize("renewal", [(0.0, 0.0, 0.0), (0.0, 0.0, 1.5), (0.0, 0.8, 0.0)], ids=["none", "long", "short"])
 def test_expected_count_and_survival_agree_with_simulation(renewal: tuple[float, ...], h: float) -> None:
-    """The expected number is exact without renewal. With it, it is close for short horizons, too small for long ones."""
+    """The expected number is exact without renewal; with it, close for short horizons and too small for long ones."""
     model = replace(TRUTH, renewal=renewal)
     draw, n = random.Random(1), 3000
     runs = [simulate(model, 0.0, h, draw) for _ in range(n)]
