@@ -166,6 +166,52 @@ def count_occurrences(nodes: Sequence[int], others: Sequence[int]) -> list[int]:
     return [0 if node == PADDING else sum(other == node for other in others) for node in nodes]
 
 
+# Activity ------------------------------------------------------------------------------------------------------------
+
+
+def operational_time(t: float, period: float, phase: float, profile: Sequence[float]) -> float:
+    """The integral of a periodic profile from 0 to ``t``; ``t`` itself without a profile."""
+    if not profile:
+        return t
+    width = period / len(profile)
+
+    def integral(x: float) -> float:
+        whole = math.floor(x / period)
+        total = whole * sum(profile) * width
+        for b, g in enumerate(profile):
+            total += g * min(max(x - whole * period - b * width, 0.0), width)
+        return total
+
+    return integral(t + phase) - integral(phase)
+
+
+def decayed_counts(
+    history: History,
+    node: int,
+    cut: int,
+    t: float,
+    taus: Sequence[float],
+    role: str,
+    period: float = 1.0,
+    phase: float = 0.0,
+    profile: Sequence[float] = (),
+) -> tuple[list[float], int, int, float, float]:
+    """Decayed counts, number of events in the role and in any role, first and last time in the role.
+
+    A self-loop counts once in each role. A time before the node's last visible event counts as that event's time.
+    """
+    events = [] if node == PADDING else history.events_of(node, cut)
+    ends = {"source": (history.src,), "destination": (history.dst,), "either": (history.src, history.dst)}[role]
+    times = [history.elapsed[p] for p in events if any(end[p] == node for end in ends)]
+    sums = [0.0] * len(taus)
+    for k, tau in enumerate(taus):
+        for time in times:
+            now = max(t, history.elapsed[events[-1]])
+            age = operational_time(now, period, phase, profile) - operational_time(time, period, phase, profile)
+            sums[k] += math.exp(-max(age, 0.0) / tau)
+    return sums, len(times), len(events), times[0] if times else 0.0, times[-1] if times else 0.0
+
+
 # Walks ---------------------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.tasks.negatives import draw_candidates, draw_hard_negatives, draw_negative_pairs
+from cordgt.tasks.negatives import draw_candidates, draw_hard_negatives, draw_negative_pairs, draw_random_pairs
 
 from . import slow
 from .helpers import TEN, build
@@ -168,6 +168,32 @@ def test_negative_pairs_by_hand() -> None:
     assert len(pairs(TEN, [[7, 8]])[0]) == 2
     assert pairs(TEN, [[7], [0]], trained_until=15) == [[], []]
     assert pairs(TEN, []) == []
+
+
+@given(stream=streams(filtered=False), seed=seeds, n=st.integers(0, 20), data=st.data())
+def test_random_pairs(stream: Stream, seed: int, n: int, data: st.DataObject) -> None:
+    """Any source with any destination, but no pair of the batch, unless nearly all pairs are in the batch."""
+    batch = data.draw(st.lists(st.integers(0, stream.n_events - 1), min_size=1, max_size=4))
+    src, dst = ints(stream.src), ints(stream.dst)
+    u, v = draw_random_pairs(src, dst, n, (src[batch], dst[batch]), key=seed)
+    possible = set(product(stream.src, stream.dst))
+    absent = {(stream.src[p], stream.dst[p]) for p in batch}
+    got = list(zip(u.tolist(), v.tolist(), strict=True))
+    assert len(got) == n and set(got) <= possible
+    if 2 * len(absent) <= len(possible):
+        assert not set(got) & absent
+    elif possible <= absent:
+        assert set(got) <= absent
+
+
+def test_random_pairs_are_uniform() -> None:
+    """Sources 0, 1, 2 with destinations 0, 1, 2, without 0-0: eight pairs (chi-square, 7 df)."""
+    three = np.arange(3)
+    u, v = draw_random_pairs(three, three, 4000, (three[:1], three[:1]), key=5)
+    assert (
+        chi_square(list(zip(u.tolist(), v.tolist(), strict=True)), sorted(set(product(range(3), range(3))) - {(0, 0)}))
+        < 30
+    )
 
 
 def test_negative_pairs_are_uniform() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,20 @@ from cordgt.callbacks import Callback
 from cordgt.events.stream import EventStream
 from cordgt.experiments import measurements, published_results
 from cordgt.experiments.ablation import PLUS_ABLATION, ablation_cells, ablation_report
+from cordgt.experiments.anchors import anchor_cells, anchor_report
 from cordgt.experiments.beyond import beyond_cells, beyond_report
 from cordgt.experiments.catalogue import EXPERIMENTS
 from cordgt.experiments.cells import Cell, CellStore, flatten_settings, make_cell
-from cordgt.experiments.hard_negatives import RANKING_CANDIDATES
+from cordgt.experiments.hard_negatives import ANCHOR_NEGATIVES, RANKING_CANDIDATES
 from cordgt.experiments.paper_protocol import paper_protocol_cells, paper_protocol_report
 from cordgt.experiments.ranking import TRAINING_SETTINGS, ranking_cells, ranking_report
 from cordgt.experiments.scheduler import run_cells
 from cordgt.experiments.tables import ExperimentRequest
 from cordgt.experiments.tgb_evaluator import find_tgb_evaluator
+from cordgt.history.queries import Queries
 from cordgt.inference.run import Run
 from cordgt.tasks.baselines import BASELINES
-from cordgt.tasks.link import EVALUATION_SETTINGS, CandidateScores
+from cordgt.tasks.link import EVALUATION_SETTINGS, CandidateScores, LinkTask, split_scores
 from cordgt.tasks.metrics import ranking_metrics
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.run_metrics import SETTINGS
@@ -293,3 +296,50 @@ def test_plus_ablation(tmp_path: Path) -> None:
     rows = ablation_report(request, store, PLUS_ABLATION).sections[0].rows
     assert rows[0] == ["full model", *["90.00", "+0.00"] * 4, "1"]
     assert rows[-1] == ["without weight averaging", *["85.00", "-5.00"] * 4, "1"]
+
+
+# -------------------- activity, and negatives that replace the source
+
+
+def test_scores_of_pairs_include_how_often_the_source_acts(tmp_path: Path) -> None:
+    run = train.train(few(), "edgebank", out=tmp_path / "run", report=False)
+    model, task = run.evaluation_task(negatives="historical-pairs")
+    _, queries = task.evaluation_queries("test", "transductive")
+    plain = task.with_protocol(activity=False)
+    (positive, negative, _), (without, _, _) = (split_scores(model, k, "test", "transductive") for k in (task, plain))
+    np.testing.assert_allclose(positive - without, task.log_source_rates(queries), atol=1e-6)
+    assert len(set(np.round(positive - without, 9))) > 3 and np.isfinite(negative).all()
+    random = task.with_protocol(negatives="random")  # the source is given
+    for k in (random, random.with_protocol(activity=False)):
+        assert set(split_scores(model, k, "test", "transductive")[0]) <= {-1.0, 1.0}
+
+
+def test_source_rates_see_only_the_events_before_the_cut() -> None:
+    """Other events after the training period, at or after ``cut``, leave every rate bit-identical."""
+    stream = few()
+    protocol, cpu = Protocol(negatives="historical-pairs"), torch.device("cpu")
+    task = LinkTask.prepare(stream, protocol, seed=0, device=cpu)
+    cut = int(task.split.test[0])
+    src, dst = np.array(stream.src), np.array(stream.dst)
+    src[cut:], dst[cut:] = 8 - src[cut:], 8 - dst[cut:]
+    changed = replace(stream, src=src, dst=dst)
+    other = LinkTask.prepare(changed, protocol, seed=0, device=cpu)
+    nodes = torch.from_numpy(np.unique(stream.src[:cut]))
+    t, cuts = torch.full((len(nodes),), float(stream.elapsed[cut])), torch.full((len(nodes),), cut)
+    queries = Queries(nodes, nodes[:, None], t, cuts, cuts)
+    assert (task.log_source_rates(queries) == other.log_source_rates(queries)).all()
+
+
+def test_anchors(tmp_path: Path, on_few: EventStream) -> None:
+    store, request = CellStore(tmp_path), ExperimentRequest(["uci"], ["edgebank"], [0])
+    (cell,) = anchor_cells(request)
+    result = run_cells([cell], store)
+    assert not result.failures
+    found = store.read(cell)
+    assert found is not None
+    parts = {kind: set(found["figures"][kind]) for kind in ANCHOR_NEGATIVES}
+    assert parts == {kind: {"test"} | ({"without_activity"} if kind != "random" else set()) for kind in parts}
+    report = anchor_report(request, store)
+    rows = report.sections[0].rows
+    assert rows[0][:3] == ["best published", "97.35 (TPNet)", "96.00 (SNAM)"]
+    assert [row[0] for row in rows[1:]] == ["EdgeBank", "EdgeBank, without activity"]

@@ -19,8 +19,9 @@ ORDER = """
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.backing events.stream events.fingerprints events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
-    history.kernels.pair_features history.rng history.index_builder history.index history.context history.recent
-    history.walks history.cooccurrence history.distance history.queries history.pair_features
+    history.kernels.pair_features history.rng history.index_builder history.index history.rhythm history.activity
+    history.context history.recent history.walks history.cooccurrence history.distance history.queries
+    history.pair_features
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.open_table io.time_column io.column_roles io.bad_rows
@@ -29,6 +30,7 @@ ORDER = """
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
     nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention
+    models.activity models.activity_fit models.activity_rhythm
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
@@ -53,7 +55,8 @@ ORDER = """
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
     experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
-    experiments.node experiments.ablation experiments.beyond experiments.ranking experiments.sensitivity
+    experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
+    experiments.sensitivity
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node

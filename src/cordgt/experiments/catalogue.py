@@ -9,6 +9,7 @@ from functools import partial
 from cordgt.errors import SettingError, did_you_mean
 from cordgt.experiments import (
     ablation,
+    anchors,
     beyond,
     complexity,
     heatmap,
@@ -84,6 +85,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         beyond.beyond_cells,
         beyond.beyond_report,
         selected_models=beyond.DEFAULT_MODELS,
+        n_seeds=5,
+    ),
+    "anchors": Experiment(
+        "AP with random, historical and inductive negatives of DyGLib, next to the best published",
+        anchors.DATASETS,
+        tuple(MODELS),
+        anchors.anchor_cells,
+        anchors.anchor_report,
+        selected_models=anchors.DEFAULT_MODELS,
         n_seeds=5,
     ),
     "plus-ablation": Experiment(

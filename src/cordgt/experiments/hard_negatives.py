@@ -17,12 +17,14 @@ from cordgt.inference.run import Run
 from cordgt.runtime.signals import StopCallback, StopRequest, defer_signals
 from cordgt.tasks.link import candidate_scores, evaluate
 from cordgt.tasks.metrics import ranking_metrics
+from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.tasks.ties import mean_ranks
 from cordgt.training.evaluation import evaluate_splits
 
 EVAL_BATCH_SIZE = 200  # for means over batches, as other papers report them
 RANKING_CANDIDATES = "20"  # few, because every model and seed ranks every test event
 HARD_NEGATIVES = ("historical", "inductive")
+ANCHOR_NEGATIVES = ("random", "historical-pairs", "inductive-pairs")  # those of published tables
 
 
 def measure_hard_negatives(run: Run, callbacks: Callback) -> dict[str, Any]:
@@ -42,6 +44,28 @@ def measure_hard_negatives(run: Run, callbacks: Callback) -> dict[str, Any]:
 
         random = compute_metrics(ranking=RANKING_CANDIDATES)
         return random | {kind: compute_metrics(negatives=kind) for kind in HARD_NEGATIVES}
+
+
+def measure_anchors(run: Run, callbacks: Callback) -> dict[str, Any]:
+    """Return test metrics with each kind of `ANCHOR_NEGATIVES`, as means over batches of 200.
+
+    ``{kind: {"test": {setting: metrics}, "without_activity": {setting: metrics}}}``. With random negatives the source
+    is given, so activity has no part in it.
+    """
+    with _stoppable(callbacks) as (stoppable, stop):
+        model, task = run.evaluation_task(eval_batch_size=EVAL_BATCH_SIZE, ranking="none")
+        metrics: dict[str, Any] = {}
+        for kind in ANCHOR_NEGATIVES:
+            metrics[kind] = {}
+            for key, activity in (("test", True), ("without_activity", False)):
+                changed = task.with_protocol(negatives=kind, activity=activity)
+                stoppable.on_stage_start(f"evaluating: test, {kind} negatives", None)
+                own = {s: evaluate(model, changed, "test", s, callbacks=stoppable) for s in SETTINGS}
+                stop.raise_if_requested()
+                metrics[kind][key] = own
+                if not kind.endswith("-pairs"):
+                    break
+        return metrics | {"test": metrics["random"]["test"]}
 
 
 def measure_ranking(run: Run, callbacks: Callback) -> dict[str, Any]:

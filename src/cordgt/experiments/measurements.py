@@ -18,7 +18,7 @@ from cordgt.experiments import provenance
 from cordgt.experiments.bench.scaling import first_events
 from cordgt.experiments.cells import QUICK_EVENTS, Cell, CellResult, CellStore, flatten_settings, nan_to_none
 from cordgt.experiments.cost_growth import measure_cost_growth
-from cordgt.experiments.hard_negatives import measure_hard_negatives, measure_ranking
+from cordgt.experiments.hard_negatives import measure_anchors, measure_hard_negatives, measure_ranking
 from cordgt.experiments.heatmap_data import measure_heatmap
 from cordgt.inference.run import Run
 from cordgt.io.datasets import registry
@@ -42,6 +42,7 @@ RUN_MEASUREMENTS: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
     "heatmap": measure_heatmap,
     "hard": measure_hard_negatives,
     "ranking": measure_ranking,
+    "anchors": measure_anchors,
 }
 STREAM_MEASUREMENTS: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {
     "growth": measure_cost_growth

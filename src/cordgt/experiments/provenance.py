@@ -29,6 +29,7 @@ EXPERIMENT_BY_KIND = {
     "growth": "complexity",
     "hard": "beyond",
     "ranking": "ranking",
+    "anchors": "anchors",
 }
 
 

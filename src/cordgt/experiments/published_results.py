@@ -39,6 +39,12 @@ def best_ap(setting: str, data: str) -> PublishedResult | None:
     return max(results, default=None)
 
 
+def best_ap_by_negatives(setting: str, negatives: str, data: str) -> PublishedResult | None:
+    """Return the highest published AP of a dataset with a kind of negatives, in percent, mean over batches of 200."""
+    entry = load_published()["link_ap_by_negatives"][setting].get(data)
+    return None if entry is None else PublishedResult(*entry[negatives])
+
+
 def has_published_size(data: str, nodes: int, events: int) -> bool:
     """Return whether a stream has as many nodes and events as the published dataset of that name."""
     return paper.has_published_size(data, nodes, events) or load_published()["sizes"].get(data) == [nodes, events]

@@ -24,7 +24,7 @@ from cordgt.io.datasets.twins import is_twin, original_dataset
 from cordgt.tasks.metrics import is_constant
 
 MISSING = "–"
-LINK_KINDS = ("link", "hard", "ranking")  # kinds of cells that hold link prediction metrics
+LINK_KINDS = ("link", "hard", "ranking", "anchors")  # kinds of cells that hold link prediction metrics
 Key = TypeVar("Key")
 
 

@@ -31,4 +31,4 @@ def _evaluate_baseline(name: str, task: LinkTask, split: str, setting: str) -> L
     model, settings = BASELINES[name]
     spec = models.find_model(model)
     network = spec.network(spec.settings(**settings), edge_dim=0, node_dim=0)
-    return evaluate(network, task, split, setting)
+    return evaluate(network, task.with_protocol(activity=False), split, setting)

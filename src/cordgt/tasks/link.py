@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -21,8 +21,11 @@ from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.arrays import unique_nodes
 from cordgt.events.backing import IndexData, StreamBacking
 from cordgt.events.stream import EventStream
+from cordgt.history import rng
+from cordgt.history.activity import ActivityBank
 from cordgt.history.index import TemporalIndex, as_tensor
 from cordgt.history.queries import History, Queries
+from cordgt.models.activity_fit import fit_rate
 from cordgt.models.base import LinkModel
 from cordgt.runtime.distributed import SINGLE_PROCESS, ProcessGroup
 from cordgt.runtime.threads import parallel_map
@@ -33,6 +36,7 @@ from cordgt.tasks.negatives import (
     draw_hard_negatives,
     draw_negative_pairs,
     draw_negatives,
+    draw_random_pairs,
     negatives_key,
 )
 from cordgt.tasks.protocol import Protocol, visible_cuts
@@ -42,7 +46,7 @@ from cordgt.tasks.ties import mean_ranks, merge_near_ties
 
 HISTORY_DEVICE_VARIABLE = "CORDGT_HISTORY_DEVICE"  # environment variable; see `choose_history_device`
 # Protocol settings that may change without a new split.
-EVALUATION_SETTINGS = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed")
+EVALUATION_SETTINGS = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed", "activity")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class LinkTask:
     pools: Pools
     network_device: torch.device  # where scores and gradients are computed
     group: ProcessGroup = SINGLE_PROCESS  # the processes that share training and evaluation
+    cache: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # shared by `with_protocol`
 
     @classmethod
     def prepare(
@@ -215,6 +220,18 @@ class LinkTask:
     def host_index(self) -> TemporalIndex:
         """The index of all events on the CPU."""
         return self.full_history.index.to("cpu")
+
+    def log_source_rates(self, queries: Queries) -> np.ndarray:
+        """Return the log rate (B,) float64 at which each query's source acts, from the events before its ``cut``.
+
+        The rate model is fitted to the events before the validation split, at the first call.
+        """
+        if "source_rate" not in self.cache:
+            model = fit_rate(self.host_index, int(self.split.validation[0]), role="source").model
+            bank = ActivityBank.build(self.host_index, model.time_constants, "source", model.rhythm)
+            self.cache["source_rate"] = model, bank
+        model, bank = self.cache["source_rate"]
+        return np.log(model.rate(bank.lookup(*(x.cpu() for x in (queries.src, queries.cut, queries.t)))).numpy())
 
 
 def split_stream(stream: EventStream, protocol: Protocol) -> Split:
@@ -399,8 +416,9 @@ def split_scores(
     positions, queries = task.evaluation_queries(split, setting)
     n_random = 0
     if task.protocol.negatives.endswith("-pairs"):
-        pairs, n_random = negative_pair_queries(task, positions, queries)
+        pairs, n_random = negative_pair_queries(task, split, setting)
         scores = np.concatenate([score(replace(queries, dst=queries.dst[:, :1])), score(pairs)], axis=1)
+        scores = add_source_rates(task, scores, queries, pairs)
     else:
         scores = score(queries)
         if task.protocol.negatives != "random":
@@ -410,20 +428,45 @@ def split_scores(
     return scores[:, 0], scores[:, 1], n_random
 
 
-def negative_pair_queries(task: LinkTask, positions: np.ndarray, queries: Queries) -> tuple[Queries, int]:
-    """Return negatives as in DGB, which replace the source too, as queries (B, 1); and how many are replacements."""
-    stream, size = task.stream, task.protocol.eval_batch_size
-    batches = [positions[i : i + size] for i in range(0, len(positions), size)]
-    trained_until = None if task.protocol.negatives == "historical-pairs" else stream.t[task.split.validation[0] - 1]
-    seed = task.protocol.eval_seed
-    pairs = draw_negative_pairs(stream.src, stream.dst, stream.t, batches, trained_until=trained_until, seed=seed)
-    src, dst = queries.src.cpu().numpy().copy(), queries.dst[:, 1].cpu().numpy().copy()
-    for number, (u, v) in enumerate(pairs):
-        rows = slice(number * size, number * size + len(u))
-        src[rows], dst[rows] = u, v
-    n_random = len(positions) - sum(len(u) for u, _ in pairs)
+def negative_pair_queries(task: LinkTask, split: str, setting: str) -> tuple[Queries, int]:
+    """Return negatives as in DyGLib, which replace the source too, as queries (B, 1); and how many are random pairs.
+
+    They are past pairs of the whole stream, or of the split's own inductive events. `inductive-pairs` were not seen
+    before the split. Where a batch has too few of them, random pairs of the same sources and destinations fill up.
+    """
+    positions, queries = task.evaluation_queries(split, setting)
+    stream, protocol = task.stream, task.protocol
+    own = positions if setting == "inductive" else np.arange(stream.n_events)
+    all_src, all_dst = (np.asarray(x[own], dtype=np.int64) for x in (stream.src, stream.dst))
+    places = np.arange(len(positions)) if setting == "inductive" else positions
+    size = protocol.eval_batch_size
+    batches = [places[i : i + size] for i in range(0, len(places), size)]
+    split_start = (task.split.validation if split == "validation" else task.split.test)[0]
+    seen_until = None if protocol.negatives == "historical-pairs" else float(stream.t[split_start - 1])
+    src, dst = (np.empty(len(positions), dtype=np.int64) for _ in range(2))
+    n_random, key = 0, negatives_key(protocol.eval_seed)
+    drawn = draw_negative_pairs(
+        all_src, all_dst, np.asarray(stream.t[own]), batches, trained_until=seen_until, seed=protocol.eval_seed
+    )
+    for number, (batch, (u, v)) in enumerate(zip(batches, drawn, strict=True)):
+        n_missing = len(batch) - len(u)
+        true = all_src[batch], all_dst[batch]
+        any_u, any_v = draw_random_pairs(all_src, all_dst, n_missing, true, key=rng.fold_in_int(key, number))
+        rows = slice(number * size, number * size + len(batch))
+        src[rows], dst[rows] = np.concatenate([u, any_u]), np.concatenate([v, any_v])
+        n_random += n_missing
     new_src, new_dst = (torch.from_numpy(x).to(task.device) for x in (src, dst))
     return replace(queries, src=new_src, dst=new_dst[:, None]), n_random
+
+
+def add_source_rates(task: LinkTask, scores: np.ndarray, *columns: Queries) -> np.ndarray:
+    """Add to each column of logits (B, M) the log rate at which its sources act, unless the protocol has no activity.
+
+    Then scores of different sources compare: log rate(u, v, t) = log rate(u, t) + log P(v | u, t).
+    """
+    if not task.protocol.activity:
+        return scores
+    return scores + np.stack([task.log_source_rates(queries) for queries in columns], axis=1)
 
 
 class CandidateScores(NamedTuple):

@@ -3,6 +3,7 @@
 - `draw_negatives`: any destination of a pool except the true one.
 - `draw_hard_negatives`: a past neighbor of the source, but not at the query's time. A pure function of ``cut``.
 - `draw_negative_pairs`: past pairs (source and destination) that are absent from the batch, as in DGB and DyGLib.
+- `draw_random_pairs`: any pairs that are absent from the batch, where there are too few past ones.
 - `draw_candidates`: many destinations at once, for ranking.
 """
 
@@ -19,6 +20,7 @@ from cordgt.history.index import TemporalIndex, lower_bound_scalar
 from cordgt.history.rng import fold_in_u64, randint_u64
 
 _HASH_TAG = 0x6E6567  # makes these draws independent of those that sample history
+_MAX_ATTEMPTS = 64
 
 
 def check_pool(pool: Tensor) -> None:
@@ -157,6 +159,28 @@ def draw_negative_pairs(
         chosen = eligible[np.argsort(key, kind="stable")[: len(batch)]]
         found.append((pairs[chosen, 0], pairs[chosen, 1]))
     return found
+
+
+def draw_random_pairs(
+    src: np.ndarray, dst: np.ndarray, n: int, absent: tuple[np.ndarray, np.ndarray], *, key: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw ``n`` pairs of any source of ``src`` with any destination of ``dst``, uniformly, but none of ``absent``.
+
+    A pair may be drawn twice. Where a draw is in ``absent`` 64 times in a row, it is kept: nearly every pair is.
+    """
+    sources, destinations = np.unique(src), np.unique(dst)
+    width = np.int64(max(int(x.max(initial=0)) for x in (dst, absent[1])) + 1)
+    taken = np.unique(absent[0] * width + absent[1])
+    u, v = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    left = np.arange(n)
+    for attempt in range(_MAX_ATTEMPTS):
+        if not len(left):
+            break
+        draw = rng.fold_in(rng.fold_in_int(key, attempt), torch.from_numpy(left))
+        u[left] = sources[rng.randint(rng.fold_in(draw, torch.zeros_like(draw)), len(sources)).numpy()]
+        v[left] = destinations[rng.randint(rng.fold_in(draw, torch.ones_like(draw)), len(destinations)).numpy()]
+        left = left[np.isin(u[left] * width + v[left], taken)]
+    return u, v
 
 
 def draw_candidates(pool: np.ndarray, n: int, dst: np.ndarray, position: np.ndarray, *, seed: int) -> np.ndarray:

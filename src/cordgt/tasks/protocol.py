@@ -32,6 +32,7 @@ class Protocol:
     eval_batch_size: int = 30  # events per batch in ap_batch and auc_batch, and for visibility "paper" and "batch"
     ranking: str = "none"  # rank each true destination among this many candidates: a number, "all" or "none"
     eval_seed: int = 0  # seed of the evaluation negatives: the same for all models and training seeds
+    activity: bool = True  # where negatives replace the source too ("-pairs"), scores include how often a source acts
 
     def __post_init__(self) -> None:
         check_choice("visibility", self.visibility, VISIBILITIES)

@@ -16,7 +16,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.events.arrays import evenly_spaced
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
-from cordgt.tasks.link import LinkTask, negative_pair_queries, score_queries
+from cordgt.tasks.link import LinkTask, add_source_rates, negative_pair_queries, score_queries
 from cordgt.tasks.metrics import ap_and_auc
 from cordgt.tasks.ties import merge_near_ties
 
@@ -66,10 +66,11 @@ def score_sample(
     rows = evenly_spaced(n, n if max_events is None else max_events)
     true = replace(queries, dst=queries.dst[:, :1]).take(rows)
     if task.protocol.negatives.endswith("-pairs"):
-        false = negative_pair_queries(task, positions, queries)[0].take(rows)
+        false = negative_pair_queries(task, "test", "transductive")[0].take(rows)
         scores = np.concatenate(
             [score_queries(model, task.full_history, q, callbacks=callbacks) for q in (true, false)], axis=1
         )
+        scores = add_source_rates(task, scores, true, false)
     else:  # an event and its negative share the source, which is read once
         false = replace(queries, dst=queries.dst[:, 1:]).take(rows)
         both = replace(true, dst=torch.cat([true.dst, false.dst], dim=1))

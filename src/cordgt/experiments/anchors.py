@@ -1,0 +1,98 @@
+"""The best published AP under three kinds of negatives (the anchors), and ours beside it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from cordgt.experiments import plots, published_results
+from cordgt.experiments.cells import Cell, CellResult, CellStore
+from cordgt.experiments.hard_negatives import ANCHOR_NEGATIVES, EVAL_BATCH_SIZE
+from cordgt.experiments.link import display_name
+from cordgt.experiments.paper import Reported
+from cordgt.experiments.tables import (
+    MISSING,
+    Comparison,
+    ExperimentRequest,
+    Panels,
+    Report,
+    ResultSet,
+    Section,
+    percentages,
+)
+from cordgt.tasks.run_metrics import SETTINGS
+
+DATASETS = ("uci", "enron", "wikipedia", "mooc", "canparl", "uslegis")
+DEFAULT_MODELS = ("cordgt_plus", "counts")
+WITHOUT = "without activity"
+
+
+def anchor_cells(request: ExperimentRequest) -> list[Cell]:
+    return request.make_cells("anchors")
+
+
+def anchor_report(request: ExperimentRequest, store: CellStore) -> Report:
+    """Report AP by batches of 200 with each kind of negatives, next to the best published."""
+    results = ResultSet(request, store, anchor_cells(request))
+    sections, records = [], []
+    panels: Panels = {}
+    above = {model: [0, 0] for model in request.models}
+    for data in request.datasets:
+        rows = [["best published", *(_published_text(data, s, k) for s in SETTINGS for k in ANCHOR_NEGATIVES), ""]]
+        for model in request.models:
+            own = results.select(data, model)
+            for part in ("test", "without_activity"):
+                name = display_name(model) + ("" if part == "test" else f", {WITHOUT}")
+                row = [name]
+                for setting in SETTINGS:
+                    for kind in ANCHOR_NEGATIVES:
+                        comparison = _compare(own, data, setting, kind, part)
+                        row.append(_text(comparison))
+                        records.append(
+                            {"data": data, "setting": setting, "negatives": kind, "model": model}
+                            | {"activity": part == "test"}
+                            | comparison.to_record()
+                        )
+                        if part == "test":
+                            panels.setdefault((setting, f"{data}, {kind}"), {})[name] = comparison
+                            if comparison.difference is not None:
+                                above[model][0] += comparison.difference > 0
+                                above[model][1] += 1
+                rows.append([*row, str(len(own))])
+        columns = [f"{s}, {kind}" for s in SETTINGS for kind in ANCHOR_NEGATIVES]
+        sections.append(Section(results.heading(data), ["", *columns, "seeds"], rows))
+    title = "AP next to the best published, by kind of negatives, in percent"
+    notes = [
+        f"AP: mean over batches of {EVAL_BATCH_SIZE} test events, as the published results. Mean ± sample standard "
+        "deviation over the seeds, then the difference to the best published. Each seed masks other nodes; the "
+        "published results have one draw.",
+        "`historical-pairs` and `inductive-pairs`: negatives of DyGLib, whole pairs of the past with another source. "
+        "There the score is log rate(u, t) + log P(v | u, t): how often the source acts, and whom it picks. With "
+        "random negatives the source is given, and the score is that of the partner alone.",
+        *(
+            f"{display_name(model)} is above the best published in {n} of {total} columns."
+            for model, (n, total) in above.items()
+            if total
+        ),
+        "Published: arXiv 2610.04869, which also collects the results of others.",
+        *results.notes(show_protocol=False),
+    ]
+    draw = partial(plots.dot_plot, title=title, panels=panels, unit="AP, %", published_label="the best published")
+    return Report(title, sections, records, notes, draw if panels else None)
+
+
+def _compare(own: list[CellResult], data: str, setting: str, kind: str, part: str) -> Comparison:
+    best = published_results.best_ap_by_negatives(setting, kind, data)
+    values = percentages(own, kind, part, setting, "ap_batch")
+    return Comparison(values, None if best is None else Reported(best.value, 0.0), len(own))
+
+
+def _text(comparison: Comparison) -> str:
+    if comparison.mean is None or comparison.difference is None:
+        return comparison.text
+    return f"{comparison.text} ({comparison.difference:+.2f})"
+
+
+def _published_text(data: str, setting: str, kind: str) -> str:
+    best: Any = published_results.best_ap_by_negatives(setting, kind, data)
+    return MISSING if best is None else f"{best.value:.2f} ({best.source})"
