@@ -24,6 +24,7 @@ from cordgt.cli.options import (
     option,
 )
 from cordgt.errors import SettingError
+from cordgt.events.ids import Side
 
 
 @add_column_options(without="ids")
@@ -115,10 +116,10 @@ def recommend(
     writers.check_json(json_)
     loaded = open_run(run, device, events, columns)
 
-    def read_file(path: Path, name: str) -> list[Any]:
+    def read_file(path: Path, name: Side) -> list[Any]:
         file = load_file(path)
         in_file = query_columns(loaded, file, columns, (name,), has_events=events is not None)
-        return read_ids(file, column=in_file.get(name)).to_pylist()
+        return read_ids(file, column=in_file.get(name), side=name).to_pylist()
 
     ids: list[Any] = source if sources is None else read_file(sources, "src")
     choices: list[Any] = candidate if candidates is None else read_file(candidates, "dst")

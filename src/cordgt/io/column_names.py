@@ -24,7 +24,7 @@ _ITEM_NAMES = {
     "video", "video_id", "article", "article_id", "post", "post_id", "ad", "sku", "asin", "location", "location_id",
 }  # fmt: skip
 SRC_NAMES = {a for a, _ in _ENDPOINT_PAIRS if a != "i"} | _USER_NAMES
-_DST_NAMES = {b for _, b in _ENDPOINT_PAIRS if b != "j"} | _ITEM_NAMES
+DST_NAMES = {b for _, b in _ENDPOINT_PAIRS if b != "j"} | _ITEM_NAMES
 _TIME_NAMES = {
     "t", "time", "ts", "timestamp", "time_stamp", "date", "datetime", "date_time", "unixtime", "unix_time",
     "unix_timestamp", "unixreviewtime", "created_at", "event_time", "epoch",
@@ -73,7 +73,7 @@ def match_endpoints(header: Sequence[str], exclude: Collection[int] = ()) -> tup
     pairs = [(names.index(a), names.index(b)) for a, b in _ENDPOINT_PAIRS if names.count(a) == names.count(b) == 1]
     if len(pairs) == 1:
         return [pairs[0][0]], [pairs[0][1]]
-    return match_columns(header, SRC_NAMES, exclude), match_columns(header, _DST_NAMES, exclude)
+    return match_columns(header, SRC_NAMES, exclude), match_columns(header, DST_NAMES, exclude)
 
 
 def match_other_endpoint(
@@ -85,7 +85,7 @@ def match_other_endpoint(
     partners_of_dst = {a for a, b in _ENDPOINT_PAIRS if dst is not None and b == names[dst]}
     return (
         match_columns(header, partners_of_dst, exclude) or match_columns(header, SRC_NAMES | {"i"}, exclude),
-        match_columns(header, partners_of_src, exclude) or match_columns(header, _DST_NAMES | {"j"}, exclude),
+        match_columns(header, partners_of_src, exclude) or match_columns(header, DST_NAMES | {"j"}, exclude),
     )
 
 

@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 
 from cordgt.errors import DataError, EmptyInputError, did_you_mean
 from cordgt.events.arrays import Features, first_failure, is_number, is_text
+from cordgt.events.ids import Side
 from cordgt.events.stream import EventStream
 from cordgt.events.time_precision import describe_lost_times
 from cordgt.events.times import TimeAxis
 from cordgt.io.bad_rows import read_without_bad_rows
-from cordgt.io.column_names import NODE_NAMES, SRC_NAMES, are_users_and_items, match_columns
+from cordgt.io.column_names import DST_NAMES, NODE_NAMES, SRC_NAMES, are_users_and_items, match_columns
 from cordgt.io.column_roles import (
     Column,
     ColumnOptions,
@@ -359,15 +360,17 @@ def read_pairs(
     return table.parse_ids(columns[roles.src], roles.src), table.parse_ids(columns[roles.dst], roles.dst), times
 
 
-def read_ids(source: Any, column: Column = None) -> Any:
+def read_ids(source: Any, column: Column = None, side: Side = "src") -> Any:
     """Read node ids, one per row, as an Arrow column of integers or text. DataError if there are none.
 
-    The default column is the one with a usual name of a node or a source (``id``, ``node``, …), or else the first.
+    The default column is the one with a usual name of a node (``id``, ``node``, …) or of the side (``user``, ``item``,
+    …), or else the first.
     """
+    side_names = SRC_NAMES if side == "src" else DST_NAMES
 
     def is_header(first: list[str]) -> bool:
         is_name = column is not None and parse_position(str(column)) is None
-        return is_name or bool(match_columns(first, NODE_NAMES | SRC_NAMES))
+        return is_name or bool(match_columns(first, NODE_NAMES | side_names))
 
     # Names of people contain spaces, so white space does not separate columns here.
     options = TextReadOptions(
@@ -378,7 +381,7 @@ def read_ids(source: Any, column: Column = None) -> Any:
     if column is not None:
         position = resolve_column(table, str(column), "src")
     else:
-        position = next(iter(match_columns(header, NODE_NAMES) or match_columns(header, SRC_NAMES)), 0)
+        position = next(iter(match_columns(header, NODE_NAMES) or match_columns(header, side_names)), 0)
     ids = table.read_columns([position])[position]
     if len(ids) == 0:
         raise DataError(f"{table.name} has no ids.")

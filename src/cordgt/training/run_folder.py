@@ -166,6 +166,8 @@ class RunFolder:
             return stream, stream
         try:
             paths = parse_json(self._read_text(STORE_FILE, MAX_CONFIG_BYTES))
+            if not isinstance(paths, dict) or not all(isinstance(paths.get(k), str) for k in ("store", "relative")):
+                raise ValueError("it must name a store by the texts 'store' and 'relative'")
             candidates = [Path(paths["store"]), self.path / paths["relative"]]
             path = next((p for p in candidates if is_store(p)), None)
         except (OSError, ValueError, KeyError, TypeError) as error:
