@@ -284,8 +284,7 @@ def test_several_sources_and_candidates(tmp_path: Path, trained: Trained) -> Non
         alone = works("recommend", trained.run, "--source", source, "--top", "2", "--json").json
         assert [row["node"] for row in rows] == [row["node"] for row in alone]
     file = write_rows(tmp_path / "c.csv", [(4,), (7,), (8,)], header=("id",))
-    titled = tmp_path / "titled.csv"
-    titled.write_text("item\n" + file.read_text())
+    titled = write_rows(tmp_path / "titled.csv", [(4,), (7,), (8,)], header=("item",))
     assert works("recommend", trained.run, "--source", "3", "--candidates", titled).out == (
         works("recommend", trained.run, "--source", "3", "--candidates", file).out
     )
