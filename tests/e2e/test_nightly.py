@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cordgt.errors import DataError, RunError
+from cordgt.events.notes import append_note, merge_append_notes
 from cordgt.files import file_lock
 from cordgt.inference.run import Run
 from cordgt.io.convert import convert_to_store
@@ -198,6 +199,25 @@ def test_a_store_is_opened_while_a_day_is_appended(
         open_store(store)
 
 
+def test_one_line_tells_of_all_earlier_appends(log: Path, tmp_path: Path) -> None:
+    rows = events(220)
+    for k in range(3):
+        day = write_events(
+            tmp_path / f"{k}.csv", [*rows[160 + 20 * k : 179 + 20 * k], (f"9{k}", 1, rows[179 + 20 * k][2])]
+        )
+        works("data", "append", log, day)
+        result = works("train", log, *COUNTS, "--out", f"run{k}")
+        expected = "20 later events appended" if k == 0 else f"{20 * (k + 1)} later events in {k + 1} appends"
+        assert f"{expected}, with {k + 1} new nodes" in result.err and result.err.count("later events") == 1
+    assert works("data", "describe", log, "--json").json["notes"][-1].startswith("60 later events in 3 appends")
+    assert works("data", "convert", log, "copy.store").err.count("later events") == 1
+    assert merge_append_notes(["a", *[append_note(1000, 2)] * 2, "b"]) == [
+        "a",
+        "2,000 later events in 2 appends, with 4 new nodes",
+        "b",
+    ]
+
+
 # -------------------- one name for the latest run
 
 
@@ -249,6 +269,40 @@ def test_replace_keeps_former_runs(log: Path) -> None:
     works("report", "runs", "--output", "all.html")  # a run and the link to it are one run
     fails("train", log, *COUNTS, "--out", "runs/now", containing=["already holds a run", "--replace"])
     fails("train", log, *COUNTS, "--keep", 2, containing="--keep works only with --replace")
+
+
+def test_replace_never_deletes_the_former_run(log: Path) -> None:
+    """The link is set back to now.1 after each night, as docs/nightly.md does with runs that are worse."""
+    night = ["train", log, *COUNTS, "--out", "runs/now", "--replace", "--keep"]
+    works(*night, 1)
+    for number, keep in ((2, 1), (3, 1), (4, 2), (5, 2), (6, 2)):
+        works(*night, keep, "--init", "runs/now")
+        others = [f"now.{number - 1}"] if keep == 2 else []
+        assert versions() == ["now", "now.1", *others, f"now.{number}"]
+        assert os.readlink("runs/now") == f"now.{number}"
+        if number < 6:
+            Path("runs/now").unlink()
+            Path("runs/now").symlink_to("now.1")
+    works(*night, 1)  # now.6 was accepted: now.1 is an old run like others
+    assert versions() == ["now", "now.6", "now.7"]
+
+
+def test_replace_keeps_a_run_that_the_link_was_set_to_during_the_training(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = ["train", log, *COUNTS, "--out", "runs/now", "--replace", "--keep"]
+    for _ in range(3):
+        works(*night, 2)
+    fit = train_module.fit_and_evaluate
+
+    def set_back_first(*arguments: Any, **options: Any) -> Any:
+        Path("runs/now").unlink()
+        Path("runs/now").symlink_to("now.1")
+        return fit(*arguments, **options)
+
+    monkeypatch.setattr(train_module, "fit_and_evaluate", set_back_first)
+    works(*night, 1)
+    assert versions() == ["now", "now.1", "now.3", "now.4"]
 
 
 def test_a_reader_keeps_the_run_that_it_opened(log: Path) -> None:
@@ -456,3 +510,11 @@ def test_the_page_can_be_followed_line_by_line(tmp_path: Path) -> None:
     code, results = run_in_bash(["nightly.sh", str(write_events(Path("last.csv"), rows[200:]))], tmp_path)
     assert (code, [result.code for result in results]) == (3, [0, 0, 3, 0])
     assert os.readlink("runs/now") == "now.4" and Path("runs/now.5").is_dir()
+    for number in (6, 7):  # the script goes back each time, so its former run must not be deleted
+        Path("nightly.sh").write_text(Path("nightly.sh").read_text().replace("--keep 7", "--keep 1"))
+        assert run_in_bash(["nightly.sh", "last.csv"], tmp_path)[0] == 3
+        assert os.readlink("runs/now") == "now.4" and versions() == ["now", "now.4", f"now.{number}"]
+    Path("nightly.sh").write_text(script.replace("--max-drop ap=0.05", "--max-drop loss=0.05"))  # compare fails
+    code, results = run_in_bash(["nightly.sh", "last.csv"], tmp_path)
+    assert (code, [result.code for result in results]) == (2, [0, 0, 2, 0])
+    assert os.readlink("runs/now") == "now.4" and Path("runs/now.8").is_dir()

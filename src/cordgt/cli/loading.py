@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def load_data(data: str, columns: dict[str, Any]) -> Any:
     """Load the stream of DATA and print the assumptions made in reading it."""
+    from cordgt.events.notes import merge_append_notes
     from cordgt.io.datasets import registry
     from cordgt.store.store import is_store, open_store
 
@@ -22,7 +23,7 @@ def load_data(data: str, columns: dict[str, Any]) -> Any:
         with console.StageBar() as bar:
             open_store(data).check_once(callbacks=bar)
     stream = registry.load_dataset(data, **columns)
-    for text in stream.notes:
+    for text in merge_append_notes(stream.notes):
         console.print_note(f"{stream.name}: {text}")
     return stream
 

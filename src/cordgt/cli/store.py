@@ -70,6 +70,7 @@ def data_convert(
         raise DataError(f"{out}: names ending in .part are reserved for unfinished stores. Choose another name.")
     if out.suffix.lower() not in ("", ".store") and not out.is_dir():
         raise DataError(f"{out} ends in '{out.suffix}'. Use .csv, .parquet, .store or no ending (a store).")
+    from cordgt.events.notes import merge_append_notes
     from cordgt.io.convert import convert_to_store, parse_size
     from cordgt.store.store import partial_path
 
@@ -80,7 +81,7 @@ def data_convert(
         except KeyboardInterrupt:
             console.print_note(f"Finished work is kept in {partial_path(out)}. Run the same command to resume.")
             raise
-    for text in store.notes:
+    for text in merge_append_notes(store.notes):
         console.print_note(f"{store.name}: {text}")
     console.print_note(f"{out}: store with {store.n_events:,} events and {store.n_nodes:,} nodes, {_size(store)}")
 

@@ -83,7 +83,7 @@ def train(
     from cordgt.training.devices import choose_device
     from cordgt.training.output_folder import default_folder
     from cordgt.training.run_folder import RunFolder
-    from cordgt.training.versions import DEFAULT_KEEP, RunVersions
+    from cordgt.training.versions import DEFAULT_KEEP, RunVersions, follow_link
     from cordgt.workflows.seeds import settings_by_folder, train_seeds
     from cordgt.workflows.train import train_run
 
@@ -95,6 +95,7 @@ def train(
     stream = load_data(data, columns)
     name = out or default_folder(stream.name, settings.model, settings.seed)
     folder = _next_version(name, resume) if replace else name
+    former = follow_link(name)
     is_single = seeds is None and mask_draws is None
     console.print_note(f"{settings.model} on {_summary(stream)}; metrics and weights go to {folder}")
     _print_training_hints(settings, stream)
@@ -125,7 +126,7 @@ def train(
     if not is_main_process():
         return
     if replace:
-        RunVersions(name).publish(folder, DEFAULT_KEEP if keep is None else keep)
+        RunVersions(name).publish(folder, DEFAULT_KEEP if keep is None else keep, former)
         console.print_note(f"{name} is now a link to {folder.name}")
     if resume and was_finished and not bar.has_trained:
         console.print_note(f"{folder} was finished already: nothing was trained. These are its metrics.")

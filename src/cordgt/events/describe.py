@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from cordgt.events.arrays import unique_nodes
+from cordgt.events.notes import merge_append_notes
 from cordgt.events.stream import EventStream
 
 
@@ -41,7 +42,7 @@ def describe(stream: EventStream) -> dict[str, Any]:
         "edge_features": stream.edge_dim,
         "node_features": stream.node_dim,
         "labels_positive": None if stream.label is None else int((stream.label > 0).sum()),
-        "notes": list(stream.notes),
+        "notes": merge_append_notes(stream.notes),
     }
 
 

@@ -35,6 +35,7 @@ from cordgt.events.arrays import (
 )
 from cordgt.events.backing import StreamBacking
 from cordgt.events.ids import NodeIds, as_id_column
+from cordgt.events.notes import append_note
 from cordgt.events.time_precision import note_lost_times
 from cordgt.events.times import MAX_DATE, MIN_DATE, TimeAxis, as_number_column, epoch_unit, format_time, tie_starts
 from cordgt.files import read_run_parquet, write_atomically
@@ -195,7 +196,7 @@ class EventStream:
             label=_append_labels(self.label, new.label, len(src_id)),
             ids=ids,
             backing=None,
-            notes=(*self.notes, f"{len(src_id)} later events appended, with {len(ids) - self.n_nodes} new nodes"),
+            notes=(*self.notes, append_note(len(src_id), len(ids) - self.n_nodes)),
         )
 
     def append_stream(self, later: EventStream) -> EventStream:

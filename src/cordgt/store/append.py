@@ -25,6 +25,7 @@ from cordgt.errors import DataError, check_choice
 from cordgt.events.backing import INDEX_ARRAYS
 from cordgt.events.id_table import MAX_TEXT_BYTES
 from cordgt.events.ids import NodeIds
+from cordgt.events.notes import append_note
 from cordgt.events.stream import are_whole, check_exact_floats, check_time_span
 from cordgt.events.times import TimeAxis
 from cordgt.history.index_builder import index_dtype
@@ -259,7 +260,7 @@ def _append(store: Store, stage: StagedEvents, work: Path, memory: int, callback
     all_ids = longer.ids_without_lookup()
     longer.arrays.update(index_arrays(work, index) | write_lookup(all_ids, work))
     callbacks.on_stage_start("fingerprints", None)
-    note = f"{stage.n_rows} later events appended, with {len(new_ids)} new nodes"
+    note = append_note(stage.n_rows, len(new_ids))
     return replace(
         longer,
         longest=index.longest,

@@ -5,6 +5,9 @@ NAME gets a complete run, the former or the new one. `follow_link` fixes which o
 
 Numbers only grow, so a folder's name always means the same run. Unfinished runs are deleted when the next one starts,
 unless that one resumes them.
+
+NAME may be set back to an earlier run, so the run before the new one is not always the former run: the one that NAME
+was a link to. A new run never deletes the former run.
 """
 
 from __future__ import annotations
@@ -57,20 +60,26 @@ class RunVersions:
         n = max((k for k, folder in versions.items() if folder not in unfinished), default=0)
         return self._folder(n + (2 if self._is_plain_folder else 1)), unfinished
 
-    def publish(self, folder: Path, keep: int) -> None:
-        """Make the name a link to a finished run, and delete all but the ``keep`` runs before it."""
+    def publish(self, folder: Path, keep: int, former: Path) -> None:
+        """Make the name a link to a finished run, and keep ``keep`` runs before it: ``former``, then the latest.
+
+        ``former``: what `follow_link` returned when the training started. If the name was set to another run since,
+        that one is kept too.
+        """
+        number = self._number(folder.name)
+        kept = {self._number(former.name), self._current_number()}
         try:
             if self._is_plain_folder:  # made without --replace: it becomes the version before
-                os.rename(self.path, self._folder(self._number(folder.name) - 1))
+                os.rename(self.path, self._folder(number - 1))
             self._set_link(folder)
         except OSError as error:
             raise RunError(
                 f"The run is finished in {folder}, but {self.path} cannot be replaced: {error.strerror or error}. "
                 "Fix this, then use --resume."
             ) from None
-        number = self._number(folder.name)
         finished = [k for k, other in self._versions().items() if k < number and RunFolder(other).is_finished]
-        for k in sorted(finished, reverse=True)[keep:]:
+        others = sorted((k for k in finished if k not in kept), reverse=True)
+        for k in others[max(0, keep - (len(finished) - len(others))) :]:
             self._delete(self._folder(k))
 
     @property
