@@ -21,6 +21,7 @@ from cordgt.errors import DataError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.io import open_table, readers
 from cordgt.io.column_options import columns_in_header, has_columns
+from cordgt.io.convert import convert_to_store
 from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events, read_ids, read_pairs
 
@@ -535,3 +536,28 @@ def test_note_on_words_for_a_missing_id(tmp_path: Path) -> None:
     assert any("read as node ids: 'NULL', 'null'" in note for note in notes)
     path.write_text("src,dst,time\na,b,1\nNapoleon,c,4\n")
     assert not any("read as node ids" in note for note in read_events(path).notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("% bip weighted\n% 3 2 2\n1 2 5 1396640000\n2 1 4 1396640060\n", "the first line is '% bip'"),
+        ("1::2::5::1396640000\n2::1::4::1396640060\n", "lists separated by '::' are of users and items"),
+    ],
+)
+def test_bipartite_lists_have_two_id_spaces(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text(text)
+    store = convert_to_store(path, tmp_path / "s.store").stream()
+    for stream in (read_events(path), store):
+        assert not stream.ids.shared
+        assert stream.n_nodes == 4
+        assert any(note.startswith("two id spaces") and reason in note for note in stream.notes)
+    assert read_events(path, ids="shared").n_nodes == 2
+
+
+@pytest.mark.parametrize("comment", ["% sym weighted\n", "% bipolar\n", "% asym\n% bip\n"])
+def test_other_comments_keep_one_id_space(tmp_path: Path, comment: str) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text(f"{comment}1 2 5 1396640000\n2 1 4 1396640060\n")
+    assert read_events(path).n_nodes == 2

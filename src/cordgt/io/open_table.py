@@ -147,6 +147,7 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     `open_text_chunk` opens the lines that follow. DataError if this is not text, or has no rows.
     """
     text = _normalize(name, data)
+    bipartite_reason = "the first line is '% bip'" if re.match(rb"\s*%[ \t]*bip\b", text) else ""
     data, n_comments = _blank_comments(text) if options.allow_comments else (_blank_leading_comments(text), 0)
     double_colon = _has_double_colons(_first_lines(data), options)
     if double_colon:
@@ -164,6 +165,8 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     has_header = options.is_header(
         [re.sub(DECIMAL_COMMA, r"\1.\2", k) for k in first_row] if decimal_comma else first_row
     )
+    if double_colon and not has_header:
+        bipartite_reason = bipartite_reason or "lists separated by '::' are of users and items"
     rows = _split(lines, delimiter)
     header, body, first_line = None, data, 1
     if has_header:
@@ -187,6 +190,7 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
         n_columns=n_columns,
         layout=layout,
         notes=notes,
+        bipartite_reason=bipartite_reason,
         body=body,
         first_line=first_line,
         delimiter=delimiter,

@@ -44,13 +44,17 @@ SAMPLE_BYTES = 1 << 20  # of the text that is looked at to recognize its columns
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of columns. ``name`` stands for it in messages; ``header`` is None if the columns have no names."""
+    """A table of columns. ``name`` stands for it in messages; ``header`` is None if the columns have no names.
+
+    ``bipartite_reason``: what in the file says that sources and destinations are different things; empty if nothing.
+    """
 
     name: str
     header: tuple[str, ...] | None
     n_columns: int
     layout: Layout = ""
     notes: tuple[str, ...] = ()
+    bipartite_reason: str = ""
 
     header_hint: ClassVar[str] = ""  # what to do if the header is in fact a row of data
 
