@@ -561,3 +561,25 @@ def test_other_comments_keep_one_id_space(tmp_path: Path, comment: str) -> None:
     path = tmp_path / "list.txt"
     path.write_text(f"{comment}1 2 5 1396640000\n2 1 4 1396640060\n")
     assert read_events(path).n_nodes == 2
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", [",", "\t", ";", ", "])
+@pytest.mark.parametrize("header", [True, False])
+def test_carriage_returns_in_quoted_ids_stay(tmp_path: Path, mark: str, end: str, header: bool) -> None:
+    rows = [('"a\rb"', '"x ""y"""', "1"), ('"a\nb"', "c", "2"), ("c", '"a\rb"', "3")]
+    if header:
+        rows.insert(0, ("src", "dst", "time"))
+    path = tmp_path / "list.csv"
+    path.write_bytes("".join(mark.join(row) + end for row in rows).encode())
+    stores = [convert_to_store(path, tmp_path / "s.store").stream()] if end != "\r" else []
+    for stream in (read_events(path), *stores):
+        assert set(stream.ids.names.to_pylist()) == {"a\rb", "a\nb", 'x "y"', "c"}
+    assert read_pairs(path)[0].to_pylist() == ["a\rb", "a\nb", "c"]
+
+
+def test_the_line_of_an_error_after_a_quoted_carriage_return(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_bytes(b'src,dst,time\n"a\rb",c,1\nc,d,later\n')
+    with pytest.raises(DataError, match="line 3"):
+        read_events(path)

@@ -146,14 +146,18 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
 
     `open_text_chunk` opens the lines that follow. DataError if this is not text, or has no rows.
     """
-    text = _normalize(name, data)
+    raw, text = data, _normalize(name, data)
     bipartite_reason = "the first line is '% bip'" if re.match(rb"\s*%[ \t]*bip\b", text) else ""
     data, n_comments = _blank_comments(text) if options.allow_comments else (_blank_leading_comments(text), 0)
     double_colon = _has_double_colons(_first_lines(data), options)
     if double_colon:
         text, data = (k.replace(b"::", b"\t") for k in (text, data))
     delimiter = "\t" if double_colon else _detect_delimiter(name, _first_lines(data), options)
-    if n_comments and b'"' in text:
+    has_quoted_returns = not double_colon and _has_quoted_returns(raw)
+    if has_quoted_returns:
+        text = _normalize(name, raw, delimiter)
+        data = text if options.allow_comments else _blank_leading_comments(text)
+    if options.allow_comments and (has_quoted_returns or (n_comments and b'"' in text)):
         data, n_comments = _blank_comments(text, delimiter)
     has_spaces = delimiter != " " and _has_space_after_delimiters(_first_lines(data), delimiter)
     data = _normalize_spaces(data, delimiter)
@@ -205,7 +209,7 @@ def open_text_chunk(table: TextTable, data: bytes, first_line: int) -> TextTable
 
     DataError as for `open_text`, but the line number of bytes that are not UTF-8 counts from the start of the chunk.
     """
-    data = _normalize(table.name, data)
+    data = _normalize(table.name, data, None if table.double_colon else table.delimiter)
     if table.double_colon:
         data = data.replace(b"::", b"\t")
     data, n_comments = _blank_comments(data, table.delimiter)
@@ -213,8 +217,11 @@ def open_text_chunk(table: TextTable, data: bytes, first_line: int) -> TextTable
     return replace(table, body=_normalize_spaces(data, table.delimiter), first_line=first_line, notes=notes)
 
 
-def _normalize(name: str, data: bytes) -> bytes:
-    """Return UTF-8 text without byte order marks, with ``\\n`` as line end. DataError if it is not UTF-8."""
+def _normalize(name: str, data: bytes, delimiter: str | None = None) -> bytes:
+    """Return UTF-8 text without byte order marks, with ``\\n`` as line end. DataError if it is not UTF-8.
+
+    With a delimiter, a single ``\\r`` in a quoted field is left alone: it is part of the value.
+    """
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{name} is text in UTF-16; save it as UTF-8.")
     while data.startswith(UTF8_BOM):
@@ -227,9 +234,19 @@ def _normalize(name: str, data: bytes) -> bytes:
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise DataError(f"{name}, line {line}: not in UTF-8; save the file in UTF-8.") from None
-    if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    return data
+    if b"\r" not in data:
+        return data
+    data = data.replace(b"\r\n", b"\n")
+    if delimiter is None or not _has_quoted_returns(data):
+        return data.replace(b"\r", b"\n")
+    before = rb"\r\n \t" if delimiter == " " else rb"\r\n" + re.escape(delimiter).encode()
+    quoted = rb'((?:\A|(?<=[%s])) *+"[^"]*+(?:""[^"]*+)*+")|\r' % before
+    return re.sub(quoted, lambda match: match[1] or b"\n", data)
+
+
+def _has_quoted_returns(data: bytes) -> bool:
+    """Whether a single ``\\r`` may be in a quoted field. A quick test: it may also end a line."""
+    return b'"' in data and data.count(b"\r") > data.count(b"\r\n")
 
 
 def _blank_comments(data: bytes, delimiter: str | None = None) -> tuple[bytes, int]:

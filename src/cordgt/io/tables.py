@@ -322,7 +322,7 @@ class TextTable(Table):
 
     def iter_row_spans(self) -> Iterator[tuple[int, int, list[str]]]:
         """Yield (first line, line after the last, fields) for each row of data. Slow."""
-        reader = csv.reader(io.StringIO(self.body.decode("utf-8"), newline=None), delimiter=self.delimiter)
+        reader = csv.reader(io.StringIO(self.body.decode("utf-8"), newline="\n"), delimiter=self.delimiter)
         line = self.first_line
         for row in reader:
             start, line = line, self.first_line + reader.line_num
