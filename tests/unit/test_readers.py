@@ -583,3 +583,16 @@ def test_the_line_of_an_error_after_a_quoted_carriage_return(tmp_path: Path) -> 
     path.write_bytes(b'src,dst,time\n"a\rb",c,1\nc,d,later\n')
     with pytest.raises(DataError, match="line 3"):
         read_events(path)
+
+
+def test_messages_about_a_table_in_memory_name_the_arguments_of_python() -> None:
+    table = pd.DataFrame({"p": [1, 2], "q": [2, 3], "r": [1, 2]})
+    for options, message in (
+        ({}, "no column has a usual name for the source; name it with src=. The columns are 'p', 'q', 'r'"),
+        ({"src": "p", "dst": "s"}, "no column 's' for dst=."),
+        ({"src": "p", "dst": "q", "time": 9}, "no column 9 for time=: it has 3"),
+        ({"src": "p", "dst": "p", "time": "r"}, r"name the others too \(src=, dst=, time=\)"),
+        ({"src": "p", "dst": "q", "time": "r", "features": "1-9"}, "the range 1-9 for features= is not within"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_events(table, **options)

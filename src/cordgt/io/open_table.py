@@ -23,7 +23,7 @@ from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.arrays import as_column
 from cordgt.files import PARQUET_ERRORS, read_bytes, short_message, validate_table
 from cordgt.io.column_names import detect_layout
-from cordgt.io.tables import DECIMAL_COMMA, SAMPLE_BYTES, UTF8_BOM, ArrowTable, Table, TextTable
+from cordgt.io.tables import DECIMAL_COMMA, IN_MEMORY, SAMPLE_BYTES, UTF8_BOM, ArrowTable, Table, TextTable
 from cordgt.io.zip_files import check_member, is_zip, read_zip_member
 
 _QUOTED = rb'"[^"]*+(?:""[^"]*+)*+(?:"|\Z)'  # an unclosed quote extends to the end of the text
@@ -101,9 +101,9 @@ def open_table(source: Any, options: TextReadOptions) -> Table:
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
     if isinstance(source, pa.Table):
-        return ArrowTable.from_names("the table", source.column_names, lambda k: as_column(source.column(k)))
+        return ArrowTable.from_names(IN_MEMORY, source.column_names, lambda k: as_column(source.column(k)))
     if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
-        return ArrowTable.from_names("the table", source.columns, lambda k: as_column(source.iloc[:, k]))
+        return ArrowTable.from_names(IN_MEMORY, source.columns, lambda k: as_column(source.iloc[:, k]))
     raise DataError(
         f"{options.content} cannot be read from {type(source).__name__}; pass a path, a pandas or an Arrow table."
     )

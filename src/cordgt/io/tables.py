@@ -37,6 +37,7 @@ from cordgt.events.times import TimeAxis
 from cordgt.io.column_names import FEATURE_LIST_NAMES, FEATURE_PATTERN, Layout
 from cordgt.io.time_parser import TimeParser
 
+IN_MEMORY = "the table"  # name of a table that is not a file
 UTF8_BOM = b"\xef\xbb\xbf"
 DECIMAL_COMMA = r"^(\s*[+-]?\d+),(\d+\s*)$"
 SAMPLE_BYTES = 1 << 20  # of the text that is looked at to recognize its columns; less than the first chunk of a file
@@ -97,6 +98,10 @@ class Table:
     def is_feature_column(self, column: int) -> bool:
         """Whether the name of a column says that it holds features."""
         return self.header is not None and FEATURE_PATTERN.fullmatch(self.header[column]) is not None
+
+    def describe_option(self, option: str) -> str:
+        """Return what messages call a column option: a table in memory comes from Python, not from a command line."""
+        return f"{option}=" if self.name == IN_MEMORY else f"--{option}"
 
     def describe_column(self, column: int) -> str:
         """Return what messages call a column."""

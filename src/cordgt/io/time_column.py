@@ -160,8 +160,8 @@ def _ambiguous(table: TextTable, facts: list[_Facts], columns: list[int]) -> Dat
     doubt = ", which may be weights" if len(columns) == 1 else ""
     return DataError(
         f"{table.name} has {table.n_columns} columns and no header, and it is not clear which column is the time "
-        f"({described}{more}{doubt}). Name its position, counted from 0, for example --time {columns[-1]}; also --src and "
-        "--dst if they are not the first two other columns."
+        f"({described}{more}{doubt}). Name its position, counted from 0, for example --time {columns[-1]}; also --src "
+        "and --dst if they are not the first two other columns."
     )
 
 
