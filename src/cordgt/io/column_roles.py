@@ -239,9 +239,7 @@ def _assign_by_name(table: Table, given: dict[str, int | None], need_time: bool)
             )
         else:
             names = " and ".join(f"'{header[k]}'" for k in candidates)
-            raise DataError(
-                f"{table.name}: {names} could each be the {_ROLE_NOUNS[role]}; name one with {table.describe_option(role)}."
-            )
+            raise DataError(f"{table.name}: {names} could each be the {_ROLE_NOUNS[role]}; name one with {option}.")
     return found
 
 

@@ -52,7 +52,7 @@ def open_zip_member(path: Path, member: str | None) -> Iterator[BinaryIO]:
                 "Unpack it first."
             )
         with archive.open(info) as file:
-            if file.peek(4)[:4] in (_ZIP_MAGIC, _EMPTY_ZIP_MAGIC):
+            if file.peek(4)[:4] in (_ZIP_MAGIC, _EMPTY_ZIP_MAGIC):  # type: ignore[attr-defined]
                 raise DataError(f"{path} contains a zip archive, {info.filename}. Unpack it first.")
             yield file  # type: ignore[misc]
 
