@@ -21,6 +21,7 @@ from cordgt.errors import DataError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.io import open_table, readers
 from cordgt.io.column_options import columns_in_header, has_columns
+from cordgt.io.convert import convert_to_store
 from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events, read_ids, read_pairs
 
@@ -535,3 +536,63 @@ def test_note_on_words_for_a_missing_id(tmp_path: Path) -> None:
     assert any("read as node ids: 'NULL', 'null'" in note for note in notes)
     path.write_text("src,dst,time\na,b,1\nNapoleon,c,4\n")
     assert not any("read as node ids" in note for note in read_events(path).notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("% bip weighted\n% 3 2 2\n1 2 5 1396640000\n2 1 4 1396640060\n", "the first line is '% bip'"),
+        ("1::2::5::1396640000\n2::1::4::1396640060\n", "lists separated by '::' are of users and items"),
+    ],
+)
+def test_bipartite_lists_have_two_id_spaces(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text(text)
+    store = convert_to_store(path, tmp_path / "s.store").stream()
+    for stream in (read_events(path), store):
+        assert not stream.ids.shared
+        assert stream.n_nodes == 4
+        assert any(note.startswith("two id spaces") and reason in note for note in stream.notes)
+    assert read_events(path, ids="shared").n_nodes == 2
+
+
+@pytest.mark.parametrize("comment", ["% sym weighted\n", "% bipolar\n", "% asym\n% bip\n"])
+def test_other_comments_keep_one_id_space(tmp_path: Path, comment: str) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text(f"{comment}1 2 5 1396640000\n2 1 4 1396640060\n")
+    assert read_events(path).n_nodes == 2
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", [",", "\t", ";", ", "])
+@pytest.mark.parametrize("header", [True, False])
+def test_carriage_returns_in_quoted_ids_stay(tmp_path: Path, mark: str, end: str, header: bool) -> None:
+    rows = [('"a\rb"', '"x ""y"""', "1"), ('"a\nb"', "c", "2"), ("c", '"a\rb"', "3")]
+    if header:
+        rows.insert(0, ("src", "dst", "time"))
+    path = tmp_path / "list.csv"
+    path.write_bytes("".join(mark.join(row) + end for row in rows).encode())
+    stores = [convert_to_store(path, tmp_path / "s.store").stream()] if end != "\r" else []
+    for stream in (read_events(path), *stores):
+        assert set(stream.ids.names.to_pylist()) == {"a\rb", "a\nb", 'x "y"', "c"}
+    assert read_pairs(path)[0].to_pylist() == ["a\rb", "a\nb", "c"]
+
+
+def test_the_line_of_an_error_after_a_quoted_carriage_return(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_bytes(b'src,dst,time\n"a\rb",c,1\nc,d,later\n')
+    with pytest.raises(DataError, match="line 3"):
+        read_events(path)
+
+
+def test_messages_about_a_table_in_memory_name_the_arguments_of_python() -> None:
+    table = pd.DataFrame({"p": [1, 2], "q": [2, 3], "r": [1, 2]})
+    for options, message in (
+        ({}, "no column has a usual name for the source; name it with src=. The columns are 'p', 'q', 'r'"),
+        ({"src": "p", "dst": "s"}, "no column 's' for dst=."),
+        ({"src": "p", "dst": "q", "time": 9}, "no column 9 for time=: it has 3"),
+        ({"src": "p", "dst": "p", "time": "r"}, r"name the others too \(src=, dst=, time=\)"),
+        ({"src": "p", "dst": "q", "time": "r", "features": "1-9"}, "the range 1-9 for features= is not within"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_events(table, **options)

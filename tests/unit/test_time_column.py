@@ -155,6 +155,45 @@ def test_the_reader_asks(tmp_path: Path, text: str) -> None:
     assert read_events(path, time=3).n_events == text.count("\n")
 
 
+WEIGHTS = {
+    "weight": lambda k: k * 7919 % 99 + 1,
+    "sign": lambda k: (-1, 1)[k * 7919 % 13 % 2],
+    "rating": lambda k: (k * 31 % 11) / 2,
+}
+
+
+@pytest.mark.parametrize("ending", ["", " x"])
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_weights_are_not_times(tmp_path: Path, weights: str, ending: str) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("".join(f"{k * 7 % 60} {k * 11 % 60} {WEIGHTS[weights](k)}{ending}\n" for k in range(300)))
+    with pytest.raises(DataError, match=ASKS) as caught:
+        read_events(path)
+    assert "not sorted, which may be weights). Name its position, counted from 0, for example --time 2" in str(
+        caught.value
+    )
+    with pytest.raises(DataError, match=ASKS):
+        convert_to_store(path, tmp_path / "s.store")
+    assert read_events(path, time=2).n_events == 300
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [k // 50 for k in range(300)],
+        [5 - k // 50 for k in range(300)],  # the last event first
+        [k * 7919 % 6001 for k in range(300)],  # not sorted, few repeated
+        [1_400_000_000 + k * 31 % 7 * 86400 for k in range(300)],
+        [f"2024-03-0{k * 31 % 7 + 1}" for k in range(300)],
+        [k * 31 % 3 for k in range(19)],  # too few rows to say
+    ],
+)
+def test_the_only_column_left_is_the_time(tmp_path: Path, times: list[int | str]) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("".join(f"{k * 7 % 60} {k * 11 % 60} {t}\n" for k, t in enumerate(times)))
+    assert any("times from column 2" in note for note in read_events(path).notes)
+
+
 def test_time_by_position_moves_the_ends(tmp_path: Path) -> None:
     path = tmp_path / "list.txt"
     path.write_text("5 1 2 9\n6 2 3 8\n")

@@ -88,11 +88,15 @@ def test_zip_that_is_damaged_large_or_odd(tmp_path: Path, monkeypatch: pytest.Mo
     odd = {
         "two files e.csv": {"e.csv": TEXT, "e.csv*": TEXT},
         "an Office document": {"[Content_Types].xml": "<x/>", "xl/sheet.xml": "<x/>"},
-        "without files": {"folder/": ""},
+        "bad.zip is a zip archive without a file to read": {"folder/": ""},
+        "bad.zip is a zip archive without a file": {},
+        "bad.zip contains a zip archive, in/good.zip. Unpack it first": {"in/good.zip": good},
     }
     for message, files in odd.items():
-        with pytest.raises(DataError, match=message):
-            read_events(zipped(path, files))
+        zipped(path, files)
+        for read in (read_events, lambda source: convert_to_store(source, tmp_path / "s.store")):
+            with pytest.raises(DataError, match=message):
+                read(path)
     monkeypatch.setattr(zip_files, "MAX_BYTES", 20)
     with pytest.raises(DataError, match=r"claims .* bytes unpacked; the limit is 20"):
         read_events(zipped(path, {"e.csv": TEXT}))

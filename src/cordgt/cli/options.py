@@ -49,7 +49,7 @@ COLUMN_OPTIONS: dict[str, tuple[Any, str | bool | None]] = {
             str,
             _column(
                 "Whether equal ids of both columns are one node: shared, separate, or auto (separate if the columns "
-                "are named like users and items).",
+                "are named like users and items, or the file is a list of them).",
                 "WORD",
             ),
         ],

@@ -142,7 +142,7 @@ def _write_csv(table: pa.Table, where: Any, delimiter: str, escape_formulas: boo
 def _escape_formulas(table: pa.Table) -> pa.Table:
     """Put ``'`` before each text that a spreadsheet would take for a formula."""
     columns = {
-        name: pc.replace_substring_regex(table[name], r"^([=+\-@\t\r＝＋－＠])", r"'\1")
+        name: pc.replace_substring_regex(table[name], r"^([=+\-@\t\r\n＝＋－＠])", r"'\1")
         if is_text(table[name].type)
         else table[name]
         for name in table.column_names

@@ -167,21 +167,21 @@ def resolve_column(table: Table, column: str, role: str) -> int:
     by_name = find_column(column, table.header or ())
     if by_name is not None:
         return by_name
-    position = parse_position(column)
+    position, option = parse_position(column), table.describe_option(role)
     if position is not None and position < table.n_columns:
         return position
     if position is not None:
         reason = (
-            f"has no column {column} for --{role}: it has {table.n_columns}, counted from 0. {_list_columns(table)}"
+            f"has no column {column} for {option}: it has {table.n_columns}, counted from 0. {_list_columns(table)}"
         )
     else:
         name = column if len(column) <= _MAX_QUOTED else f"{column[:_MAX_QUOTED]}…"
         if table.header is None:
             reason = (
-                f"has no header, so no column '{name}' for --{role}; give its position, 0 to {table.n_columns - 1}."
+                f"has no header, so no column '{name}' for {option}; give its position, 0 to {table.n_columns - 1}."
             )
         else:
-            reason = f"has no column '{name}' for --{role}.{did_you_mean(name, table.header)} {_list_columns(table)}"
+            reason = f"has no column '{name}' for {option}.{did_you_mean(name, table.header)} {_list_columns(table)}"
     raise MissingColumnError(role, f"{table.name} {reason}")
 
 
@@ -225,6 +225,7 @@ def _assign_by_name(table: Table, given: dict[str, int | None], need_time: bool)
     time, label = match_time_columns(header, taken), match_columns(header, LABEL_NAMES, taken)
     found = dict(given)
     for role, candidates in (("src", src), ("dst", dst), ("time", time), ("label", label)):
+        option = table.describe_option(role)
         if given[role] is not None:
             continue
         if len(candidates) == 1:
@@ -233,23 +234,24 @@ def _assign_by_name(table: Table, given: dict[str, int | None], need_time: bool)
             continue
         elif not candidates:
             raise DataError(
-                f"{table.name}: no column has a usual name for the {_ROLE_NOUNS[role]}; name it with --{role}."
+                f"{table.name}: no column has a usual name for the {_ROLE_NOUNS[role]}; name it with {option}."
                 f" {_list_columns(table)}{table.header_hint}"
             )
         else:
             names = " and ".join(f"'{header[k]}'" for k in candidates)
-            raise DataError(f"{table.name}: {names} could each be the {_ROLE_NOUNS[role]}; name one with --{role}.")
+            raise DataError(f"{table.name}: {names} could each be the {_ROLE_NOUNS[role]}; name one with {option}.")
     return found
 
 
 def _check_distinct(table: Table, positions: dict[str, int | None]) -> None:
     """Raise DataError if one column has two roles."""
     roles: dict[int, str] = {}
+    others = ", ".join(map(table.describe_option, ("src", "dst", "time")))
     for role, position in positions.items():
         if position is not None and roles.setdefault(position, role) != role:
             raise DataError(
                 f"{table.name}: {table.describe_column(position)} would be both the {_ROLE_NOUNS[roles[position]]} and"
-                f" the {_ROLE_NOUNS[role]}; name the others too (--src, --dst, --time)."
+                f" the {_ROLE_NOUNS[role]}; name the others too ({others})."
             )
 
 
@@ -282,7 +284,8 @@ def _parse_feature_part(table: Table, part: str, free: list[int]) -> list[int]:
             if start > stop or stop >= table.n_columns:
                 raise MissingColumnError(
                     "features",
-                    f"{table.name}: the range {part} for --features is not within columns 0 to {table.n_columns - 1}.",
+                    f"{table.name}: the range {part} for {table.describe_option('features')} is not within columns 0 to"
+                    f" {table.n_columns - 1}.",
                 )
             return list(range(start, stop + 1))
     return [resolve_column(table, part, "features")]

@@ -23,7 +23,7 @@ from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.arrays import as_column
 from cordgt.files import PARQUET_ERRORS, read_bytes, short_message, validate_table
 from cordgt.io.column_names import detect_layout
-from cordgt.io.tables import DECIMAL_COMMA, SAMPLE_BYTES, UTF8_BOM, ArrowTable, Table, TextTable
+from cordgt.io.tables import DECIMAL_COMMA, IN_MEMORY, SAMPLE_BYTES, UTF8_BOM, ArrowTable, Table, TextTable
 from cordgt.io.zip_files import check_member, is_zip, read_zip_member
 
 _QUOTED = rb'"[^"]*+(?:""[^"]*+)*+(?:"|\Z)'  # an unclosed quote extends to the end of the text
@@ -101,9 +101,9 @@ def open_table(source: Any, options: TextReadOptions) -> Table:
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
     if isinstance(source, pa.Table):
-        return ArrowTable.from_names("the table", source.column_names, lambda k: as_column(source.column(k)))
+        return ArrowTable.from_names(IN_MEMORY, source.column_names, lambda k: as_column(source.column(k)))
     if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
-        return ArrowTable.from_names("the table", source.columns, lambda k: as_column(source.iloc[:, k]))
+        return ArrowTable.from_names(IN_MEMORY, source.columns, lambda k: as_column(source.iloc[:, k]))
     raise DataError(
         f"{options.content} cannot be read from {type(source).__name__}; pass a path, a pandas or an Arrow table."
     )
@@ -146,13 +146,18 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
 
     `open_text_chunk` opens the lines that follow. DataError if this is not text, or has no rows.
     """
-    text = _normalize(name, data)
+    raw, text = data, _normalize(name, data)
+    bipartite_reason = "the first line is '% bip'" if re.match(rb"\s*%[ \t]*bip\b", text) else ""
     data, n_comments = _blank_comments(text) if options.allow_comments else (_blank_leading_comments(text), 0)
     double_colon = _has_double_colons(_first_lines(data), options)
     if double_colon:
         text, data = (k.replace(b"::", b"\t") for k in (text, data))
     delimiter = "\t" if double_colon else _detect_delimiter(name, _first_lines(data), options)
-    if n_comments and b'"' in text:
+    has_quoted_returns = not double_colon and _has_quoted_returns(raw)
+    if has_quoted_returns:
+        text = _normalize(name, raw, delimiter)
+        data = text if options.allow_comments else _blank_leading_comments(text)
+    if options.allow_comments and (has_quoted_returns or (n_comments and b'"' in text)):
         data, n_comments = _blank_comments(text, delimiter)
     has_spaces = delimiter != " " and _has_space_after_delimiters(_first_lines(data), delimiter)
     data = _normalize_spaces(data, delimiter)
@@ -164,6 +169,8 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
     has_header = options.is_header(
         [re.sub(DECIMAL_COMMA, r"\1.\2", k) for k in first_row] if decimal_comma else first_row
     )
+    if double_colon and not has_header:
+        bipartite_reason = bipartite_reason or "lists separated by '::' are of users and items"
     rows = _split(lines, delimiter)
     header, body, first_line = None, data, 1
     if has_header:
@@ -187,6 +194,7 @@ def open_text(name: str, data: bytes, options: TextReadOptions) -> TextTable:
         n_columns=n_columns,
         layout=layout,
         notes=notes,
+        bipartite_reason=bipartite_reason,
         body=body,
         first_line=first_line,
         delimiter=delimiter,
@@ -201,7 +209,7 @@ def open_text_chunk(table: TextTable, data: bytes, first_line: int) -> TextTable
 
     DataError as for `open_text`, but the line number of bytes that are not UTF-8 counts from the start of the chunk.
     """
-    data = _normalize(table.name, data)
+    data = _normalize(table.name, data, None if table.double_colon else table.delimiter)
     if table.double_colon:
         data = data.replace(b"::", b"\t")
     data, n_comments = _blank_comments(data, table.delimiter)
@@ -209,8 +217,11 @@ def open_text_chunk(table: TextTable, data: bytes, first_line: int) -> TextTable
     return replace(table, body=_normalize_spaces(data, table.delimiter), first_line=first_line, notes=notes)
 
 
-def _normalize(name: str, data: bytes) -> bytes:
-    """Return UTF-8 text without byte order marks, with ``\\n`` as line end. DataError if it is not UTF-8."""
+def _normalize(name: str, data: bytes, delimiter: str | None = None) -> bytes:
+    """Return UTF-8 text without byte order marks, with ``\\n`` as line end. DataError if it is not UTF-8.
+
+    With a delimiter, a single ``\\r`` in a quoted field is left alone: it is part of the value.
+    """
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{name} is text in UTF-16; save it as UTF-8.")
     while data.startswith(UTF8_BOM):
@@ -223,9 +234,19 @@ def _normalize(name: str, data: bytes) -> bytes:
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise DataError(f"{name}, line {line}: not in UTF-8; save the file in UTF-8.") from None
-    if b"\r" in data:
-        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    return data
+    if b"\r" not in data:
+        return data
+    data = data.replace(b"\r\n", b"\n")
+    if delimiter is None or not _has_quoted_returns(data):
+        return data.replace(b"\r", b"\n")
+    before = rb"\r\n \t" if delimiter == " " else rb"\r\n" + re.escape(delimiter).encode()
+    quoted = rb'((?:\A|(?<=[%s])) *+"[^"]*+(?:""[^"]*+)*+")|\r' % before
+    return re.sub(quoted, lambda match: match[1] or b"\n", data)
+
+
+def _has_quoted_returns(data: bytes) -> bool:
+    """Whether a single ``\\r`` may be in a quoted field. A quick test: it may also end a line."""
+    return b'"' in data and data.count(b"\r") > data.count(b"\r\n")
 
 
 def _blank_comments(data: bytes, delimiter: str | None = None) -> tuple[bytes, int]:

@@ -72,7 +72,8 @@ def read_events(
             table, or a PyG ``TemporalData``.
         src, dst, time, label, features, time_format: see `ColumnOptions`.
         ids: ``shared`` if the same id in both columns is the same node, else ``separate``. ``auto``: separate if the
-            columns are named like users and items, else shared.
+            columns are named like users and items, if the first line is ``% bip``, or if ``::`` separates the fields
+            of a list without a header; else shared.
         node_features: a file or table with an id column, or an ``.npy`` file with row k for id k; joined by id.
         name: name of the stream; by default the file's name.
         member: which file of a zip archive to read; needed only if it has several.
@@ -277,6 +278,8 @@ def choose_id_space(table: Table, roles: ColumnRoles, ids: IdSpace) -> tuple[boo
         src, dst = header[roles.src], header[roles.dst]
         if are_users_and_items(src, dst):
             return False, f"{separate} (assumed because the columns are '{src}' and '{dst}'; --ids shared if not)"
+    if table.bipartite_reason:
+        return False, f"{separate} (assumed because {table.bipartite_reason}; --ids shared if not)"
     return True, f"{shared} (assumed; --ids separate if not)"
 
 

@@ -37,6 +37,7 @@ from cordgt.events.times import TimeAxis
 from cordgt.io.column_names import FEATURE_LIST_NAMES, FEATURE_PATTERN, Layout
 from cordgt.io.time_parser import TimeParser
 
+IN_MEMORY = "the table"  # name of a table that is not a file
 UTF8_BOM = b"\xef\xbb\xbf"
 DECIMAL_COMMA = r"^(\s*[+-]?\d+),(\d+\s*)$"
 SAMPLE_BYTES = 1 << 20  # of the text that is looked at to recognize its columns; less than the first chunk of a file
@@ -44,13 +45,17 @@ SAMPLE_BYTES = 1 << 20  # of the text that is looked at to recognize its columns
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of columns. ``name`` stands for it in messages; ``header`` is None if the columns have no names."""
+    """A table of columns. ``name`` stands for it in messages; ``header`` is None if the columns have no names.
+
+    ``bipartite_reason``: what in the file says that sources and destinations are different things; empty if nothing.
+    """
 
     name: str
     header: tuple[str, ...] | None
     n_columns: int
     layout: Layout = ""
     notes: tuple[str, ...] = ()
+    bipartite_reason: str = ""
 
     header_hint: ClassVar[str] = ""  # what to do if the header is in fact a row of data
 
@@ -93,6 +98,10 @@ class Table:
     def is_feature_column(self, column: int) -> bool:
         """Whether the name of a column says that it holds features."""
         return self.header is not None and FEATURE_PATTERN.fullmatch(self.header[column]) is not None
+
+    def describe_option(self, option: str) -> str:
+        """Return what messages call a column option: a table in memory comes from Python, not from a command line."""
+        return f"{option}=" if self.name == IN_MEMORY else f"--{option}"
 
     def describe_column(self, column: int) -> str:
         """Return what messages call a column."""
@@ -318,7 +327,7 @@ class TextTable(Table):
 
     def iter_row_spans(self) -> Iterator[tuple[int, int, list[str]]]:
         """Yield (first line, line after the last, fields) for each row of data. Slow."""
-        reader = csv.reader(io.StringIO(self.body.decode("utf-8"), newline=None), delimiter=self.delimiter)
+        reader = csv.reader(io.StringIO(self.body.decode("utf-8"), newline="\n"), delimiter=self.delimiter)
         line = self.first_line
         for row in reader:
             start, line = line, self.first_line + reader.line_num

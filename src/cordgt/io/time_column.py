@@ -1,7 +1,8 @@
 """Find the time in a table without a header, from the values of its first rows.
 
 Published edge lists put it in different places: ``src dst time``, ``src dst weight time``, ``time src dst``. The value
-range decides (dates, seconds since 1970), then the order of the rows. If nothing decides, the error asks for --time.
+range decides (dates, seconds since 1970), then the order of the rows. If nothing decides, or if the only column left
+looks like weights, the error asks for --time.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cordgt.io.tables import TextTable
 SAMPLE_ROWS = 10_000
 MIN_ROWS = 10  # with fewer rows, or fewer different values, their order says nothing
 MIN_SHARE = 0.95  # of the values that must agree: published lists have single missing or odd times
+MIN_WEIGHT_ROWS, MIN_TIME_VALUES = 20, 10  # in so many rows, fewer values without order are weights, not times
 ID_OVERLAP, NO_OVERLAP = 0.5, 0.2  # share of common values of two columns of ids; of an id and a time
 _LIKELY_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
 
@@ -43,6 +45,7 @@ class _Facts:
     n_rows: int
     n_distinct: int
     is_sorted: bool  # not decreasing, and not constant
+    has_order: bool  # not decreasing, or not increasing
     range_text: str  # the range of the values, for messages
     evidence: str  # why the values can hardly be anything but times; empty if they can
     values: frozenset[str] = field(repr=False)
@@ -50,6 +53,13 @@ class _Facts:
     @property
     def varies(self) -> bool:
         return self.kind == "number" and (self.n_distinct > 1 or self.n_rows == 1)
+
+    @property
+    def looks_like_weights(self) -> bool:
+        """Whether the values are numbers that repeat without order: weights, ratings or signs rather than times."""
+        if self.kind != "number" or self.evidence or self.has_order or self.n_rows < MIN_WEIGHT_ROWS:
+            return False
+        return self.n_distinct < max(MIN_TIME_VALUES, self.n_rows / 2)
 
     def describe(self) -> str:
         if self.kind == "text":
@@ -127,10 +137,14 @@ def _choose(table: TextTable, facts: list[_Facts], columns: list[int]) -> tuple[
         raise _ambiguous(table, facts, strong)
     if len(columns) == 1:
         k = columns[0]
+        if facts[k].looks_like_weights:
+            raise _ambiguous(table, facts, columns)
         return k, f"it is the only column left ({facts[k].describe()})"
     possible = [k for k in columns if facts[k].kind != "text"]
     if len(possible) == 1:
         k = possible[0]
+        if facts[k].looks_like_weights:
+            raise _ambiguous(table, facts, possible)
         return k, f"no other column after the ids holds numbers or dates ({facts[k].describe()})"
     if not possible:
         return columns[0], "it is the usual place"  # parsing it names the row
@@ -143,10 +157,11 @@ def _choose(table: TextTable, facts: list[_Facts], columns: list[int]) -> tuple[
 def _ambiguous(table: TextTable, facts: list[_Facts], columns: list[int]) -> DataError:
     described = "; ".join(f"column {k}: {facts[k].describe()}" for k in columns[:5])
     more = f"; and {len(columns) - 5} more" if len(columns) > 5 else ""
+    doubt = ", which may be weights" if len(columns) == 1 else ""
     return DataError(
         f"{table.name} has {table.n_columns} columns and no header, and it is not clear which column is the time "
-        f"({described}{more}). Name its position, counted from 0, for example --time {columns[-1]}; also --src and "
-        "--dst if they are not the first two other columns."
+        f"({described}{more}{doubt}). Name its position, counted from 0, for example --time {columns[-1]}; also --src "
+        "and --dst if they are not the first two other columns."
     )
 
 
@@ -166,15 +181,19 @@ def _column_facts(texts: list[str], decimal_comma: bool) -> _Facts:
         if dates and len(dates) >= MIN_SHARE * len(texts) and guess_time_kind(dates[0]) == "date":
             sorted_dates = len(distinct) > 1 and all(a <= b for a, b in pairwise(texts))
             range_text = f"{min(dates)[:40]} to {max(dates)[:40]}"
-            return _Facts("date", len(texts), len(distinct), sorted_dates, range_text, "it holds dates", distinct)
-        return _Facts("text", len(texts), len(distinct), False, "", "", distinct)
+            return _Facts(
+                "date", len(texts), len(distinct), sorted_dates, sorted_dates, range_text, "it holds dates", distinct
+            )
+        return _Facts("text", len(texts), len(distinct), False, False, "", "", distinct)
     low, high = min(numbers), max(numbers)
-    is_sorted = low < high and all(a <= b for a, b in pairwise(numbers))
+    rises = all(a <= b for a, b in pairwise(numbers))
+    falls = all(a >= b for a, b in pairwise(numbers))
     return _Facts(
         "number",
         len(texts),
         len(distinct),
-        is_sorted,
+        low < high and rises,
+        rises or falls,
         f"{_short(low)} to {_short(high)}",
         _number_evidence(numbers),
         distinct,

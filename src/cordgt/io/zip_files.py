@@ -15,7 +15,7 @@ from cordgt.files import short_message
 
 MAX_BYTES = 8 << 30  # of the unpacked file; far above anything published
 MAX_LISTED = 10
-_ZIP_MAGIC = b"PK\x03\x04"
+_ZIP_MAGIC, _EMPTY_ZIP_MAGIC = b"PK\x03\x04", b"PK\x05\x06"
 
 
 def is_zip(path: Path) -> bool:
@@ -24,7 +24,7 @@ def is_zip(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            return file.read(4) == _ZIP_MAGIC
+            return file.read(4) in (_ZIP_MAGIC, _EMPTY_ZIP_MAGIC)
     except (OSError, ValueError):
         return False
 
@@ -39,8 +39,8 @@ def check_member(path: Path, member: str | None) -> None:
 def open_zip_member(path: Path, member: str | None) -> Iterator[BinaryIO]:
     """Open the only file of an archive, or the one called ``member`` (its path, or its name if that is unique).
 
-    Reading to the end verifies the checksum. DataError if the archive is damaged, encrypted or too large, or if it is
-    not clear which file to read.
+    Reading to the end verifies the checksum. DataError if the archive is damaged, encrypted or too large, if it is
+    not clear which file to read, or if that file is an archive too.
     """
     with explain_zip_errors(path), zipfile.ZipFile(path) as archive:
         info = _choose_member(path, archive.infolist(), member)
@@ -52,6 +52,8 @@ def open_zip_member(path: Path, member: str | None) -> Iterator[BinaryIO]:
                 "Unpack it first."
             )
         with archive.open(info) as file:
+            if file.peek(4)[:4] in (_ZIP_MAGIC, _EMPTY_ZIP_MAGIC):  # type: ignore[attr-defined]
+                raise DataError(f"{path} contains a zip archive, {info.filename}. Unpack it first.")
             yield file  # type: ignore[misc]
 
 
@@ -86,7 +88,7 @@ def _choose_member(path: Path, infos: list[zipfile.ZipInfo], member: str | None)
     if twice:
         raise DataError(f"{path} is refused: it has two files {twice[0]}. Unpack it, and give the file that you mean.")
     if not files:
-        raise DataError(f"{path} is an archive without files.")
+        raise DataError(f"{path} is a zip archive without a file to read.")
     names = ", ".join(info.filename[:100] for info in files[:MAX_LISTED]) + (", …" if len(files) > MAX_LISTED else "")
     if member is None:
         if len(files) > 1:
