@@ -244,7 +244,7 @@ def test_labels_are_required_only_for_classification() -> None:
 
 
 NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
-NAMES += ["beyond", "plus-ablation", "ranking", "paper-protocol"]
+NAMES += ["beyond", "plus-ablation", "ranking", "paper-protocol", "anchors"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -258,6 +258,7 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         "scalability": "cordgt,jodie",
         "beyond": "cordgt_plus,edgebank",
         "ranking": "cordgt_plus,edgebank",
+        "anchors": "counts,edgebank",
         "node-classification": "cordgt,jodie",
         "complexity": "cordgt,tgn",
     }

@@ -471,6 +471,23 @@ def pairs(
     return found
 
 
+def random_pairs(src: Sequence[int], dst: Sequence[int], n: int, absent: set[Pair], key: int) -> list[Pair]:
+    """``n`` times any source with any destination, drawn again while the pair is in ``absent``, at most 64 times."""
+    sources, destinations = sorted(set(src)), sorted(set(dst))
+    found = []
+    for i in range(n):
+        for attempt in range(64):
+            draw = fold_in(fold_in(key, attempt), i)
+            pair = (
+                sources[randint(fold_in(draw, 0), len(sources))],
+                destinations[randint(fold_in(draw, 1), len(destinations))],
+            )
+            if pair not in absent:
+                break
+        found.append(pair)
+    return found
+
+
 def candidates(pool: Sequence[int], n: int, dst: int, position: int, seed: int, tag: int) -> list[int]:
     """``n`` of the pool without ``dst``, or all of them.
 
@@ -555,12 +572,9 @@ class Evaluation:
         positions, pool = self.positions_and_pool(part, setting)
         batches = [positions[i : i + rules.eval_batch_size] for i in range(0, len(positions), rules.eval_batch_size)]
         first_after_training = self.split.validation[0]
+        whole_pairs = self.negative_pairs(part, setting, batches) if rules.negatives.endswith("-pairs") else None
         found = []
         for b, batch in enumerate(batches):
-            whole = []
-            if rules.negatives.endswith("-pairs"):
-                trained = history.elapsed[first_after_training - 1] if rules.negatives == "inductive-pairs" else None
-                whole = pairs(history.src, history.dst, history.elapsed, batches, trained, seed)[b]
             for i, p in enumerate(batch):
                 now = self.own_time(p)
                 so_far = min(now[0], batch[0])
@@ -574,14 +588,30 @@ class Evaluation:
                     other = partner(history, pool, u, cut, now, p, since, seed, self.tag)
                     if other != PADDING:
                         one, at_random = (u, other), False
-                elif i < len(whole):
-                    one, at_random = whole[i], False
+                elif whole_pairs is not None:
+                    past, at_random_pairs = whole_pairs[b]
+                    one, at_random = (past + at_random_pairs)[i], i >= len(past)
                 competing = []
                 if rules.ranking != "none":
                     n = len(pool) if rules.ranking == "all" else int(rules.ranking)
                     also_true = {history.dst[q] for q in now if history.src[q] == u}
                     competing = [w for w in candidates(pool, n, v, p, seed, self.tag) if w not in also_true]
                 found.append(Question(p, cut, pair_cut, one, at_random, competing))
+        return found
+
+    def negative_pairs(self, part: str, setting: str, batches: list[list[int]]) -> list[tuple[list[Pair], list[Pair]]]:
+        """Each batch's past pairs and the random pairs that fill up: of all events, or of the inductive ones."""
+        events = range(len(self.history.src)) if setting == "transductive" else [p for batch in batches for p in batch]
+        src, dst, t = ([x[p] for p in events] for x in (self.history.src, self.history.dst, self.history.elapsed))
+        place = {p: i for i, p in enumerate(events)}
+        first = {"validation": self.split.validation, "test": self.split.test}[part][0]
+        seen_until = self.history.elapsed[first - 1] if self.rules.negatives == "inductive-pairs" else None
+        own = [[place[p] for p in batch] for batch in batches]
+        key = fold_in(mix64(self.rules.eval_seed), self.tag)
+        found = []
+        for b, past in enumerate(pairs(src, dst, t, own, seen_until, self.rules.eval_seed)):
+            true = {(src[i], dst[i]) for i in own[b]}
+            found.append((past, random_pairs(src, dst, len(own[b]) - len(past), true, fold_in(key, b))))
         return found
 
     def metrics(self, model: Edgebank | Popularity, part: str, setting: str) -> dict[str, float | int | None]:

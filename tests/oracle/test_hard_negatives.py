@@ -179,6 +179,7 @@ def test_random_pairs(stream: Stream, seed: int, n: int, data: st.DataObject) ->
     possible = set(product(stream.src, stream.dst))
     absent = {(stream.src[p], stream.dst[p]) for p in batch}
     got = list(zip(u.tolist(), v.tolist(), strict=True))
+    assert got == slow.random_pairs(stream.src, stream.dst, n, absent, seed)
     assert len(got) == n and set(got) <= possible
     if 2 * len(absent) <= len(possible):
         assert not set(got) & absent

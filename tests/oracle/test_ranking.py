@@ -40,6 +40,7 @@ protocols = st.builds(
     mask_nodes=st.sampled_from((0.0, 0.1, 0.3)),
     mask_seed=st.integers(0, 3),
     negatives=st.sampled_from(NEGATIVES),
+    activity=st.just(False),  # it has oracles of its own
     pool=st.sampled_from(("destinations", "nodes")),
     eval_batch_size=st.sampled_from((1, 2, 3, 5, 30)),
     ranking=st.sampled_from(("none", "1", "2", "4", "100", "all")),

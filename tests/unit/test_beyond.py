@@ -301,14 +301,20 @@ def test_plus_ablation(tmp_path: Path) -> None:
 # -------------------- activity, and negatives that replace the source
 
 
+def bursts() -> EventStream:
+    """Each source acts six times in a row, then rests."""
+    i = np.arange(240)
+    return EventStream.from_columns(i // 6 % 9, np.random.default_rng(0).integers(9, 18, 240), i, name="bursts")
+
+
 def test_scores_of_pairs_include_how_often_the_source_acts(tmp_path: Path) -> None:
-    run = train.train(few(), "edgebank", out=tmp_path / "run", report=False)
+    run = train.train(bursts(), "edgebank", out=tmp_path / "run", report=False)
     model, task = run.evaluation_task(negatives="historical-pairs")
     _, queries = task.evaluation_queries("test", "transductive")
     plain = task.with_protocol(activity=False)
     (positive, negative, _), (without, _, _) = (split_scores(model, k, "test", "transductive") for k in (task, plain))
-    np.testing.assert_allclose(positive - without, task.log_source_rates(queries), atol=1e-6)
-    assert len(set(np.round(positive - without, 9))) > 3 and np.isfinite(negative).all()
+    np.testing.assert_allclose(positive - without, task.log_source_rates(queries), atol=1e-4)  # near ties
+    assert np.ptp(positive - without) > 1 and np.isfinite(negative).all()
     random = task.with_protocol(negatives="random")  # the source is given
     for k in (random, random.with_protocol(activity=False)):
         assert set(split_scores(model, k, "test", "transductive")[0]) <= {-1.0, 1.0}
@@ -316,12 +322,12 @@ def test_scores_of_pairs_include_how_often_the_source_acts(tmp_path: Path) -> No
 
 def test_source_rates_see_only_the_events_before_the_cut() -> None:
     """Other events after the training period, at or after ``cut``, leave every rate bit-identical."""
-    stream = few()
+    stream = bursts()
     protocol, cpu = Protocol(negatives="historical-pairs"), torch.device("cpu")
     task = LinkTask.prepare(stream, protocol, seed=0, device=cpu)
     cut = int(task.split.test[0])
     src, dst = np.array(stream.src), np.array(stream.dst)
-    src[cut:], dst[cut:] = 8 - src[cut:], 8 - dst[cut:]
+    src[cut:], dst[cut:] = src[cut:][::-1].copy(), dst[cut:][::-1].copy()
     changed = replace(stream, src=src, dst=dst)
     other = LinkTask.prepare(changed, protocol, seed=0, device=cpu)
     nodes = torch.from_numpy(np.unique(stream.src[:cut]))

@@ -26,6 +26,8 @@ from cordgt.nn.layers import MergeHead, check_dropout, check_non_negative, check
 from cordgt.nn.positional_encoding import DistanceEncoding, sinusoids
 from cordgt.runtime import kernel_loader as kernels
 
+MAX_SD_UNSEEN = 1000  # every distance up to it is encoded
+
 
 @dataclass(frozen=True)
 class CordgtSettings:
@@ -56,6 +58,8 @@ class CordgtSettings:
         if not self.fanout or min(self.fanout) < 1:
             raise SettingError(f"fanout={','.join(map(str, self.fanout))}: every hop samples at least one event.")
         check_positive(self, "hidden", "heads", "layers", "sd_unseen")
+        if self.sd_unseen > MAX_SD_UNSEEN:
+            raise SettingError(f"sd_unseen={self.sd_unseen}: use a number of hops from 1 to {MAX_SD_UNSEEN:,}.")
         for name in ("td_dim", "sd_dim"):
             if getattr(self, name) < 2 or getattr(self, name) % 2:
                 raise SettingError(
