@@ -1,4 +1,4 @@
-"""The best published AP under three kinds of negatives (the anchors), and ours beside it."""
+"""The best published AP under three kinds of negatives (the anchors), and ours next to it."""
 
 from __future__ import annotations
 

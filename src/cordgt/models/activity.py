@@ -3,7 +3,7 @@
     rate(u, t) = base_rate + sum over k of (excitation_k * S_k(u, t) + renewal_k * L_k(u, t)) / tau_k
 
 for a node that was seen in the role. ``S_k`` are the decayed counts of `cordgt.history.activity`. ``L_k`` is the last
-event's part of them: it fades alike for busy and for quiet nodes, so a node that left is told from a quiet one. Nodes
+event's part of them: it fades alike for busy and for quiet nodes, so a node that left differs from a quiet one. Nodes
 that were not seen in the role have constant rates. The rest follows in closed form: the probability of no event within
 a horizon, quantiles and density of the next event's time, and nearly so the expected number of events. With a rhythm,
 it holds in operational time. `cordgt.models.activity_fit` fits the parameters.
