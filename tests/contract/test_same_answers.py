@@ -16,10 +16,12 @@ from cordgt.callbacks import Callback
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import list_tensors
-from cordgt.tasks.link import LinkTask, evaluate, score_queries
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.metrics import link_metrics
 from cordgt.tasks.protocol import VISIBILITIES, Protocol
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
+from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import mean_ranks, merge_near_ties
 from cordgt.training.model_factory import build_model
 from cordgt.training.step import Step

@@ -22,7 +22,7 @@ from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.history.queries import History, Queries
 from cordgt.models import MODELS
 from cordgt.models.base import SCORE_TOLERANCE, LinkModel
-from cordgt.tasks.link import build_history
+from cordgt.tasks.histories import build_history
 from cordgt.tasks.protocol import visible_cuts
 from cordgt.training.model_factory import build_model
 from cordgt.training.settings import Settings, known_keys, make_settings

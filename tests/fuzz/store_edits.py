@@ -31,7 +31,7 @@ from cordgt.io.convert import append_to, convert_to_store
 from cordgt.io.readers import read_events
 from cordgt.store.masked_index import INDEX_FILE, verify_masked_indexes
 from cordgt.store.store import STORE_FILE, _content_hash, open_store
-from cordgt.tasks.link import build_history
+from cordgt.tasks.histories import build_history
 from cordgt.workflows.train import train
 
 Apply = Callable[[Path, Path], None]  # gets the store, and a folder outside it

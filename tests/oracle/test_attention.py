@@ -15,7 +15,8 @@ from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.cordgt import Cordgt
 from cordgt.nn import attention as on_cpu
 from cordgt.runtime.threads import pin_num_threads
-from cordgt.tasks.link import LinkTask, score_queries
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.scoring import score_queries
 from cordgt.training.model_factory import build_model
 from cordgt.training.settings import make_settings
 from cordgt.training.step import Step, make_optimizer

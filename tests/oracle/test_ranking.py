@@ -20,7 +20,8 @@ from cordgt.io.readers import read_events
 from cordgt.models.base import SCORE_TOLERANCE, LinkModel
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
-from cordgt.tasks.link import LinkTask, compute_ranks, evaluate
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import compute_ranks, evaluate
 from cordgt.tasks.metrics import ranking_metrics
 from cordgt.tasks.protocol import NEGATIVES, VISIBILITIES, Protocol
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS

@@ -28,7 +28,8 @@ from cordgt.experiments.tgb_evaluator import find_tgb_evaluator
 from cordgt.history.queries import Queries
 from cordgt.inference.run import Run
 from cordgt.tasks.baselines import BASELINES
-from cordgt.tasks.link import EVALUATION_SETTINGS, CandidateScores, LinkTask, split_scores
+from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask
+from cordgt.tasks.link_evaluation import CandidateScores, split_scores
 from cordgt.tasks.metrics import ranking_metrics
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.run_metrics import SETTINGS

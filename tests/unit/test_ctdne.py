@@ -21,7 +21,8 @@ from cordgt.history import rng as hashing
 from cordgt.history.index import TemporalIndex
 from cordgt.inference.run import Run
 from cordgt.models.ctdne import Ctdne, CtdneSettings, ForwardWalks, _skip_gram, learn_vectors, negatives_table
-from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import evaluate
 from cordgt.training import trainer
 from cordgt.training.model_factory import build_model_for
 from cordgt.training.settings import make_settings

@@ -28,8 +28,10 @@ from cordgt.nn.graph_attention import attend, attend_reference
 from cordgt.nn.layers import TimeEncoding
 from cordgt.nn.time_encoding import encode_time
 from cordgt.runtime.signals import TrainingStopped
-from cordgt.tasks.link import LinkTask, build_history, score_queries
+from cordgt.tasks.histories import build_history
+from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import Protocol
+from cordgt.tasks.scoring import score_queries
 from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import make_settings

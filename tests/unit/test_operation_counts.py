@@ -24,7 +24,8 @@ from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt
 from cordgt.runtime.profiling import OpCounts, count_ops
-from cordgt.tasks.link import LinkTask, score_queries
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.scoring import score_queries
 from cordgt.training.model_factory import build_model
 from cordgt.training.settings import make_settings
 from cordgt.training.step import Step

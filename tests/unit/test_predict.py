@@ -17,8 +17,10 @@ from cordgt.history.queries import Queries
 from cordgt.inference.predictor import NOTE_NO_HISTORY, NOTE_NONE, NOTE_NOT_IN_TRAINING
 from cordgt.inference.run import Run
 from cordgt.io.readers import read_events
-from cordgt.tasks.link import LinkTask, build_history, score_queries
+from cordgt.tasks.histories import build_history
+from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import link_metrics
+from cordgt.tasks.scoring import score_queries
 from cordgt.workflows.train import train
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1, "lr": 0.01}

@@ -29,7 +29,9 @@ from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed, launch
 from cordgt.runtime.distributed import ProcessGroup
-from cordgt.tasks.link import LinkTask, compute_ranks, score_queries
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import compute_ranks
+from cordgt.tasks.scoring import score_queries
 from cordgt.training.model_factory import build_model
 from cordgt.training.settings import Settings, make_settings
 from cordgt.training.step import Step

@@ -35,7 +35,7 @@ from cordgt.inference.run import Run
 from cordgt.io.datasets import registry
 from cordgt.models import MODELS
 from cordgt.models.cordgt import Cordgt, CordgtSettings
-from cordgt.tasks.link import split_scores
+from cordgt.tasks.link_evaluation import split_scores
 from cordgt.tasks.metrics import ap_and_auc
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.workflows.train import train

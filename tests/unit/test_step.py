@@ -11,8 +11,9 @@ import torch
 from cordgt.errors import SettingError
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.runtime.threads import parallel_map
-from cordgt.tasks import link
-from cordgt.tasks.link import LinkTask, choose_history_device
+from cordgt.tasks import histories
+from cordgt.tasks.histories import choose_history_device
+from cordgt.tasks.link import LinkTask
 from cordgt.training.model_factory import build_model_for
 from cordgt.training.settings import make_settings
 from cordgt.training.step import PrefetchStep, Step
@@ -94,11 +95,11 @@ def test_history_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
     assert choose_history_device(CPU, 10**12) == CPU
     assert choose_history_device(CUDA, 500) == CUDA and choose_history_device(CUDA, 501) == CPU
-    monkeypatch.setenv(link.HISTORY_DEVICE_VARIABLE, "host")
+    monkeypatch.setenv(histories.HISTORY_DEVICE_VARIABLE, "host")
     assert choose_history_device(CUDA, 1) == CPU and choose_history_device(CPU, 1) == CPU
-    monkeypatch.setenv(link.HISTORY_DEVICE_VARIABLE, "device")
+    monkeypatch.setenv(histories.HISTORY_DEVICE_VARIABLE, "device")
     assert choose_history_device(CUDA, 10**12) == CUDA
-    monkeypatch.setenv(link.HISTORY_DEVICE_VARIABLE, "moon")
+    monkeypatch.setenv(histories.HISTORY_DEVICE_VARIABLE, "moon")
     with pytest.raises(SettingError, match="CORDGT_HISTORY_DEVICE=moon"):
         choose_history_device(CUDA, 1)
 

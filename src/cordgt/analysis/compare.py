@@ -21,7 +21,8 @@ from cordgt.callbacks import Callbacks, as_callback
 from cordgt.errors import DataError, RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.inference.run import Run
-from cordgt.tasks.link import LinkTask, compute_ranks, split_scores, split_stream
+from cordgt.tasks.link import LinkTask, split_stream
+from cordgt.tasks.link_evaluation import compute_ranks, split_scores
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.run_folder import fingerprint, ids_fingerprint

@@ -14,7 +14,8 @@ from cordgt.cli import console
 from cordgt.inference.run import Run
 from cordgt.io.datasets.synthetic import SyntheticStream, synthetic_stream
 from cordgt.models import find_model
-from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.metrics import link_metrics
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.output_folder import next_free_path

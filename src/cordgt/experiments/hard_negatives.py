@@ -15,7 +15,7 @@ from cordgt.callbacks import Callback, CallbackList
 from cordgt.experiments.tgb_evaluator import find_tgb_evaluator
 from cordgt.inference.run import Run
 from cordgt.runtime.signals import StopCallback, StopRequest, defer_signals
-from cordgt.tasks.link import candidate_scores, evaluate
+from cordgt.tasks.link_evaluation import candidate_scores, evaluate
 from cordgt.tasks.metrics import ranking_metrics
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.tasks.ties import mean_ranks

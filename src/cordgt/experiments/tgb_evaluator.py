@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cordgt.tasks.link import CandidateScores
+from cordgt.tasks.link_evaluation import CandidateScores
 
 DATASET = "tgbl-wiki"  # the evaluator is the same for every dataset
 METRICS = {"mrr": "mrr_py_tgb", "hits@10": "hits@10_py_tgb"}  # py-tgb's name, ours

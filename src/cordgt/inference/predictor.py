@@ -20,7 +20,7 @@ from cordgt.events.ids import Side
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel, to_device
-from cordgt.tasks.link import score_queries
+from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
 
 SIDES: tuple[Side, Side] = ("src", "dst")

@@ -27,7 +27,8 @@ from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.store.store import is_store
-from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, build_history, split_stream
+from cordgt.tasks.histories import build_history
+from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, split_stream
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.run_metrics import SPLITS, RunMetrics
 from cordgt.training.devices import choose_device, set_matmul_precision

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cordgt import models
-from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.metrics import LinkMetrics
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 

@@ -8,7 +8,8 @@ from typing import Any
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.models.base import LinkModel
 from cordgt.tasks.baselines import baseline_metrics
-from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 from cordgt.training.settings import Settings
 

@@ -30,7 +30,8 @@ from cordgt.errors import RunError, SettingError
 from cordgt.history import rng
 from cordgt.runtime.distributed import ProcessGroup, ProcessLostError
 from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped, defer_signals
-from cordgt.tasks.link import LinkTask, evaluate
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
 from cordgt.training.devices import peak_memory_mb, set_matmul_precision

@@ -29,8 +29,9 @@ from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import GPU_SCORE_TOLERANCE, LinkModel, list_tensors
 from cordgt.models.memory import MemoryModel
-from cordgt.tasks.link import LinkTask, score_queries
+from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import visible_cuts
+from cordgt.tasks.scoring import score_queries
 
 N_BATCHES = 8  # batches of the sample in checks that rebuild the index
 

@@ -16,8 +16,10 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.events.arrays import evenly_spaced
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
-from cordgt.tasks.link import LinkTask, add_source_rates, negative_pair_queries, score_queries
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import add_source_rates, negative_pair_queries
 from cordgt.tasks.metrics import ap_and_auc
+from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
 
 MAX_EVENTS = 2000  # default number of test events

@@ -21,7 +21,7 @@ from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import Queries
 from cordgt.runtime import kernel_loader as kernels
 from cordgt.runtime.profiling import count_ops, free_memory, max_batch_size, predict_peak_bytes
-from cordgt.tasks.link import score_queries
+from cordgt.tasks.scoring import score_queries
 from cordgt.training.oom import max_events_in_memory, peak_step_memory
 from cordgt.training.step import CudaGraphStep, Step
 

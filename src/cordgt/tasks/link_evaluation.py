@@ -1,0 +1,198 @@
+"""Metrics of link prediction: score the events of a split and their negatives, and rank true destinations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cordgt.callbacks import NO_CALLBACK, Callback
+from cordgt.history import rng
+from cordgt.history.queries import Queries
+from cordgt.models.base import LinkModel
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.metrics import LinkMetrics, link_metrics, ranking_metrics
+from cordgt.tasks.negatives import draw_candidates, draw_negative_pairs, draw_random_pairs, negatives_key
+from cordgt.tasks.scoring import gather_rows, score_queries
+from cordgt.tasks.ties import mean_ranks, merge_near_ties
+
+
+def evaluate(
+    model: LinkModel,
+    task: LinkTask,
+    split: str,
+    setting: str,
+    *,
+    callbacks: Callback = NO_CALLBACK,
+) -> LinkMetrics:
+    """Return the metrics of a split under the task's protocol.
+
+    All are None if the split has no events, or if the model cannot score new nodes and ``setting`` is inductive.
+    Where no negative of the requested kind exists, a random one replaces it; ``random_negatives`` is their number.
+    """
+    protocol = task.protocol
+    if model.is_transductive and setting == "inductive":
+        metrics = link_metrics(np.empty(0), np.empty(0), protocol.eval_batch_size)
+        if protocol.ranking != "none":
+            metrics |= ranking_metrics(np.empty(0))
+        metrics["events"] = len(task.evaluation_events(split, setting)[0])
+        return metrics
+    positive, negative, n_random = split_scores(model, task, split, setting, callbacks)
+    metrics = link_metrics(positive, negative, protocol.eval_batch_size)
+    if protocol.negatives != "random":
+        metrics["random_negatives"] = n_random
+    if protocol.ranking != "none":
+        metrics |= ranking_metrics(compute_ranks(model, task, split, setting, callbacks=callbacks))
+    return metrics
+
+
+def split_scores(
+    model: LinkModel, task: LinkTask, split: str, setting: str, callbacks: Callback = NO_CALLBACK
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return logits of the true events and of their negatives, (B,) each, and how many negatives are replacements.
+
+    Near-equal logits of the split are made equal (`merge_near_ties`), so that AP and AUC count them as ties.
+    """
+
+    def score(some: Queries) -> np.ndarray:
+        return score_queries(model, task.full_history, some, callbacks=callbacks, group=task.group)
+
+    positions, queries = task.evaluation_queries(split, setting)
+    n_random = 0
+    if task.protocol.negatives.endswith("-pairs"):
+        pairs, n_random = negative_pair_queries(task, split, setting)
+        scores = np.concatenate([score(replace(queries, dst=queries.dst[:, :1])), score(pairs)], axis=1)
+        scores = add_source_rates(task, scores, queries, pairs)
+    else:
+        scores = score(queries)
+        if task.protocol.negatives != "random":
+            pool = task.evaluation_events(split, setting)[1]
+            n_random = int((task.hard_negatives(positions, queries, pool) < 0).sum())
+    scores = merge_near_ties(scores, model.score_tolerance)
+    return scores[:, 0], scores[:, 1], n_random
+
+
+def negative_pair_queries(task: LinkTask, split: str, setting: str) -> tuple[Queries, int]:
+    """Return negatives as in DyGLib, which replace the source too, as queries (B, 1); and how many are random pairs.
+
+    They are past pairs of the whole stream, or of the split's own inductive events. `inductive-pairs` were not seen
+    before the split. Where a batch has too few of them, random pairs of the same sources and destinations fill up.
+    """
+    positions, queries = task.evaluation_queries(split, setting)
+    stream, protocol = task.stream, task.protocol
+    own = positions if setting == "inductive" else np.arange(stream.n_events)
+    all_src, all_dst = (np.asarray(x[own], dtype=np.int64) for x in (stream.src, stream.dst))
+    places = np.arange(len(positions)) if setting == "inductive" else positions
+    size = protocol.eval_batch_size
+    batches = [places[i : i + size] for i in range(0, len(places), size)]
+    split_start = (task.split.validation if split == "validation" else task.split.test)[0]
+    seen_until = None if protocol.negatives == "historical-pairs" else float(stream.t[split_start - 1])
+    src, dst = (np.empty(len(positions), dtype=np.int64) for _ in range(2))
+    n_random, key = 0, negatives_key(protocol.eval_seed)
+    drawn = draw_negative_pairs(
+        all_src, all_dst, np.asarray(stream.t[own]), batches, trained_until=seen_until, seed=protocol.eval_seed
+    )
+    for number, (batch, (u, v)) in enumerate(zip(batches, drawn, strict=True)):
+        n_missing = len(batch) - len(u)
+        true = all_src[batch], all_dst[batch]
+        any_u, any_v = draw_random_pairs(all_src, all_dst, n_missing, true, key=rng.fold_in_int(key, number))
+        rows = slice(number * size, number * size + len(batch))
+        src[rows], dst[rows] = np.concatenate([u, any_u]), np.concatenate([v, any_v])
+        n_random += n_missing
+    new_src, new_dst = (torch.from_numpy(x).to(task.device) for x in (src, dst))
+    return replace(queries, src=new_src, dst=new_dst[:, None]), n_random
+
+
+def add_source_rates(task: LinkTask, scores: np.ndarray, *columns: Queries) -> np.ndarray:
+    """Add to each column of logits (B, M) the log rate at which its sources act, unless the protocol has no activity.
+
+    Then scores of different sources compare: log rate(u, v, t) = log rate(u, t) + log P(v | u, t).
+    """
+    if not task.protocol.activity:
+        return scores
+    return scores + np.stack([task.log_source_rates(queries) for queries in columns], axis=1)
+
+
+class CandidateScores(NamedTuple):
+    """Logits of true destinations and of the candidates they compete with."""
+
+    true: np.ndarray  # (B,)
+    others: np.ndarray  # (B, M)
+    competes: np.ndarray  # (B, M) bool; False: ignored
+
+
+def compute_ranks(
+    model: LinkModel,
+    task: LinkTask,
+    split: str,
+    setting: str,
+    *,
+    max_pairs_per_batch: int = 200_000,
+    callbacks: Callback = NO_CALLBACK,
+) -> np.ndarray:
+    """Return the rank of each true destination among the protocol's candidates, (B,) float64.
+
+    1 is best; near-equal scores tie, and ties get their mean rank (`mean_ranks`). Candidates come from the split's
+    pool: as many as ``ranking`` says, or all. Other true destinations of the same source and time do not compete. The
+    queries see the same history as in `evaluate`; ``max_pairs_per_batch`` limits how many candidates are in memory.
+    """
+    ranks = [np.empty(0)]
+    for scores in candidate_scores(
+        model, task, split, setting, max_pairs_per_batch=max_pairs_per_batch, callbacks=callbacks
+    ):
+        ranks.append(mean_ranks(*scores, model.score_tolerance))
+    n = len(task.evaluation_events(split, setting)[0])
+    own = task.group.shard(n, _ranking_step(task, split, setting, max_pairs_per_batch))
+    return gather_rows(task.group, np.concatenate(ranks), own, n)
+
+
+def candidate_scores(
+    model: LinkModel,
+    task: LinkTask,
+    split: str,
+    setting: str,
+    *,
+    max_pairs_per_batch: int = 200_000,
+    callbacks: Callback = NO_CALLBACK,
+) -> Iterator[CandidateScores]:
+    """Yield the scores of the protocol's candidates, some events at a time; a process of a group yields its share."""
+    positions, queries = task.evaluation_queries(split, setting)
+    pool = task.evaluation_events(split, setting)[1].cpu().numpy()
+    step = _ranking_step(task, split, setting, max_pairs_per_batch)
+    own = task.group.shard(len(positions), step)
+    for start in range(own.start, own.stop, step):
+        events = positions[start : start + step]
+        true = task.stream.dst[events]
+        others = draw_candidates(pool, _n_candidates(task, pool), true, events, seed=task.protocol.eval_seed)
+        competes = (others >= 0) & ~_is_also_true(task, events, others)
+        candidates = np.concatenate([true[:, None], np.where(others >= 0, others, true[:, None])], axis=1)
+        chunk = queries.take(slice(start, start + step))
+        chunk = replace(chunk, dst=torch.from_numpy(candidates).to(task.device))
+        scores = score_queries(model, task.full_history, chunk, callbacks=callbacks)
+        yield CandidateScores(scores[:, 0], scores[:, 1:], competes)
+
+
+def _n_candidates(task: LinkTask, pool: np.ndarray | Tensor) -> int:
+    return len(pool) if task.protocol.ranking == "all" else int(task.protocol.ranking)
+
+
+def _ranking_step(task: LinkTask, split: str, setting: str, max_pairs_per_batch: int) -> int:
+    """Return how many events are ranked at once."""
+    pool = task.evaluation_events(split, setting)[1]
+    return max(1, max_pairs_per_batch // min(_n_candidates(task, pool), len(pool)))
+
+
+def _is_also_true(task: LinkTask, positions: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Return (B, M) bool: the candidate is a true destination of the query's source at the query's own time."""
+    src, dst = task.stream.src, task.stream.dst
+    is_true = np.zeros(candidates.shape, dtype=bool)
+    for i, (position, start, end) in enumerate(zip(positions, *task.tie_ranges(positions), strict=True)):
+        if end - start > 1:
+            tied = dst[start:end][src[start:end] == src[position]]
+            for true in set(tied.tolist()):  # few values, so faster than np.isin
+                is_true[i] |= candidates[i] == true
+    return is_true
