@@ -337,6 +337,27 @@ def negative(
     return others[randint(key, len(others))] if others else None
 
 
+def past_negative(
+    history: History, pool: Sequence[int], random: int, src: int, cut: int, key: int, share: float
+) -> int:
+    """A past partner of the source with the probability ``share``, if there is one in the pool; else ``random``."""
+    events = history.events_of(src, cut)
+    is_past = ((key % 2**64 >> 11) + 1) * 2.0**-53 <= share
+    if not (is_past and events):
+        return random
+    partner = history.partner(src, events[randint(mix64(key), len(events))])
+    return partner if partner in pool else random
+
+
+def past_log_ratio(history: History, src: int, dst: int, cut: int, pool_size: int, share: float) -> float:
+    """The log of the probability to draw ``dst``, divided by that of a uniform draw."""
+    events = history.events_of(src, cut)
+    if not events:
+        return 0.0
+    common = sum(history.partner(src, p) == dst for p in events) / len(events)
+    return math.log(((1 - share) / pool_size + share * common) * pool_size)
+
+
 # Metrics -------------------------------------------------------------------------------------------------------------
 
 

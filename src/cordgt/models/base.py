@@ -93,12 +93,16 @@ class LinkModel(nn.Module):
         """Return logits (B, M) for the output of `read`."""
         raise TypeError(f"{type(self).__name__} does not score pairs")
 
-    def losses(self, batch: Any) -> Tensor:
+    def losses(self, batch: Any, log_ratio: Tensor | None = None) -> Tensor:
         """Return losses (B,): binary cross-entropy, or softmax cross-entropy over the candidates if `learns_ranking`.
 
-        The first candidate of a query is the true one.
+        The first candidate of a query is the true one. ``log_ratio`` (B, M) is the log of how much more likely each
+        candidate was drawn than by a uniform draw; None: all draws are uniform. It is subtracted from the logits, so
+        that scores compare with random partners however the negatives were drawn.
         """
         logits = self(batch)  # (B, M)
+        if log_ratio is not None:
+            logits = logits - log_ratio
         if self.learns_ranking:
             return ranking_loss(logits)
         truth = torch.zeros_like(logits)

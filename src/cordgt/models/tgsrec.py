@@ -77,9 +77,11 @@ class Tgsrec(TreeAttentionModel):
         self.layers = self.make_layers(s, dim=s.hidden, in_dim=s.hidden, node_dim=s.hidden, edge_dim=0)
         self.head = MergeHead(s.hidden)
 
-    def losses(self, batch: TgsrecBatch) -> Tensor:
+    def losses(self, batch: TgsrecBatch, log_ratio: Tensor | None = None) -> Tensor:
         """Return the Bayesian personalized ranking loss (B,), plus the norm of the table for each query."""
         logits = self(batch)
+        if log_ratio is not None:
+            logits = logits - log_ratio
         margin = F.logsigmoid(logits[:, :1] - logits[:, 1:])  # (B, M-1)
         return self.decay * torch.linalg.vector_norm(self.table) - margin.mean(dim=1)
 

@@ -1,6 +1,7 @@
 """Negative sampling. Each draw is a function of the seed and the event.
 
 - `draw_negatives`: any destination of a pool except the true one.
+- `mix_past_negatives`: in training, past partners of the source instead of some random negatives.
 - `draw_hard_negatives`: a past neighbor of the source, but not at the query's time. A pure function of ``cut``.
 - `draw_negative_pairs`: past pairs (source and destination) that are absent from the batch, as in DGB and DyGLib.
 - `draw_random_pairs`: any pairs that are absent from the batch, where there are too few past ones.
@@ -8,6 +9,8 @@
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,9 +20,11 @@ from torch import Tensor
 from cordgt.errors import DataError
 from cordgt.history import rng
 from cordgt.history.index import TemporalIndex, lower_bound_scalar
+from cordgt.history.queries import Queries
 from cordgt.history.rng import fold_in_u64, randint_u64
 
 _HASH_TAG = 0x6E6567  # makes these draws independent of those that sample history
+_PAST_TAG = 0x70617374  # makes draws of past partners independent of the random ones
 _MAX_ATTEMPTS = 64
 
 
@@ -54,6 +59,41 @@ def draw_negatives(
     in_pool = pool[dst_rank.clamp_max(len(pool) - 1)] == dst
     draw = rng.randint(key, len(pool) - in_pool.long())
     return pool[draw + (in_pool & (draw >= dst_rank)).long()]
+
+
+def mix_past_negatives(
+    index: TemporalIndex, queries: Queries, pool: Tensor, position: Tensor, *, key: Tensor | int, share: float
+) -> Queries:
+    """Replace a share of the random negatives by past partners of the source: the other ends of its visible events.
+
+    Every visible event of the source is equally likely. A partner outside the pool is not used, and a source without
+    events keeps its random negatives. The true destination may be drawn, as `past_log_ratio` expects. Shapes: pool (P,)
+    ascending, position (B,) of the queries' events; ``key`` is that of the random negatives.
+    """
+    if len(index.nbr) == 0:
+        return queries
+    n = queries.dst.shape[1] - 1
+    key = rng.fold_in(rng.fold_in(key, position), torch.full_like(position, _PAST_TAG)).unsqueeze(-1)
+    key = rng.fold_in(key, torch.arange(n, device=pool.device))  # (B, n)
+    src = queries.src.unsqueeze(-1).expand_as(key)
+    degree = index.degree(queries.src, queries.cut).unsqueeze(-1)
+    past = index.nbr[index.row_entry(src, rng.randint(rng.mix64(key), degree))].long()
+    in_pool = pool[torch.searchsorted(pool, past).clamp_max(len(pool) - 1)] == past
+    use_past = (rng.uniform(key) <= share) & (degree > 0) & in_pool
+    negatives = torch.where(use_past, past, queries.dst[:, 1:])
+    return replace(queries, dst=torch.cat([queries.dst[:, :1], negatives], dim=1))
+
+
+def past_log_ratio(index: TemporalIndex, queries: Queries, pool_size: int, share: float) -> Tensor:
+    """Compare how `mix_past_negatives` draws candidates with a uniform draw: the log of the ratio, (B, M) float32.
+
+    A candidate that shares a fraction p of the source's visible events is drawn with the probability
+    (1 - share) / pool_size + share * p.
+    """
+    n_common = index.pair_interactions(queries.src.unsqueeze(-1), queries.dst, queries.cut.unsqueeze(-1))[0]
+    degree = index.degree(queries.src, queries.cut).unsqueeze(-1)
+    ratio = 1.0 - share + share * pool_size * n_common.float() / degree.clamp_min(1).float()
+    return torch.where(degree > 0, ratio.log(), 0.0)
 
 
 def draw_hard_negatives(

@@ -57,6 +57,7 @@ class TrainingSettings:
     monitor: str = "ap"  # validation metric that selects the epoch: "ap", or "mrr", which sets ranking=100
     min_delta: float = 1e-4  # smallest relative improvement that counts
     num_negatives: int = 1  # random destinations per training event
+    past_negatives: float = 0.0  # share of training negatives that are past partners of the source
     ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
     precision: str = "bf16"  # of matrix products on a GPU: "bf16" (training only, if supported), "tf32" or "fp32"
     micro_batches: int = 0  # split each batch; the same bits with any number of processes (CPU). 0: fastest
@@ -69,6 +70,8 @@ class TrainingSettings:
             raise SettingError(f"lr={self.lr}: the learning rate must be above 0.")
         if not 0 <= self.ema_decay < 1:
             raise SettingError(f"ema_decay={self.ema_decay}: use a number from 0 to below 1, such as 0.999; 0 is off.")
+        if not 0 <= self.past_negatives < 1:
+            raise SettingError(f"past_negatives={self.past_negatives}: use a share from 0 to below 1, such as 0.5.")
         if self.micro_batches < 0:
             raise SettingError(f"micro_batches={self.micro_batches}: use a number from 1 up, or 0 for the fastest way.")
         if not self.checkpoint_minutes >= 0:

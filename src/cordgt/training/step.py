@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from cordgt.nn.attention import dropout_seed
 from cordgt.runtime.signals import StopRequest
 from cordgt.runtime.threads import parallel_map, pin_num_threads, single_thread
 from cordgt.tasks.link import LinkTask
+from cordgt.tasks.negatives import mix_past_negatives, negatives_key, past_log_ratio
 from cordgt.training.settings import Settings
 
 N_WARMUP_STEPS = 3  # steps on a side stream before a CUDA graph is recorded, as PyTorch requires
@@ -98,6 +99,13 @@ def max_events_per_chunk(model: LinkModel, num_negatives: int) -> int | None:
     return None if model.chunk_size is None else max(1, 2 * model.chunk_size // (1 + num_negatives))
 
 
+class TrainingBatch(NamedTuple):
+    """A batch as the step reads it."""
+
+    input: Any  # the output of the model's reader
+    log_ratio: Tensor | None  # (B, M) float32, see `past_log_ratio`; None if all negatives are random
+
+
 @dataclass
 class Step:
     """One training step on one device: queries, context, distances, forward, backward, Adam.
@@ -112,7 +120,8 @@ class Step:
     seed: int
     epoch: Tensor | int
     use_bf16: bool = False  # True: matrix products in bfloat16; sums, the residual stream and Adam stay in float32
-    num_negatives: int = 1  # random destinations per event
+    num_negatives: int = 1  # per event
+    past_negatives: float = 0.0  # share of them that are past partners of the source
     ema: Ema | None = None
     micro_batches: int = 0  # splits a batch; gradients are summed in order. 0: fastest
     stop: StopRequest | None = (
@@ -140,6 +149,7 @@ class Step:
             epoch,
             use_bf16=task.network_device.type == "cuda" and model.supports_bf16 and training.precision == "bf16",
             num_negatives=training.num_negatives,
+            past_negatives=training.past_negatives,
             ema=ema,
             micro_batches=training.micro_batches,
             stop=stop,
@@ -167,15 +177,15 @@ class Step:
         self._update_weights()
         return loss
 
-    def train_on_batch(self, batch: Any, weight: Tensor) -> Tensor:
+    def train_on_batch(self, batch: TrainingBatch, weight: Tensor) -> Tensor:
         """`__call__` for a batch that is read already and is on the network's device."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self._backward(batch, weight / weight.sum())
         self._update_weights()
         return loss
 
-    def read(self, position: Tensor, batch_start: Tensor) -> Any:
-        """Return the model's input for the events at ``position``, on the device of the history."""
+    def read(self, position: Tensor, batch_start: Tensor) -> TrainingBatch:
+        """Return the batch of the events at ``position``, on the device of the history."""
         if self.stop is not None:
             self.stop.raise_if_requested()
         queries = self.task.queries(
@@ -186,15 +196,24 @@ class Step:
             epoch=self.epoch,
             num_negatives=self.num_negatives,
         )
-        return self.model.reader.read(replace(self.task.train_history, epoch=self.epoch), queries)
+        log_ratio = None
+        if self.past_negatives:
+            pool, index = self.task.pools.train, self.task.train_history.index
+            key = rng.epoch_key(negatives_key(self.seed), self.epoch)
+            queries = mix_past_negatives(index, queries, pool, position, key=key, share=self.past_negatives)
+            log_ratio = past_log_ratio(index, queries, len(pool), self.past_negatives)
+        history = replace(self.task.train_history, epoch=self.epoch)
+        return TrainingBatch(self.model.reader.read(history, queries), log_ratio)
 
-    def losses(self, batch: Any) -> Tensor:
-        """Return the loss of each event, (B,) float32."""
+    def losses(self, batch: Any, log_ratio: Tensor | None = None) -> Tensor:
+        """Return the loss of each event, (B,) float32, for the two parts of a `TrainingBatch`."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.use_bf16):
-            return self.model.losses(batch).float()
+            if log_ratio is None:
+                return self.model.losses(batch).float()
+            return self.model.losses(batch, log_ratio).float()
 
-    def _backward(self, batch: Any, loss_weight: Tensor) -> Tensor:
-        loss = (self.losses(batch) * loss_weight).sum()
+    def _backward(self, batch: TrainingBatch, loss_weight: Tensor) -> Tensor:
+        loss = (self.losses(*batch) * loss_weight).sum()
         loss.backward()
         return loss.detach()
 
@@ -238,10 +257,10 @@ class Step:
         chunks = zip(position.split(size), loss_weight.split(size), seeds, strict=True)
         inputs = ((self.read(events, start), weight, seed) for events, weight, seed in chunks)
 
-        def differentiate(chunk: tuple[Any, Tensor, int]) -> tuple[Tensor, ...]:
+        def differentiate(chunk: tuple[TrainingBatch, Tensor, int]) -> tuple[Tensor, ...]:
             batch, weight, seed = chunk
             with dropout_seed(seed):
-                loss = (self.losses(batch) * weight).sum()
+                loss = (self.losses(*batch) * weight).sum()
                 gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
             return loss.detach(), *gradients
 
