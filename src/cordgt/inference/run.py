@@ -21,6 +21,7 @@ from cordgt.events.stream import EventStream
 from cordgt.inference.predictor import Predictor, Recommendation
 from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_options import has_columns
+from cordgt.io.convert import as_stream
 from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events
 from cordgt.models.base import LinkModel
@@ -118,7 +119,7 @@ class Run:
         `read_events`; they default to those of the training if the source has these columns.
         """
         if isinstance(source, EventStream):
-            return replace(self, stream=self.stream.append_stream(source))
+            return replace(self, stream=self.stream.append_stream(as_stream(source, **columns)))
         source = load_file(source, columns.get("member"))
         ids = {"ids": "shared" if self.stream.ids.shared else "separate"}
         later = read_events(source, **(ids | self.columns_for(source, columns)))
