@@ -44,7 +44,7 @@ ORDER = """
     training.model_factory training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
-    inference inference.predictor inference.run
+    inference inference.predictor inference.answers inference.run
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
     analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence

@@ -111,10 +111,10 @@ def _from_tgb(dataset: Any, separate: bool, name: str | None) -> EventStream:
     notes = [f"{len(data['sources']):,} events of py-tgb's dataset {name}, with its node numbers as ids"]
     if data.get("edge_type") is not None:
         notes.append("edge types are not read")
-    columns = (np.asarray(data[key]) for key in _TGB_KEYS)
+    src, dst, t = (np.asarray(data[key]) for key in _TGB_KEYS)
     try:
         stream = EventStream.from_columns(
-            *columns, _as_rows(data.get("edge_feat")), shared_ids=not separate, name=name, notes=notes
+            src, dst, t, _as_rows(data.get("edge_feat")), shared_ids=not separate, name=name, notes=notes
         )
     except DataError as error:
         raise DataError(f"In the dataset {name} of py-tgb: {error}") from None

@@ -97,11 +97,11 @@ def read_events(
         if not isinstance(source, str | os.PathLike):
             raise DataError(f"--member names a file in a zip archive, not in {type(source).__name__}. Leave it out.")
         source = load_file(source, member)
+    source = as_arrow_table(source)  # once: some objects can be read only once
     if is_dataset_object(source):
         _refuse_column_options(source, vars(options) | {"skip_bad_rows": skip_bad_rows or None})
         stream = read_dataset_object(source, separate=None if ids == "auto" else ids == "separate", name=name)
     else:
-        source = as_arrow_table(source)  # once: some objects can be read only once
         exported = exported_metadata(source)
         if exported:
             options, ids, name = _merge_exported(options, ids, name, exported)
