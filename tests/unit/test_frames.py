@@ -120,7 +120,8 @@ def test_round_trip_of_real_data(data_folder: Path, name: str) -> None:
     if not (data_folder / name).is_dir():
         pytest.skip(f"{data_folder} has no {name}")
     if parquet.exists():
-        stream = read_events(parquet, src="batter", dst="pitcher", label="hit", features="inning", ids="separate")
+        stream = read_events(parquet, src="batter", dst="pitcher", label="hit", features="inning")
+        stream = stream[-1_000_000:]  # of 4.6 million events, to save time
     else:
         stream = load_dataset(name)
     expected = facts(stream)
