@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -522,3 +523,16 @@ def test_parquet_of_an_exported_table(tmp_path: Path) -> None:
     stream = EventStream.from_columns([1, 2], [2, 3], ["2024-01-01", "2024-01-02"], shared_ids=False)
     pq.write_table(stream.to_arrow(), tmp_path / "e.parquet")
     assert facts(read_events(tmp_path / "e.parquet")) == facts(stream)
+
+
+# -------------------- the documentation
+
+
+def test_the_page_on_frames_works(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python blocks of docs/frames.md, one after the other."""
+    page = (Path(__file__).parents[2] / "docs" / "frames.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(Run, "load", classmethod(lambda cls, path: run))
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
+    names: dict[str, Any] = {}
+    exec(code.replace("run.embed_table()", "run"), names)  # the run of these tests has no embeddings
+    assert facts(names["again"]) == facts(names["stream"])
