@@ -13,6 +13,10 @@ PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 --d
 # CPU kernels of test-kernels, one after the other; `make test` uses the machine's own. Also: MKL_ENABLE_INSTRUCTIONS=SSE4_2
 KERNELS ?= MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default
 
+# What test-wheel runs in an environment with the installed wheel, whose other packages are those of .venv.
+WHEEL_ENV := build/wheel-env
+WHEEL_TESTS ?= tests/wheel $(patsubst %,tests/unit/test_%.py,layers events readers frames predict portability settings)
+
 # Benchmarks: on what is generated and on real data that is found by name; at toy size to see that they run.
 FOUND = $(shell $(BIN)/python -c 'from cordgt.io.datasets.registry import find_dataset; print(*filter(find_dataset, ["uci", "wikipedia"]))')
 BENCH_DATA ?= synthetic $(FOUND) food-twin
@@ -20,7 +24,7 @@ TOY := --quick --repeat 1 --device cpu --set fanout=2,1 --set hidden=8 --set hea
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-kernels check bench format docs clean
+.PHONY: help demo test test-kernels test-wheel check bench format docs clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
@@ -36,6 +40,15 @@ test-kernels: $(VENV)/.dev ## contract and oracle tests with other CPU kernels, 
 	@for kernels in $(KERNELS); do \
 		echo "CPU kernels: $$kernels"; \
 		env "$$kernels" $(PYTEST) tests/contract tests/oracle $(ARGS) || exit 1; done
+
+test-wheel: $(VENV)/.dev ## build wheel and sdist, install the wheel apart from the source, run a selection of the tests
+	rm -rf build/dist $(WHEEL_ENV)
+	$(BIN)/python -m build --no-isolation --outdir build/dist .
+	$(BIN)/python -m venv --without-pip $(WHEEL_ENV)
+	$(BIN)/python -m pip --python $(WHEEL_ENV)/bin/python install --quiet --no-deps build/dist/*.whl
+	$(BIN)/python -c 'import sys; print(*(p for p in sys.path if p.endswith("site-packages")), sep="\n")' \
+		> $$($(WHEEL_ENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dependencies.pth
+	env -u PYTHONPATH CORDGT_DIST=build/dist $(TEST_ENV) $(WHEEL_ENV)/bin/python -m pytest $(WHEEL_TESTS) $(ARGS)
 
 check: $(VENV)/.dev ## format, lint, types, tests, docs and toy benchmarks: what a change must pass
 	$(BIN)/ruff format --check .

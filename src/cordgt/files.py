@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import os
 import secrets
 import shutil
 import stat
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,8 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cordgt.errors import CordgtError, DataError, EmptyInputError, RunError, did_you_mean
+from cordgt.locks import is_lock_of, open_lock, try_lock, unlock, wait_for_lock
 
 LOCK_TIMEOUT = 0.2  # seconds; `is_file_locked` in another process holds a lock for less
+# Windows lacks the first three. Without the last one it would read bytes as text.
+SAFE_OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 # Raised by Arrow for a damaged file; the last three for impossible names, text and sizes.
 PARQUET_ERRORS = (OSError, pa.ArrowException, KeyError, ValueError, MemoryError)
 
@@ -57,18 +58,18 @@ def file_lock(path: Path, busy: Exception | None = None) -> Iterator[None]:
     error of the same type, or DataError.
     """
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = open_lock(path)
     except OSError as error:
         kind = DataError if busy is None else type(busy)
         raise kind(f"{path} cannot be written: {error.strerror or error}.") from None
     try:
         if busy is None:
-            with suppress(OSError):  # some network file systems have no locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        elif not _acquire(handle, fcntl.LOCK_EX, LOCK_TIMEOUT) or not is_same_file(path, handle):
+            wait_for_lock(handle)
+        elif not wait_for_lock(handle, LOCK_TIMEOUT) or not is_lock_of(path, handle):
             raise busy  # also if the other process has just removed the file
         yield
     finally:
+        unlock(handle)
         os.close(handle)
 
 
@@ -78,36 +79,13 @@ def is_file_locked(path: Path) -> bool:
     The check itself holds a shared lock for a moment, for which `file_lock` waits.
     """
     try:
-        handle = os.open(path, os.O_RDONLY)
+        handle = open_lock(path)
     except OSError:
         return False
     try:
-        return not _acquire(handle, fcntl.LOCK_SH, timeout=0)
+        return not try_lock(handle, shared=True)
     finally:
         os.close(handle)
-
-
-def _acquire(handle: int, operation: int, timeout: float) -> bool:
-    """Try for ``timeout`` seconds to acquire a lock; True also if the file system has no locks."""
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            fcntl.flock(handle, operation | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.01)
-        except OSError:
-            return True
-
-
-def is_same_file(path: Path, handle: int) -> bool:
-    """Return whether ``path`` still names the open file, which may have been removed or replaced."""
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
-    except OSError:
-        return False
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
@@ -126,7 +104,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def _sync(path: Path) -> None:
     """Flush a file to disk."""
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes only what it may write
     try:
         os.fsync(handle)
     finally:
@@ -204,7 +182,7 @@ def open_regular_file(path: Path, *, error: type[CordgtError] = DataError) -> Bi
         is_regular = stat.S_ISREG(os.lstat(path).st_mode)  # before opening: opening a device may change it
         if is_regular:
             # O_NONBLOCK: if another process replaces the file by a pipe now, opening it does not wait
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDONLY | SAFE_OPEN_FLAGS)
             file = os.fdopen(handle, "rb")
             if stat.S_ISREG(os.fstat(handle).st_mode):
                 return file
@@ -234,6 +212,11 @@ def read_regular_file(path: Path, *, max_bytes: int, error: type[CordgtError] = 
     if max(size, len(content)) > max_bytes:
         raise error(f"{path} is damaged: it has more than {max_bytes:,} bytes.")
     return content
+
+
+def user_id() -> int:
+    """Return the number of the user, as in ``st_uid``; 0 on Windows, for every user and file."""
+    return os.getuid() if hasattr(os, "getuid") else 0
 
 
 def is_npy(path: Path) -> bool:

@@ -14,18 +14,20 @@ import cordgt
 # Modules from left to right, in the direction of the data flow. The modules of a package are contiguous, so that
 # packages too import only from packages to their left.
 ORDER = """
-    errors callbacks files
-    runtime runtime.threads runtime.launch runtime.distributed runtime.profiling runtime.signals runtime.kernel_loader
+    errors callbacks locks files
+    runtime runtime.limits runtime.threads runtime.launch runtime.distributed runtime.profiling runtime.signals
+    runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
-    events.backing events.notes events.stream events.fingerprints events.export events.describe
+    events.backing events.notes events.frames events.stream events.fingerprints events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.rhythm history.activity
     history.context history.recent history.walks history.cooccurrence history.distance history.queries
     history.pair_features
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
-    io io.column_names io.zip_files io.time_parser io.tables io.open_table io.time_column io.column_roles io.bad_rows
-    io.node_features io.published_files io.readers io.column_options io.file_chunks io.event_chunks io.folders
+    io io.column_names io.zip_files io.time_parser io.tables io.frames io.open_table io.time_column io.column_roles
+    io.bad_rows io.node_features io.published_files io.objects io.readers io.column_options io.file_chunks
+    io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
     nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
@@ -34,15 +36,15 @@ ORDER = """
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
-    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics
-    tasks.histories tasks.link tasks.scoring tasks.link_evaluation tasks.node
+    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories
+    tasks.link tasks.scoring tasks.link_evaluation tasks.node
     tasks.baselines
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
     training.model_factory training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
-    inference inference.predictor inference.run
+    inference inference.predictor inference.answers inference.run
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
     analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence

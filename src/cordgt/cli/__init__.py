@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from cordgt.cli import (
 from cordgt.cli.distributed import distributed_command
 from cordgt.cli.resume import training_started
 from cordgt.errors import CordgtError, RunWarning, is_out_of_memory
+from cordgt.runtime.limits import address_space_limit
 
 
 class CommandGroup(TyperGroup):
@@ -171,7 +171,7 @@ def _exit_if_out_of_memory(error: BaseException) -> None:
 
     Under a memory limit, a library that cannot be loaded means the same.
     """
-    has_limit = _memory_limit() is not None
+    has_limit = address_space_limit() is not None
     if is_out_of_memory(error) or (has_limit and "load shared object" in str(error)):
         os.write(2, OUT_OF_MEMORY)  # printing in color would need more memory
         if has_limit:
@@ -179,15 +179,9 @@ def _exit_if_out_of_memory(error: BaseException) -> None:
         sys.exit(2)
 
 
-def _memory_limit() -> int | None:
-    """Return the limit on address space in bytes (``ulimit -v``); None if there is none."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
-
-
 def _check_memory_limit() -> None:
     """Raise CordgtError if the libraries cannot be loaded under the memory limit: they would crash or hang."""
-    limit = _memory_limit()
+    limit = address_space_limit()
     if limit is not None and limit < MIN_ADDRESS_SPACE:
         raise CordgtError(
             f"the memory limit (ulimit -v) is {limit // 1024:,} kB. Raise it to at least "

@@ -49,6 +49,7 @@ def predict(
     import numpy as np
 
     from cordgt.cli import answers, writers
+    from cordgt.inference.answers import score_table
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_pairs
 
@@ -76,7 +77,7 @@ def predict(
     if loaded.predictor.model.learns_ranking:
         console.print_note("This model learns to rank: compare scores of one source, not of different sources.")
     with _query_progress(len(sources)) as callbacks:
-        table = answers.score_table(loaded, sources, destinations, times, callbacks)
+        table = score_table(loaded.predictor, sources, destinations, times, callbacks)
     writers.write_table(table, output, json_, escape_formulas=escape_formulas)
     _explain_untrained(loaded, table.column("note"))
 
@@ -105,6 +106,7 @@ def recommend(
     Candidates are the destinations of the history, or those of --candidates, without the node itself.
     """
     from cordgt.cli import answers, writers
+    from cordgt.inference.answers import recommendation_table
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_ids
 
@@ -126,9 +128,10 @@ def recommend(
     time_of_query = None if at is None else loaded.stream.time.parse(at)
     _note_times(loaded, None if time_of_query is None else [time_of_query])
     with _query_progress(len(ids)) as callbacks:
-        table = answers.recommendation_table(
-            loaded, ids, time_of_query, top, callbacks, new_only=new_only, candidates=choices or None
+        table, remarks = recommendation_table(
+            loaded.predictor, ids, time_of_query, top, callbacks, new_only=new_only, candidates=choices or None
         )
+    answers.print_remarks(remarks)
     shown = ["rank", "node", "score", "met", "note"] if len(ids) == 1 else None
     writers.write_table(table, output, json_, shown, escape_formulas=escape_formulas)
     _explain_untrained(loaded, table.column("src_note"))
@@ -153,7 +156,8 @@ def embed(
     device: Device = "auto",
 ) -> None:
     """Write an embedding vector for each node."""
-    from cordgt.cli import answers, writers
+    from cordgt.cli import writers
+    from cordgt.inference.answers import embedding_table
     from cordgt.io.column_options import columns_in_header
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_ids
@@ -168,7 +172,7 @@ def embed(
         if columns_in_header(file, {"src": "side"}):
             sides = read_ids(file, column="side").to_pylist()
     time_of_query = None if at is None else loaded.stream.time.parse(at)
-    table = answers.embedding_table(loaded, ids, sides, time_of_query)
+    table = embedding_table(loaded.predictor, ids, sides, time_of_query)
     writers.write_table(table, output, None, escape_formulas=escape_formulas)
 
 

@@ -32,7 +32,7 @@ def as_column(values: Any) -> Any:
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         if pa.types.is_dictionary(values.type):
-            return as_column(values.cast(values.type.value_type))
+            return _decode_dictionary(values)
         return values.cast(pa.string()) if pa.types.is_string_view(values.type) else values
     of_pandas = type(values).__module__.partition(".")[0] == "pandas"
     if not of_pandas and not isinstance(values, list | tuple):
@@ -46,6 +46,14 @@ def as_column(values: Any) -> Any:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
         return pa.array([None if v is None or v != v else str(v) for v in values], pa.string())
     return as_column(column) if of_pandas else column
+
+
+def _decode_dictionary(values: Any) -> Any:
+    """Return the values of a dictionary-encoded Arrow column, such as a categorical of pandas or polars."""
+    if not pa.types.is_string_view(values.type.value_type):  # Arrow cannot cast these
+        return as_column(values.cast(values.type.value_type))
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    return pa.chunked_array([k.dictionary.cast(pa.string()).take(k.indices) for k in chunks], pa.string())
 
 
 def is_text(kind: Any) -> bool:

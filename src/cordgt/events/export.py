@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
 from cordgt.errors import DataError
-from cordgt.events.arrays import Features, is_text, to_list_column
+from cordgt.events.arrays import is_text, to_list_column
+from cordgt.events.frames import feature_columns, time_column
 from cordgt.events.stream import EventStream
 from cordgt.files import write_atomically
 
@@ -34,7 +34,7 @@ def export_stream(stream: EventStream, out: str | os.PathLike[str]) -> tuple[Pat
         raise DataError(f"{path} ends in '{path.suffix}'; .csv or .parquet was expected.")
     tables = {path: _event_table(stream, typed=extension == ".parquet")}
     if stream.node_x is not None:
-        tables[path.with_name(f"{path.stem}.nodes{path.suffix}")] = _node_table(stream, stream.node_x)
+        tables[path.with_name(f"{path.stem}.nodes{path.suffix}")] = stream.node_table()
     for target, table in tables.items():
         write_atomically(target, partial(_write_table, table, extension))
     return tuple(tables)
@@ -46,25 +46,14 @@ def _event_table(stream: EventStream, *, typed: bool) -> Any:
     columns = {src: stream.ids.decode(stream.src), dst: stream.ids.decode(stream.dst)}
     columns["time"] = stream.time.format(stream.t)
     if typed and stream.time.kind == "date":
-        columns["time"] = pa.array(stream.t).cast(pa.timestamp("us", "UTC"))
+        columns["time"] = time_column(stream.time, stream.t)
     if stream.label is not None:
         columns["label"] = pa.array(stream.label, from_pandas=True)
     if stream.edge_x is not None and typed:
         columns["features"] = to_list_column(stream.edge_x)
     elif stream.edge_x is not None:
-        columns |= _feature_columns(stream.edge_x)
+        columns |= feature_columns(stream.edge_x)
     return pa.table(columns)
-
-
-def _node_table(stream: EventStream, node_x: Features) -> Any:
-    columns = {"id": stream.ids.names}
-    if stream.ids.side is not None:
-        columns["side"] = pa.array(np.array(["src", "dst"])[stream.ids.side])
-    return pa.table(columns | _feature_columns(node_x))
-
-
-def _feature_columns(rows: Features) -> dict[str, Any]:
-    return {f"feature_{k}": pa.array(np.ascontiguousarray(rows[:, k])) for k in range(rows.shape[1])}
 
 
 def _write_table(table: Any, extension: str, part: Path) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from cordgt.events.arrays import (
     to_numpy,
 )
 from cordgt.events.backing import StreamBacking
+from cordgt.events.frames import StreamExport, parse_column_names
 from cordgt.events.ids import NodeIds, as_id_column
 from cordgt.events.notes import append_note
 from cordgt.events.time_precision import note_lost_times
@@ -49,8 +50,11 @@ _FORMAT = "1"
 
 
 @dataclass(frozen=True, eq=False)
-class EventStream:
+class EventStream(StreamExport):
     """Events sorted by time. A query sees the first ``cut`` of them.
+
+    ``stream[a:b]`` holds the events from ``a`` to ``b - 1``. `to_pandas`, `to_polars`, `to_arrow` and
+    `to_temporal_data` give the events to other libraries.
 
     Attributes:
         src, dst: (E,) int64 internal ids, numbered by first appearance in the sorted stream, src before dst.
@@ -59,6 +63,8 @@ class EventStream:
         label: (E,) int64 or float64 or None; NaN where an event has none.
         notes: assumptions and changes made while reading, as sentences.
         backing: precomputed data of a stream on disk, whose arrays are mapped from files; None for a stream in memory.
+        columns: the column options that the stream was read with; `cordgt.train` and `Run.with_events` use them again.
+        column_names: names of the columns that the stream was read from, by role; ``features`` is a list.
     """
 
     src: Ints
@@ -72,6 +78,8 @@ class EventStream:
     name: str = ""
     notes: tuple[str, ...] = ()
     backing: StreamBacking | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    column_names: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return one line, because the arrays would fill the screen."""
@@ -102,6 +110,46 @@ class EventStream:
         ids, src_id, dst_id = NodeIds.empty(shared=shared_ids).extend(columns.src, columns.dst)
         all_notes = (*notes, *note_lost_times(as_column(t), raw.t), *(() if was_sorted else (SORTED_NOTE,)))
         return cls(src_id, dst_id, columns.t, columns.edge_x, None, columns.label, ids, columns.time, name, all_notes)
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __getitem__(self, events: slice) -> EventStream:
+        """Return the stream of some events: ``stream[:1000]``, ``stream[-500:]``.
+
+        Its nodes are those of these events, numbered anew. DataError if there are none.
+        """
+        if not isinstance(events, slice) or events.step not in (None, 1):
+            raise TypeError(f"A stream takes slices of events, such as stream[:1000], not {events!r}.")
+        start, stop, _ = events.indices(self.n_events)
+        if stop <= start:
+            raise DataError(f"The slice {start}:{stop} of a stream of {self.n_events:,} events holds no events.")
+        src, dst = (np.asarray(x[start:stop], np.int64) for x in (self.src, self.dst))
+        ends = np.stack([src, dst], axis=1).reshape(-1)
+        nodes, first = np.unique(ends, return_index=True)
+        nodes = nodes[np.argsort(first)]  # by first appearance
+        number = np.zeros(self.n_nodes, np.int64)
+        number[nodes] = np.arange(len(nodes))
+        side = None if self.ids.side is None else self.ids.side[nodes]
+        return replace(
+            self,
+            src=number[src],
+            dst=number[dst],
+            t=self.t[start:stop],
+            edge_x=None if self.edge_x is None else self.edge_x[start:stop],
+            node_x=None if self.node_x is None else self.node_x[nodes],
+            label=None if self.label is None else self.label[start:stop],
+            ids=NodeIds(self.ids.names.take(pa.array(nodes)), side),
+            notes=(*self.notes, f"only the events {start:,} to {stop - 1:,} of {self.n_events:,} (counted from 0)"),
+            backing=None,
+        )
+
+    def before(self, time: Any) -> EventStream:
+        """Return the events strictly earlier than a time (text, number, date): what a query at that time sees."""
+        stop = self.cut_at(self.time.parse(time))
+        if stop == 0:
+            raise DataError(f"No event is before {time}; the stream begins at {self.format_time(self.t[0])}.")
+        return self[:stop]
 
     @property
     def n_events(self) -> int:
@@ -231,6 +279,8 @@ class EventStream:
             "name": self.name,
             "time": self.time.kind,
             "notes": json.dumps(self.notes),
+            "columns": json.dumps(dict(self.columns)),
+            "column_names": json.dumps(dict(self.column_names)),
         }
         events = {"src": pa.array(self.src), "dst": pa.array(self.dst), "t": pa.array(self.t)}
         if self.label is not None:
@@ -271,6 +321,8 @@ class EventStream:
                 time={axis.kind: axis for axis in (TimeAxis("number"), TimeAxis("date"))}[metadata[b"time"]],
                 name=metadata[b"name"],
                 notes=tuple(str(k) for k in json.loads(metadata[b"notes"])),
+                columns=parse_column_names(metadata.get(b"columns")),
+                column_names=parse_column_names(metadata.get(b"column_names")),
             )
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError, pa.ArrowException) as error:
             raise RunError(f"The history in {source} is damaged: {error}.") from None

@@ -10,10 +10,10 @@ requested ones, so a changed default makes the cell again; settings unknown to t
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
+import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from cordgt.errors import DataError, SettingError, did_you_mean
-from cordgt.files import is_same_file, write_text
+from cordgt.files import write_text
 from cordgt.io.datasets import registry
 from cordgt.io.datasets.twins import TWIN_SUFFIX, TWINS
+from cordgt.locks import is_lock_of, try_lock
 from cordgt.models import MODELS
 from cordgt.models.presets import published_settings
 from cordgt.tasks.run_metrics import rename_old_keys
@@ -167,7 +168,7 @@ class CellStore:
     def write_elapsed(self, cell: Cell, seconds: float) -> None:
         """Write the seconds of all attempts so far to the claim file. In place, because the file itself is locked."""
         with suppress(OSError):
-            self._claim_path(cell).write_text(json.dumps({"seconds": seconds, "by": os.uname().nodename}) + "\n")
+            self._claim_path(cell).write_text(json.dumps({"seconds": seconds, "by": platform.node()}) + "\n")
 
     def _claim_path(self, cell: Cell) -> Path:
         path = self.run_folder(cell)
@@ -189,7 +190,7 @@ class CellStore:
             yield True
         finally:
             # no run to resume: it failed early, or it finished and the file may belong to another process now
-            if not self.run_folder(cell).exists() and is_same_file(path, handle):
+            if not self.run_folder(cell).exists() and is_lock_of(path, handle):
                 path.unlink(missing_ok=True)
             os.close(handle)
 
@@ -218,14 +219,10 @@ def _lock(path: Path) -> int | None:
     """Lock a claim file and return its descriptor; None if another process has locked it."""
     while True:
         handle = _open_or_create(path)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(handle):
             os.close(handle)
             return None
-        except OSError:
-            return handle  # a file system without locks
-        if is_same_file(path, handle):
+        if is_lock_of(path, handle):
             return handle
         os.close(handle)  # its owner removed it before we locked it: try the new file
 

@@ -18,9 +18,11 @@ from torch import Tensor
 from cordgt.callbacks import Callbacks, as_callback
 from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
+from cordgt.inference.answers import embedding_table, recommendation_table, score_table
 from cordgt.inference.predictor import Predictor, Recommendation
 from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_options import has_columns
+from cordgt.io.convert import as_stream
 from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events
 from cordgt.models.base import LinkModel
@@ -118,7 +120,7 @@ class Run:
         `read_events`; they default to those of the training if the source has these columns.
         """
         if isinstance(source, EventStream):
-            return replace(self, stream=self.stream.append_stream(source))
+            return replace(self, stream=self.stream.append_stream(as_stream(source, **columns)))
         source = load_file(source, columns.get("member"))
         ids = {"ids": "shared" if self.stream.ids.shared else "separate"}
         later = read_events(source, **(ids | self.columns_for(source, columns)))
@@ -148,6 +150,17 @@ class Run:
         A score compares with random partners: 0.9 means "more likely than a random partner", not "in nine of ten
         cases". ``at`` is one time, or one per pair. Without it, the whole history is visible.
         """
+        return self.predictor.score(*self._pairs(src, dst, at))[0]
+
+    def score_table(self, src: Any, dst: Any, at: Any = None) -> Any:
+        """Return `score` as a ``pyarrow.Table``: ``src, dst, time, score, note``, one row per pair.
+
+        The note says what is new to the model: "src: no history", "dst: not in training"; see `Predictor.notes`.
+        """
+        return score_table(self.predictor, *self._pairs(src, dst, at))
+
+    def _pairs(self, src: Any, dst: Any, at: Any) -> tuple[list[Any], list[Any], np.ndarray | None]:
+        """Return sources, destinations and times of equal length, or no times. SettingError if that is not possible."""
         src, dst = (_check_ids(_as_list(x)) for x in (src, dst))
         n = max(len(src), len(dst))
         src, dst = (x * n if len(x) == 1 else x for x in (src, dst))
@@ -155,7 +168,7 @@ class Run:
             raise SettingError(
                 f"{len(src)} sources and {len(dst)} destinations: give the same number of each, or one of either."
             )
-        return self.predictor.score(src, dst, self._times(at, n))[0]
+        return src, dst, self._times(at, n)
 
     @overload
     def recommend(
@@ -187,6 +200,20 @@ class Run:
         }
         return answers if _is_list(node) else answers[nodes[0]]
 
+    def recommend_table(
+        self, nodes: Any, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+    ) -> Any:
+        """Return `recommend` as a ``pyarrow.Table``: ``src, rank, node, score, met, note, src_note``.
+
+        ``met`` is the number of earlier events of the pair. The notes say what is new to the model; ``src_note`` is
+        that on the source. A source without a partner has no row.
+        """
+        sources = _check_ids(_as_list(nodes))
+        candidates = None if candidates is None else _check_ids(_as_list(candidates))
+        return recommendation_table(
+            self.predictor, sources, self._time(at), top, new_only=new_only, candidates=candidates
+        )[0]
+
     def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
         """Return embeddings (n, D) of nodes at a time. The default is all nodes of the history, in order of appearance.
 
@@ -197,6 +224,11 @@ class Run:
         if nodes is not None:
             indices = self.predictor.node_indices_of_either_side(_check_ids(_as_list(nodes)), sides)
         return self.predictor.embed(indices, self._time(at))
+
+    def embed_table(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> Any:
+        """Return `embed` as a ``pyarrow.Table``: ``node, [side,] time, embedding, note``."""
+        ids = None if nodes is None else _check_ids(_as_list(nodes))
+        return embedding_table(self.predictor, ids, sides, self._time(at))
 
     def evaluate(self, callbacks: Callbacks = None, *, split: str | None = None, **changes: Any) -> RunMetrics:
         """Return metrics on the run's own splits.

@@ -8,6 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from cordgt.errors import DataError
+from cordgt.events.stream import EventStream
+from cordgt.io.column_names import FEATURE_LIST_NAMES, FEATURE_PATTERN
 from cordgt.io.column_roles import ColumnOptions, assign_roles, open_event_table
 from cordgt.io.open_table import LoadedFile
 from cordgt.io.tables import Table
@@ -20,6 +22,20 @@ def options_to_text(columns: Mapping[str, Any]) -> dict[str, str]:
     """Return the column options in ``columns`` as on a command line, without those that are None."""
     given = {k: v for k, v in columns.items() if k in COLUMN_OPTIONS and v is not None}
     return {k: ",".join(map(str, v)) if isinstance(v, list | tuple) else str(v) for k, v in given.items()}
+
+
+def remembered_options(stream: EventStream) -> dict[str, Any]:
+    """Return the column options that a stream was read with, for later files.
+
+    Features that are found by their names are left out, and so are names with a comma, which text cannot list.
+    """
+    options = {k: v for k, v in stream.columns.items() if k in COLUMN_OPTIONS}
+    names = options.get("features")
+    if isinstance(names, list):
+        is_usual = all(FEATURE_PATTERN.fullmatch(k) or k.lower() in FEATURE_LIST_NAMES for k in names)
+        if is_usual or any("," in k for k in names):
+            del options["features"]
+    return options
 
 
 def are_positions(option: str) -> bool:

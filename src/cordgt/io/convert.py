@@ -36,7 +36,7 @@ Data = str | os.PathLike[str] | EventStream
 
 
 def as_stream(data: Any, **columns: Any) -> EventStream:
-    """Return the stream of DATA: an EventStream as it is, a path or a dataset's name, a pandas or an Arrow table.
+    """Return the stream of DATA: an EventStream as it is, a path, a dataset's name, or an object `read_events` takes.
 
     ``columns``: options as in ``read_events``. DataError for another kind of object, and for options of a stream,
     which is read already.
@@ -184,17 +184,17 @@ def open_event_source(data: Data, memory: int, **columns: Any) -> EventSource:
     path = _find_path(data)
     if isinstance(data, EventStream):
         _refuse_options(columns)
-        return _stream_source(data, {} if path is None else open_store(path).columns)
+        return _stream_source(data)
     if path is not None:
         if is_store(path):
-            return _stream_source(registry.load_dataset(data, **columns), open_store(path).columns)
+            return _stream_source(registry.load_dataset(data, **columns))
         if path.is_dir():
             return _file_source(find_tables(path), path, memory, columns)
         if path.is_file():
             source = _file_source([path], path, memory, columns)
             if source.first.layout != "ml":  # its features are in separate files
                 return source
-    return _stream_source(registry.load_dataset(data, **columns), {})
+    return _stream_source(registry.load_dataset(data, **columns))
 
 
 def _given_options(columns: Mapping[str, Any]) -> list[str]:
@@ -209,8 +209,9 @@ def _refuse_options(columns: Mapping[str, Any]) -> None:
         raise DataError(f"A stream takes no option '{given[0]}'; set it where the stream is read.")
 
 
-def _stream_source(stream: EventStream, columns: Mapping[str, Any]) -> StreamSource:
-    return StreamSource(stream, CHUNK_ROWS, columns, tuple(note for note in stream.notes if is_skip_note(note)))
+def _stream_source(stream: EventStream) -> StreamSource:
+    skip_notes = tuple(note for note in stream.notes if is_skip_note(note))
+    return StreamSource(stream, CHUNK_ROWS, stream.columns, skip_notes)
 
 
 def _file_source(paths: list[Path], data: Path, memory: int, columns: dict[str, Any]) -> FileSource:

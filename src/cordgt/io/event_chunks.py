@@ -39,6 +39,7 @@ from cordgt.io.readers import (
     check_id_space,
     check_split_date,
     choose_id_space,
+    column_options,
     describe_roles,
     parse_labels,
     stream_name,
@@ -86,7 +87,7 @@ class FileSource:
         self._skipped: Any = [0, 0, []]  # of `SkippedRows`, as JSON
         self.parser = self._detect_times()
         self.axis = self.parser.axis
-        self.columns: Mapping[str, Any] = _column_options(self.first, self.roles, self.options, self.parser.format)
+        self.columns: Mapping[str, Any] = column_options(self.first, self.roles, self.options, self.parser.format)
 
     @property
     def skip_notes(self) -> tuple[str, ...]:
@@ -299,28 +300,3 @@ class FileSource:
                 after = ReadPosition(start.file, groups[-1] + 1, row + n) if n_read == n else None
                 yield after, make_arrow_chunk(path, pad_columns(batch, table.header), first_row)
             group, row = groups[-1] + 1, row + n
-
-
-def _column_options(
-    table: Table, roles: ColumnRoles, options: ColumnOptions, time_format: str | None
-) -> dict[str, Any]:
-    """Return the options that read later files in the same way, with names instead of positions if there is a header.
-
-    These are the given ones, what the values of the first file showed, and the names of all features.
-    """
-    header = table.header
-    named = [role for role in ("src", "dst", "time", "label") if getattr(options, role) is not None]
-    found: dict[str, Any] = {role: str(getattr(options, role)) for role in named}
-    if header is not None:
-        positions = {role: getattr(roles, role) for role in named}  # None: --label none
-        found = {role: v if positions[role] is None else header[positions[role]] for role, v in found.items()}
-    elif roles.time_reason:
-        found |= {role: str(getattr(roles, role)) for role in ("src", "dst", "time")}
-    if time_format is not None:
-        found["time_format"] = time_format
-    if roles.features and header is not None and table.layout != "jodie":  # its features share one name
-        found["features"] = [header[k] for k in roles.features]
-    elif options.features is not None:
-        given = options.features
-        found["features"] = given if isinstance(given, str) else ",".join(map(str, given))
-    return found

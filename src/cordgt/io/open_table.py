@@ -23,6 +23,7 @@ from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.arrays import as_column
 from cordgt.files import PARQUET_ERRORS, read_bytes, short_message, validate_table
 from cordgt.io.column_names import detect_layout
+from cordgt.io.frames import as_arrow_table, is_pandas
 from cordgt.io.tables import DECIMAL_COMMA, IN_MEMORY, SAMPLE_BYTES, UTF8_BOM, ArrowTable, Table, TextTable
 from cordgt.io.zip_files import check_member, is_zip, read_zip_member
 
@@ -76,10 +77,12 @@ class LoadedFile(os.PathLike[str]):
 def load_file(source: Any, member: str | None = None) -> Any:
     """Read a file or a pipe once, and return it as a `LoadedFile`. ``member``: which file of a zip archive.
 
-    Return anything else unchanged: a table in memory, a folder, a path that does not exist.
+    Read an object that holds an Arrow table once too, see `as_arrow_table`. Return anything else unchanged: a folder, a
+    path that does not exist, a pandas frame.
     """
-    is_path = isinstance(source, str | os.PathLike) and not isinstance(source, LoadedFile)
-    if not is_path or not os.path.exists(source) or os.path.isdir(source):
+    if not isinstance(source, str | os.PathLike):
+        return as_arrow_table(source)
+    if isinstance(source, LoadedFile) or not os.path.exists(source) or os.path.isdir(source):
         return source
     return _load(Path(source), member)
 
@@ -90,7 +93,7 @@ def _load(path: Path, member: str | None) -> LoadedFile:
 
 
 def open_table(source: Any, options: TextReadOptions) -> Table:
-    """Open a path, a `LoadedFile`, a pandas or an Arrow table.
+    """Open a path, a `LoadedFile`, a pandas frame, an Arrow table, or what `as_arrow_table` converts to one.
 
     DataError for any other source, and for a file that has no rows or cannot be read.
     """
@@ -98,14 +101,14 @@ def open_table(source: Any, options: TextReadOptions) -> Table:
         path = Path(source)
         file = source if isinstance(source, LoadedFile) else _load(path, None)
         return _open_parquet(str(path), file.data) if file.is_parquet else open_text(str(path), file.data, options)
-    if isinstance(source, pa.RecordBatch):
-        source = pa.Table.from_batches([source])
+    source = as_arrow_table(source)
     if isinstance(source, pa.Table):
         return ArrowTable.from_names(IN_MEMORY, source.column_names, lambda k: as_column(source.column(k)))
-    if type(source).__module__.partition(".")[0] == "pandas" and hasattr(source, "columns"):
+    if is_pandas(source):
         return ArrowTable.from_names(IN_MEMORY, source.columns, lambda k: as_column(source.iloc[:, k]))
     raise DataError(
-        f"{options.content} cannot be read from {type(source).__name__}; pass a path, a pandas or an Arrow table."
+        f"{options.content} cannot be read from {type(source).__name__}; pass a path, a pandas or an Arrow table, or an"
+        " object with __arrow_c_stream__ (polars, DuckDB)."
     )
 
 

@@ -34,7 +34,9 @@ from cordgt.io.column_roles import (
     parse_position,
     resolve_column,
 )
+from cordgt.io.frames import as_arrow_table, exported_metadata
 from cordgt.io.node_features import join_node_features
+from cordgt.io.objects import is_dataset_object, read_dataset_object
 from cordgt.io.open_table import TextReadOptions, load_file, open_table
 from cordgt.io.published_files import add_node_features, load_edge_features
 from cordgt.io.tables import Table, TextTable
@@ -68,8 +70,10 @@ def read_events(
 
     Args:
         source: a path (CSV, TSV, edge list, gzip or zip of these, Parquet, or a published layout; detected from the
-            content), the folder of a store (`cordgt data convert`), which takes no column options, a pandas or Arrow
-            table, or a PyG ``TemporalData``.
+            content), the folder of a store (`cordgt data convert`), a pandas or polars frame, a DuckDB relation, an
+            Arrow table or anything with ``__arrow_c_stream__``, a NetworkX graph whose edges have times, a PyG
+            ``TemporalData``, or a dataset of ``py-tgb``. A store, a ``TemporalData`` and a dataset of ``py-tgb`` take
+            no column options. A frame that was exported from a stream is read with the options of that stream.
         src, dst, time, label, features, time_format: see `ColumnOptions`.
         ids: ``shared`` if the same id in both columns is the same node, else ``separate``. ``auto``: separate if the
             columns are named like users and items, if the first line is ``% bip``, or if ``::`` separates the fields
@@ -93,15 +97,42 @@ def read_events(
         if not isinstance(source, str | os.PathLike):
             raise DataError(f"--member names a file in a zip archive, not in {type(source).__name__}. Leave it out.")
         source = load_file(source, member)
-    if _is_temporal_data(source):
-        stream = _from_temporal_data(source, ids, name or "")
+    source = as_arrow_table(source)  # once: some objects can be read only once
+    if is_dataset_object(source):
+        _refuse_column_options(source, vars(options) | {"skip_bad_rows": skip_bad_rows or None})
+        stream = read_dataset_object(source, separate=None if ids == "auto" else ids == "separate", name=name)
     else:
+        exported = exported_metadata(source)
+        if exported:
+            options, ids, name = _merge_exported(options, ids, name, exported)
         stream = _from_table(
             source, options, ids, name, with_node_file=node_features is None, skip_bad_rows=skip_bad_rows
         )
     if node_features is not None:
         stream = join_node_features(stream, node_features)
     return stream
+
+
+def _refuse_column_options(source: Any, options: dict[str, Any]) -> None:
+    """Raise DataError if an option for columns of a table is given for an object that has none."""
+    given = [key for key, value in options.items() if value is not None]
+    if given:
+        raise DataError(f"A {type(source).__name__} has no columns to choose from, so leave out '{given[0]}'.")
+
+
+def _merge_exported(
+    options: ColumnOptions, ids: IdSpace, name: str | None, exported: dict[str, Any]
+) -> tuple[ColumnOptions, IdSpace, str]:
+    """Return options, id space and name with those of the stream that a table was exported from, where none are given.
+
+    If a column of a source, destination or time is given, the table is not read as that stream: the columns stay.
+    """
+    found = dict(exported["options"])
+    ids_found = found.pop("ids", "auto")
+    if options.src is options.dst is options.time is options.time_format is None:
+        options = replace(options, **{k: v for k, v in found.items() if getattr(options, k) is None})
+        ids = ids_found if ids == "auto" and ids_found in get_args(IdSpace) else ids
+    return options, ids, exported["name"] if name is None else name
 
 
 def _from_store(source: Any, options: dict[str, Any], ids: IdSpace, name: str | None) -> EventStream:
@@ -171,7 +202,7 @@ def _read_stream(
         *describe_lost_times(n_lost, is_number=t.dtype.kind == "f"),
         *([DATE_NOTE] if parser.axis.kind == "date" else note_numeric_dates(t)),
     ]
-    return EventStream.from_columns(
+    stream = EventStream.from_columns(
         table.parse_ids(columns[roles.src], roles.src),
         table.parse_ids(columns[roles.dst], roles.dst),
         t,
@@ -182,6 +213,42 @@ def _read_stream(
         name=name,
         notes=(*table.notes, *describe_roles(table, roles), *label_notes, *feature_notes, *date_notes, id_note),
     )
+    remembered = column_options(table, roles, options, parser.format)
+    return replace(stream, columns=remembered, column_names=_column_names(table, roles))
+
+
+def _column_names(table: Table, roles: ColumnRoles) -> dict[str, Any]:
+    """Return the names of the columns that are read, by role; empty if the table has no header."""
+    if table.header is None:
+        return {}
+    positions = {role: getattr(roles, role) for role in ("src", "dst", "time", "label")}
+    names: dict[str, Any] = {role: table.header[k] for role, k in positions.items() if k is not None}
+    if roles.features and table.layout != "jodie":  # its features share one name
+        names["features"] = [table.header[k] for k in roles.features]
+    return names
+
+
+def column_options(table: Table, roles: ColumnRoles, options: ColumnOptions, time_format: str | None) -> dict[str, Any]:
+    """Return the options that read later files in the same way, with names instead of positions if there is a header.
+
+    These are the given ones, what the values of the first file showed, and the names of all features.
+    """
+    header = table.header
+    named = [role for role in ("src", "dst", "time", "label") if getattr(options, role) is not None]
+    found: dict[str, Any] = {role: str(getattr(options, role)) for role in named}
+    if header is not None:
+        positions = {role: getattr(roles, role) for role in named}  # None: --label none
+        found = {role: v if positions[role] is None else header[positions[role]] for role, v in found.items()}
+    elif roles.time_reason:
+        found |= {role: str(getattr(roles, role)) for role in ("src", "dst", "time")}
+    if time_format is not None:
+        found["time_format"] = time_format
+    if roles.features and header is not None and table.layout != "jodie":  # its features share one name
+        found["features"] = [header[k] for k in roles.features]
+    elif options.features is not None:
+        given = options.features
+        found["features"] = given if isinstance(given, str) else ",".join(map(str, given))
+    return found
 
 
 def note_numeric_dates(t: np.ndarray) -> list[str]:
@@ -304,31 +371,6 @@ def describe_roles(table: Table, roles: ColumnRoles) -> list[str]:
         names = ", ".join(str(k) if table.header is None else f"'{table.header[k]}'" for k in unread[:10])
         notes.append(f"columns not read: {names}{', …' if len(unread) > 10 else ''} (--features reads them)")
     return notes
-
-
-# -------------------- PyG
-
-
-def _is_temporal_data(source: Any) -> bool:
-    return not hasattr(source, "columns") and all(hasattr(source, k) for k in ("src", "dst", "t"))
-
-
-def _from_temporal_data(data: Any, ids: IdSpace, name: str) -> EventStream:
-    """Convert a ``TemporalData``: ``msg`` becomes features, ``y`` becomes labels if there is one per event."""
-    src, dst, time, label, message = (_to_numpy(getattr(data, k, None)) for k in ("src", "dst", "t", "y", "msg"))
-    if message is not None and message.ndim == 1:
-        message = message[:, None]
-    label = label.reshape(-1) if label is not None and label.size == len(src) else None
-    shared = ids != "separate"
-    note = f"{'one id space' if shared else 'two id spaces'} for sources and destinations (--ids shared|separate)"
-    try:
-        return EventStream.from_columns(src, dst, time, message, label, shared_ids=shared, name=name, notes=(note,))
-    except DataError as error:
-        raise DataError(f"In the TemporalData: {error}") from None
-
-
-def _to_numpy(values: Any) -> Any:
-    return None if values is None else np.asarray(values.cpu() if hasattr(values, "cpu") else values)
 
 
 # -------------------- queries

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+from cordgt.errors import SettingError
 
 # Environment variables of the started processes.
 RENDEZVOUS = "CORDGT_RENDEZVOUS"  # file through which the processes find each other; torchrun has its own way
@@ -33,6 +35,8 @@ def launch(n: int, argv: Sequence[str], extra_env: Mapping[str, str] | None = No
         0 if all succeed, otherwise the exit code of the first that fails (128 plus the signal's number if a signal
         ended it). Ctrl-C and SIGTERM are forwarded, so that a training saves first.
     """
+    if sys.platform == "win32":
+        raise SettingError("--processes needs Linux or macOS. Leave it out: one process uses all cores.")
     with tempfile.TemporaryDirectory(prefix="cordgt-") as folder, _parent_pipe() as pipe:
         children = [_start(rank, n, argv, extra_env or {}, Path(folder) / "rendezvous", pipe) for rank in range(n)]
         with _forward_signals(children):
@@ -85,13 +89,15 @@ def _forward_signals(children: Sequence[Child]) -> Iterator[None]:
 def _wait(children: Sequence[Child]) -> int:
     """Wait for all children. After a failure the others get SIGTERM, then SIGKILL, with `GRACE_SECONDS` before each."""
     exit_code, failed_at = 0, 0.0
-    escalation = [signal.SIGTERM, signal.SIGKILL]
+    escalation: list[Callable[[Child], None]] = [lambda child: child.terminate(), lambda child: child.kill()]
     while any(child.poll() is None for child in children):
         failures = [child.returncode for child in children if child.poll() is not None and child.returncode]
         if failures and not exit_code:
             exit_code, failed_at = failures[0], time.monotonic()
         if exit_code and escalation and time.monotonic() - failed_at > GRACE_SECONDS * (3 - len(escalation)):
-            _send_signal(children, escalation.pop(0))
+            end = escalation.pop(0)
+            for child in children:
+                end(child)
         time.sleep(0.05)
     exit_code = exit_code or next((child.returncode for child in children if child.returncode), 0)
     return exit_code if exit_code >= 0 else 128 - exit_code

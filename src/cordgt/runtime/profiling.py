@@ -6,7 +6,6 @@ Counts do not depend on the machine's speed, so tests can pin them.
 from __future__ import annotations
 
 import os
-import resource
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from cordgt.runtime.limits import address_space_limit
 from cordgt.runtime.threads import single_thread
 
 
@@ -150,8 +150,8 @@ def _free_cgroup_memory() -> int | None:
 
 def _free_address_space() -> int | None:
     """Return what ``ulimit -v`` leaves."""
-    limit, pages = resource.getrlimit(resource.RLIMIT_AS)[0], _lines("/proc/self/statm")
-    if limit == resource.RLIM_INFINITY or not pages:
+    limit, pages = address_space_limit(), _lines("/proc/self/statm")
+    if limit is None or not pages:
         return None
     return limit - int(pages[0].split()[0]) * os.sysconf("SC_PAGE_SIZE")
 

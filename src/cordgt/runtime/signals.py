@@ -17,6 +17,7 @@ from typing import Any
 
 from cordgt.callbacks import Callback
 
+TIMEOUT_SIGNAL = getattr(signal, "SIGALRM", signal.SIGTERM)  # stands for a time limit; Windows has no SIGALRM
 REPEAT_SECONDS = 1.0  # signals this close to the first one repeat it; `timeout` and process groups send two
 
 
@@ -38,7 +39,7 @@ class TrainingStopped(KeyboardInterrupt):
     @property
     def is_timeout(self) -> bool:
         """Whether the deadline of `time_limit` has passed."""
-        return self.signum == signal.SIGALRM
+        return self.signum == TIMEOUT_SIGNAL
 
 
 class SignalInterrupt(KeyboardInterrupt):
@@ -117,7 +118,7 @@ class StopRequest:
     def raise_if_requested(self) -> None:
         """Raise `TrainingStopped` after a signal or the deadline. Call it between steps, when the state is complete."""
         if self.signum is None and time.monotonic() >= self.deadline:
-            self.signum = signal.SIGALRM
+            self.signum = TIMEOUT_SIGNAL
         if self.signum is not None:
             raise TrainingStopped(self.signum)
 

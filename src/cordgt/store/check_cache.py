@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from cordgt.files import cache_folder
+from cordgt.files import cache_folder, user_id
 
 CHECK_VERSION = 1  # of the checks: older records are void
 FOLDER = "checked-stores"
@@ -66,7 +66,7 @@ def _own_folder() -> Path | None:
         status = os.lstat(folder)
     except (OSError, RuntimeError):  # RuntimeError: no home folder
         return None
-    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == user_id() and not status.st_mode & 0o022
     return folder if is_own else None
 
 

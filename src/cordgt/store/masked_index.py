@@ -30,6 +30,7 @@ from cordgt.files import (
     read_regular_file,
     remove,
     sync_folder,
+    user_id,
     write_text,
 )
 from cordgt.store.arrays import checksum, explain_disk_errors, memory_map
@@ -126,10 +127,10 @@ def verify_masked_indexes(store: Path, callbacks: Callback = NO_CALLBACK) -> int
 
 def _temporary_cache() -> Path:
     """Return a folder for temporary files that only this user can write. DataError if another user owns it."""
-    folder = Path(tempfile.gettempdir()) / f"cordgt-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"cordgt-{user_id()}"
     with explain_disk_errors(folder, "The training index is written there because the store is read-only."):
         folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        if folder.is_symlink() or folder.stat().st_uid != user_id():
             raise DataError(f"{folder} belongs to another user. Set TMPDIR to a folder of your own.")
     return folder
 

@@ -162,6 +162,7 @@ class Store:
                 self.array("tie_start"),
                 IndexData(index, self.longest),
             ),
+            columns=self.columns,
         )
 
     def write(self, folder: Path | None = None) -> None:

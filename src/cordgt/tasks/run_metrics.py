@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from cordgt.events.frames import FrameExport
 from cordgt.tasks.metrics import LINK_METRICS, is_constant
 
 SPLITS = ("validation", "test")  # the splits that are evaluated
@@ -55,7 +57,7 @@ class UndefinedSplit(NamedTuple):
     has_events: bool  # False: no event belongs to it; True: the model has no answer for its events
 
 
-class RunMetrics(dict[str, Any]):
+class RunMetrics(dict[str, Any], FrameExport):
     """The contents of ``metrics.json``, of one run or of several.
 
     It is a dict, so ``run.metrics["test"]["transductive"]["ap"]`` and ``json.dumps(run.metrics)`` work.
@@ -135,6 +137,26 @@ class RunMetrics(dict[str, Any]):
                     counts = self.event_counts(split, setting)
                     rows.append(MetricRow(split, setting, baseline, metrics, counts, above))
         return rows
+
+    def to_arrow(self) -> Any:
+        """Return `rows` as a ``pyarrow.Table``: ``split, setting, predictor, events`` and a column per metric.
+
+        ``predictor`` is the model or a baseline. Several runs have the mean of each metric, and a column ``…_std``;
+        ``events`` is null if it differs between the runs.
+        """
+        has_std = "seeds" in self
+        names = ["split", "setting", "predictor", "events"]
+        names += [f"{name}{suffix}" for name in self.columns() for suffix in (("", "_std") if has_std else ("",))]
+        table: dict[str, list[Any]] = {name: [] for name in names}
+        for row in self.rows():
+            values = [row.split, row.setting, row.baseline or self["model"]]
+            values.append(row.events[0] if len(row.events) == 1 else None)
+            for metric in row.metrics.values():
+                values += [metric.mean, metric.std] if has_std else [metric.mean]
+            for name, value in zip(names, values, strict=True):
+                table[name].append(value)
+        types = [pa.string()] * 3 + [pa.int64()] + [pa.float64()] * (len(names) - 4)
+        return pa.table([pa.array(table[name], dtype) for name, dtype in zip(names, types, strict=True)], names=names)
 
     def below_baselines(self, split: str = "test") -> list[tuple[str, str, list[str]]]:
         """Return (setting, baseline, metrics) for each baseline that is above the run, in those metrics."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-import sys
-
 import torch
 
 from cordgt.errors import SettingError
 from cordgt.runtime.distributed import local_device
+from cordgt.runtime.limits import peak_memory_bytes
 from cordgt.training.settings import Settings
 
 
@@ -29,6 +27,10 @@ def choose_device(name: str) -> torch.device:
         torch.cuda.set_device(device)  # kernels and streams use the current device
     if device.type == "cuda" and not torch.cuda.is_available():
         raise SettingError("CUDA was requested, but this machine has no usable CUDA device. Use --device cpu or auto.")
+    if device.type == "mps":
+        raise SettingError(
+            "The device 'mps' (Apple's GPU) is not supported: it has no float64, which times need. Use --device cpu."
+        )
     if device.type not in ("cpu", "cuda"):
         raise SettingError(f"The device '{name}' is not supported. Use auto, cpu or cuda.")
     if str(device) == "cuda":  # add the index, as tensors have it: "cuda" is not equal to "cuda:0"
@@ -43,8 +45,10 @@ def set_matmul_precision(settings: Settings, device: torch.device) -> None:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Return the peak memory so far in MiB: of the GPU if ``device`` is one, otherwise of the process."""
+    """Return the peak memory so far in MiB: of the GPU if ``device`` is one, otherwise of the process.
+
+    0 if the system does not tell.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    return peak_memory_bytes() / 2**20

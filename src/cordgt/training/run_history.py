@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cordgt.errors import RunError
-from cordgt.files import read_regular_file
+from cordgt.files import SAFE_OPEN_FLAGS, read_regular_file
 from cordgt.training.run_checks import check_history_record, parse_json
 
 MAX_BYTES = 2**30
@@ -19,8 +19,8 @@ MAX_BYTES = 2**30
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
     """Append a line. OSError if it cannot be written; RunError if the file is no regular file."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8") as file:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | SAFE_OPEN_FLAGS
+    with os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8", newline="\n") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise RunError(f"{path} is not a regular file. Delete it: --resume writes a new one.")
         file.write(json.dumps(record) + "\n")

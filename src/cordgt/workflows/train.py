@@ -18,10 +18,10 @@ import torch
 from cordgt import __version__
 from cordgt.analysis.report.run_report import REPORT_FILE, write_report
 from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList, Callbacks, as_callback
-from cordgt.errors import DataError, RunError, SettingError
+from cordgt.errors import DataError, RunError, SettingError, did_you_mean
 from cordgt.events.stream import EventStream
 from cordgt.inference.run import Run
-from cordgt.io.column_options import COLUMN_OPTIONS, options_to_text
+from cordgt.io.column_options import COLUMN_OPTIONS, options_to_text, remembered_options
 from cordgt.io.convert import as_stream
 from cordgt.runtime import distributed
 from cordgt.runtime.distributed import ProcessGroup
@@ -53,7 +53,8 @@ from cordgt.training.settings import Settings, check_all_used, make_settings
 from cordgt.training.tensorboard import tensorboard_callback
 from cordgt.training.trainer import check_distributed_support, fit_and_evaluate
 
-READ_OPTIONS = (*COLUMN_OPTIONS, "ids", "node_features")  # options of `read_events` that `train` takes
+# Options of `read_events` that `train` takes.
+READ_OPTIONS = (*COLUMN_OPTIONS, "ids", "node_features", "name", "member", "skip_bad_rows")
 
 
 def train(
@@ -74,14 +75,14 @@ def train(
     """Train a model on events and evaluate it.
 
     Args:
-        stream: an `EventStream`, or what `read_events` takes: a path, a dataset's name, a pandas or Arrow table.
+        stream: an `EventStream`, or what `read_events` takes: a path, a dataset's name, a data frame, a graph.
         out: the run folder; the default is ``runs/NAME-MODEL-seedN``, with ``-2``, ``-3``, … if it exists.
         resume: continue an interrupted run in ``out``; a finished run is returned unchanged.
         init: a run with the initial weights: those of its evaluation, not the refitted ones.
         refit: afterwards train a second model on all events, for the best number of epochs. It answers queries; the
             metrics stay those of the first model.
         report: write ``report.html`` into the folder at the end.
-        columns: the column options the stream was read with; `Run.with_events` uses them again.
+        columns: the column options for `Run.with_events`; the default is those that the stream was read with.
         callbacks: one `Callback` or several; see `cordgt.callbacks`.
         settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``. SettingError if the model does
             not read it. For a path or a table also the column options of `read_events`, such as ``src="from"``.
@@ -89,7 +90,11 @@ def train(
     options = {key: settings.pop(key) for key in READ_OPTIONS if key in settings}
     made = make_settings(model, settings, seed=seed)
     check_all_used(made, settings)
-    stream, columns = as_stream(stream, **options), options if columns is None else columns
+    if columns is None:
+        columns = remembered_options(stream) if isinstance(stream, EventStream) else options
+    else:
+        _check_column_options(columns)
+    stream = as_stream(stream, **options)
     for note in made.notes:
         as_callback(callbacks).on_message(note)
     path = Path(out) if out is not None else next_free_path(default_folder(stream.name, model, seed))
@@ -105,6 +110,13 @@ def train(
         columns=columns,
         callbacks=callbacks,
     )
+
+
+def _check_column_options(columns: Mapping[str, Any]) -> None:
+    """Raise SettingError if a key is no column option: it would have no effect."""
+    for key in columns:
+        if key not in COLUMN_OPTIONS:
+            raise SettingError(f"columns: there is no column option '{key}'.{did_you_mean(key, COLUMN_OPTIONS)}")
 
 
 def train_run(

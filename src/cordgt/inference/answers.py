@@ -1,0 +1,119 @@
+"""Answers of a `Predictor` as Arrow tables, with the notes on their nodes: scores, recommendations, embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cordgt.callbacks import NO_CALLBACK, Callback
+from cordgt.events.arrays import as_column, is_text, to_list_column
+from cordgt.inference.predictor import Predictor
+
+
+def score_table(
+    predictor: Predictor, src: Any, dst: Any, times: np.ndarray | None, callbacks: Callback = NO_CALLBACK
+) -> pa.Table:
+    """Return one row per pair, in the order of the pairs: ``src, dst, time, score, note``."""
+    score, note = predictor.score(src, dst, times, callbacks)
+    stream = predictor.stream
+    t = np.full(len(score), stream.t[-1]) if times is None else times
+    columns = {"src": as_column(src), "dst": as_column(dst), "time": stream.time.format(t), "score": score}
+    return pa.table(columns | {"note": pa.array(note.tolist(), pa.string())})
+
+
+def recommendation_table(
+    predictor: Predictor,
+    sources: Sequence[Any],
+    at: Any,
+    top: int,
+    callbacks: Callback = NO_CALLBACK,
+    *,
+    new_only: bool = False,
+    candidates: list[Any] | None = None,
+) -> tuple[pa.Table, list[str]]:
+    """Return the destinations of each source, best first, and remarks on the sources.
+
+    The columns are ``src, rank, node, score, met, note, src_note``. A source without a partner has no row.
+    """
+    rows: list[tuple[Any, ...]] = []
+    remarks = []
+    for source in sources:
+        best, src_note = predictor.recommend(source, at, top, new_only=new_only, candidates=candidates)
+        if src_note:
+            remarks.append(f"{source}: {src_note}{_destination_hint(predictor, source)}")
+        if not best:
+            remarks.append(f"{source}: no partner to recommend")
+        rows += [(source, i + 1, r.node, r.score, r.met, r.note, src_note) for i, r in enumerate(best)]
+        callbacks.on_step(1)
+    id_type = predictor.stream.ids.names.type
+    columns = {
+        "src": id_column_type(sources, id_type),
+        "rank": pa.int64(),
+        "node": id_type,
+        "score": pa.float64(),
+        "met": pa.int64(),
+        "note": pa.string(),
+        "src_note": pa.string(),
+    }
+    values = zip(*rows, strict=True) if rows else ((),) * len(columns)
+    arrays = {
+        name: pa.array(cast_ids(x, dtype), dtype) for (name, dtype), x in zip(columns.items(), values, strict=True)
+    }
+    return pa.table(arrays), remarks
+
+
+def embedding_table(predictor: Predictor, nodes: Any, sides: Any, at: Any) -> pa.Table:
+    """Return one row per node: ``node, [side,] time, embedding, note``. An unknown node has the given side, or none."""
+    stream = predictor.stream
+    if nodes is None:
+        indices, names = np.arange(stream.n_nodes), stream.ids.names
+    else:
+        indices, names = predictor.node_indices_of_either_side(nodes, sides), as_column(nodes)
+    vectors = predictor.embed(indices, at)
+    t = stream.t[-1] if at is None else at
+    cut = stream.n_events if at is None else stream.cut_at(at)
+    columns = {"node": names}
+    if stream.ids.side is not None:
+        columns["side"] = (
+            _sides(stream.ids.side, indices) if sides is None else pa.array([str(k).strip().lower() for k in sides])
+        )
+    columns["time"] = stream.time.format(np.full(len(indices), t))
+    columns["embedding"] = to_list_column(vectors)
+    columns["note"] = pa.array(predictor.notes(indices, np.full(len(indices), cut)).tolist(), pa.string())
+    return pa.table(columns)
+
+
+def _destination_hint(predictor: Predictor, source: Any) -> str:
+    """Return a hint for an unknown source whose id is that of a destination; otherwise empty."""
+    ids = predictor.stream.ids
+    if ids.shared or ids.encode([source], "src")[0] >= 0 or ids.encode([source], "dst")[0] < 0:
+        return ""
+    return " as a source; it is a destination, and only sources get recommendations"
+
+
+def _sides(side: np.ndarray, nodes: np.ndarray) -> pa.Array:
+    is_known = nodes < len(side)
+    is_dst = side[np.where(is_known, nodes, 0)] == 1
+    return pa.array(np.where(is_dst, "dst", "src").tolist(), mask=~is_known)
+
+
+def id_column_type(ids: Sequence[Any], id_type: Any) -> Any:
+    """Return ``id_type`` if all of ``ids`` can have it, text otherwise."""
+    return id_type if is_text(id_type) or all(_is_int64(i) for i in ids) else pa.string()
+
+
+def cast_ids(values: Any, dtype: Any) -> list[Any]:
+    """Return values as text or as integers if ``dtype`` is such a type; otherwise as they are."""
+    if is_text(dtype):
+        return [str(v) for v in values]
+    return [int(v) for v in values] if pa.types.is_integer(dtype) else list(values)
+
+
+def _is_int64(value: Any) -> bool:
+    try:
+        return str(int(value)) == str(value) and abs(int(value)) < 2**63
+    except ValueError:
+        return False

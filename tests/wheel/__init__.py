@@ -1,0 +1,1 @@
+"""Tests of the installed wheel: `make test-wheel` builds it and runs them."""
