@@ -14,7 +14,7 @@ import cordgt
 # Modules from left to right, in the direction of the data flow. The modules of a package are contiguous, so that
 # packages too import only from packages to their left.
 ORDER = """
-    errors callbacks files
+    errors plugins callbacks files
     runtime runtime.threads runtime.launch runtime.distributed runtime.profiling runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.backing events.notes events.stream events.fingerprints events.export events.describe
@@ -34,7 +34,8 @@ ORDER = """
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
-    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories tasks.link tasks.scoring
+    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories
+    tasks.link tasks.scoring
     tasks.link_evaluation tasks.node
     tasks.baselines
     training training.settings training.run_checks training.run_checksums training.run_history

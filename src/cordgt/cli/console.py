@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cordgt.callbacks import Callback
-from cordgt.tasks.metrics import is_constant
+from cordgt.tasks.metrics import LINK_METRICS, LinkMetric, is_constant
 from cordgt.tasks.run_metrics import Metric, RunMetrics
 
 SECONDS_BETWEEN_PROGRESS_LINES = 60.0  # of progress, where there is no terminal
@@ -192,9 +192,9 @@ class ProgressBar(StageBar):
         phase = "refit, epoch" if record["phase"] == "refit" else "epoch"
         line = f"{self.title}{phase} {record['epoch']:>3}  loss {record['loss']:.4f}"
         if "validation" in record:
-            self.validation = f"validation AP {record['validation']['ap']:.4f}"
-            if record["validation"].get("mrr") is not None:
-                self.validation += f"  MRR {record['validation']['mrr']:.4f}"
+            shown = {k: v for k, v in record["validation"].items() if k != "auc" and v is not None}
+            titles = {name: metric.title for name, metric in LINK_METRICS.items()}
+            self.validation = "validation " + "  ".join(f"{titles.get(k, k)} {v:.4f}" for k, v in shown.items())
             line += f"  {self.validation}"
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
             line += "  all scores are equal" if is_constant(record["validation"]) else ""
@@ -260,7 +260,7 @@ def print_error(text: str) -> None:
 
 
 def metrics_table(title: str, metrics: RunMetrics) -> Table:
-    """Return a table of metrics in percent; "–" means not defined.
+    """Return a table of metrics, shares in percent; "–" means not defined.
 
     Baselines are below the last split. "!" marks a baseline that is above the model.
     """
@@ -270,7 +270,7 @@ def metrics_table(title: str, metrics: RunMetrics) -> Table:
     for name in (*columns.values(), "events"):
         table.add_column(name, justify="right")
     for row in metrics.rows():
-        cells = [_percent(row.metrics[name]) for name in columns]
+        cells = [_format(LINK_METRICS[name], row.metrics[name]) for name in columns]
         if row.baseline is None:
             table.add_row(f"{row.split}, {row.setting}", *cells, " ".join(f"{n:,}" for n in row.events))
         else:
@@ -278,10 +278,11 @@ def metrics_table(title: str, metrics: RunMetrics) -> Table:
     return table
 
 
-def _percent(metric: Metric) -> str:
+def _format(kind: LinkMetric, metric: Metric) -> str:
     if metric.mean is None:
         return "–"
-    return f"{100 * metric.mean:.2f}" if metric.std is None else f"{100 * metric.mean:.2f} ± {100 * metric.std:.2f}"
+    mean = kind.format(metric.mean)
+    return mean if metric.std is None else f"{mean} ± {kind.format(metric.std)}"
 
 
 def is_piped() -> bool:

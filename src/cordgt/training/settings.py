@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 from cordgt import models
 from cordgt.errors import SettingError, check_choice, did_you_mean
 from cordgt.nn.layers import check_non_negative, check_positive
+from cordgt.plugins import check_extension
+from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.protocol import Protocol
 
-DEFAULT_RANKING = "100"  # candidates that monitor=mrr ranks, if `ranking` is not given
+DEFAULT_RANKING = "100"  # candidates that a monitor such as mrr ranks, if `ranking` is not given
 # Of config.toml and of the run folder. 1: written by v0.1, with the old names below. 2: weights not bound to the run.
 FORMAT = 3
 
@@ -54,7 +56,7 @@ class TrainingSettings:
     batch_size: int = 100  # events per training step
     lr: float = 0.001  # learning rate of Adam
     patience: int = 3  # stop after this many epochs without improvement on validation data
-    monitor: str = "ap"  # validation metric that selects the epoch: "ap", or "mrr", which sets ranking=100
+    monitor: str = "ap"  # validation metric that selects the epoch; one of ranks, such as "mrr", sets ranking=100
     min_delta: float = 1e-4  # smallest relative improvement that counts
     num_negatives: int = 1  # random destinations per training event
     ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
@@ -74,7 +76,7 @@ class TrainingSettings:
         if not self.checkpoint_minutes >= 0:
             raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: use a number from 0 up.")
         check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))
-        check_choice("monitor", self.monitor, ("ap", "mrr"))
+        check_extension("monitor", self.monitor, LINK_METRICS)
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,11 @@ class Settings:
     notes: tuple[str, ...] = field(default=(), compare=False)  # sentences about values that follow from given ones
 
     def __post_init__(self) -> None:
-        if self.training.monitor == "mrr" and self.protocol.ranking == "none":
+        monitor = self.training.monitor
+        if LINK_METRICS[monitor].needs_ranks and self.protocol.ranking == "none":
             raise SettingError(
-                "monitor=mrr selects the epoch by ranks, but ranking=none measures none. Set ranking to a number of "
-                f"candidates (--set ranking={DEFAULT_RANKING}), or to all."
+                f"monitor={monitor} selects the epoch by ranks, but ranking=none measures none. Set ranking to a "
+                f"number of candidates (--set ranking={DEFAULT_RANKING}), or to all."
             )
 
     def to_toml(self) -> str:
@@ -201,9 +204,12 @@ def make_settings(model: str, given: Mapping[str, Any], *, seed: int = 0, where:
             raise SettingError(f"{where}: {unknown_setting(key)}")
     values["training"] = spec.training | values["training"]
     notes = []
-    if values["training"].get("monitor") == "mrr" and "ranking" not in given:
+    monitor = values["training"].get("monitor")
+    if monitor in LINK_METRICS and LINK_METRICS[monitor].needs_ranks and "ranking" not in given:
         values["protocol"]["ranking"] = DEFAULT_RANKING
-        notes.append(f"monitor=mrr needs ranks, so ranking={DEFAULT_RANKING} is set; ranking=all ranks all candidates.")
+        notes.append(
+            f"monitor={monitor} needs ranks, so ranking={DEFAULT_RANKING} is set; ranking=all ranks all candidates."
+        )
     built = {name: cls(**values[name]) for name, cls in tables.items()}
     return Settings(model=model, seed=seed, unused=tuple(unused), notes=tuple(notes), **built)
 

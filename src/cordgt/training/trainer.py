@@ -32,6 +32,7 @@ from cordgt.runtime.distributed import ProcessGroup, ProcessLostError
 from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped, defer_signals
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
+from cordgt.tasks.metrics import LINK_METRICS, summary_metrics
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
 from cordgt.training.devices import peak_memory_mb, set_matmul_precision
@@ -245,16 +246,18 @@ class Trainer:
             stoppable = CallbackList([self.callbacks, StopCallback(self.stop)])
             metrics = evaluate(self.model, self.task, "validation", "transductive", callbacks=stoppable)
             monitor = self.settings.training.monitor
-            value = metrics["mrr"] if monitor == "mrr" else metrics["ap"]
-            assert value is not None
-            if p.best_epoch == 0 or (value - p.best_metric) / abs(p.best_metric) > self.settings.training.min_delta:
+            value = metrics[monitor]
+            if value is None:
+                raise RunError(f"monitor={monitor} is not defined on the validation events. Choose another monitor.")
+            gain = value - p.best_metric if LINK_METRICS[monitor].higher_is_better else p.best_metric - value
+            if p.best_epoch == 0 or gain > self.settings.training.min_delta * abs(p.best_metric):
                 p.best_metric, p.best_epoch = value, epoch
                 self.state.record_best()
                 self.folder.write_tensors(
                     "model.safetensors", self.state.best, {"epoch": epoch, f"validation_{monitor}": value}
                 )
         seconds = time.perf_counter() - began
-        shown = {k: metrics[k] for k in ("ap", "auc", "mrr") if k in metrics}
+        shown = {k: metrics[k] for k in dict.fromkeys([*summary_metrics(ranks=True), monitor]) if k in metrics}
         return {"validation": shown, "validation_seconds": seconds}
 
     def _stop_if_requested(self) -> None:
