@@ -40,7 +40,7 @@ protocols = st.builds(
     val_ratio=st.sampled_from((0.2, 0.3)),
     mask_nodes=st.sampled_from((0.0, 0.1, 0.3)),
     mask_seed=st.integers(0, 3),
-    negatives=st.sampled_from(NEGATIVES),
+    negatives=st.sampled_from(list(NEGATIVES)),
     activity=st.just(False),  # it has oracles of its own
     pool=st.sampled_from(("destinations", "nodes")),
     eval_batch_size=st.sampled_from((1, 2, 3, 5, 30)),
@@ -178,7 +178,7 @@ def test_metrics_of_a_split(task: LinkTask, name: str) -> None:
 
 
 @settings(max_examples=25)
-@given(task=tasks(ranking="all"), negatives=st.sampled_from(NEGATIVES))
+@given(task=tasks(ranking="all"), negatives=st.sampled_from(list(NEGATIVES)))
 def test_metrics_of_a_split_on_a_device(device: torch.device, task: LinkTask, negatives: str) -> None:
     """Also where nothing is compiled but the draws; on the CPU this is the same once more."""
     there = prepare(task.stream, replace(task.protocol, negatives=negatives), device)

@@ -20,6 +20,7 @@ from cordgt.errors import SettingError, check_choice, did_you_mean
 from cordgt.nn.layers import check_non_negative, check_positive
 from cordgt.plugins import check_extension
 from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.negatives import NEGATIVES
 from cordgt.tasks.protocol import Protocol
 
 DEFAULT_RANKING = "100"  # candidates that a monitor such as mrr ranks, if `ranking` is not given
@@ -58,7 +59,8 @@ class TrainingSettings:
     patience: int = 3  # stop after this many epochs without improvement on validation data
     monitor: str = "ap"  # validation metric that selects the epoch; one of ranks, such as "mrr", sets ranking=100
     min_delta: float = 1e-4  # smallest relative improvement that counts
-    num_negatives: int = 1  # random destinations per training event
+    num_negatives: int = 1  # negatives per training event
+    train_negatives: str = "random"  # kind of negatives in training; see `cordgt.tasks.negatives`
     ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
     precision: str = "bf16"  # of matrix products on a GPU: "bf16" (training only, if supported), "tf32" or "fp32"
     micro_batches: int = 0  # split each batch; the same bits with any number of processes (CPU). 0: fastest
@@ -77,6 +79,12 @@ class TrainingSettings:
             raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: use a number from 0 up.")
         check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))
         check_extension("monitor", self.monitor, LINK_METRICS)
+        check_extension("train_negatives", self.train_negatives, NEGATIVES)
+        if NEGATIVES[self.train_negatives].replaces_source:
+            raise SettingError(
+                f"train_negatives={self.train_negatives}: these negatives replace the source too, which is possible "
+                f"only at evaluation (--set negatives={self.train_negatives})."
+            )
 
 
 @dataclass(frozen=True)

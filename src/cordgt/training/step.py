@@ -112,7 +112,8 @@ class Step:
     seed: int
     epoch: Tensor | int
     use_bf16: bool = False  # True: matrix products in bfloat16; sums, the residual stream and Adam stay in float32
-    num_negatives: int = 1  # random destinations per event
+    num_negatives: int = 1  # per event
+    negatives: str = "random"  # their kind
     ema: Ema | None = None
     micro_batches: int = 0  # splits a batch; gradients are summed in order. 0: fastest
     stop: StopRequest | None = (
@@ -140,6 +141,7 @@ class Step:
             epoch,
             use_bf16=task.network_device.type == "cuda" and model.supports_bf16 and training.precision == "bf16",
             num_negatives=training.num_negatives,
+            negatives=training.train_negatives,
             ema=ema,
             micro_batches=training.micro_batches,
             stop=stop,
@@ -185,6 +187,7 @@ class Step:
             seed=self.seed,
             epoch=self.epoch,
             num_negatives=self.num_negatives,
+            negatives=self.negatives,
         )
         return self.model.reader.read(replace(self.task.train_history, epoch=self.epoch), queries)
 

@@ -138,8 +138,10 @@ class Trainer:
         assert self.optimizer is not None
         is_single = self.task.group.world_size == 1
         # A CUDA graph needs fixed shapes, which a stateful model has not, and cannot record an all-reduce.
-        is_recorded = self.device.type == "cuda" and not self.model.is_stateful and is_single
+        # It records no sampler of negatives but the built-in random one, unless that reads on the host.
         on_host = self.task.is_history_on_host
+        has_plain_sampler = self.settings.training.train_negatives != "random" and not on_host
+        is_recorded = self.device.type == "cuda" and not self.model.is_stateful and is_single and not has_plain_sampler
         if on_host and self.settings.training.micro_batches:
             raise SettingError("Set micro_batches=0: history is on the host here, which supports only whole batches.")
         step = Step.from_settings(
