@@ -196,6 +196,11 @@ def load_plugin(path: str | Path) -> ModuleType:
     return module
 
 
+def loaded_plugins() -> list[Path]:
+    """Return the files that `load_plugin` has run in this process, for its worker processes."""
+    return list(_loaded_files)
+
+
 @contextmanager
 def _plugin(name: str) -> Iterator[None]:
     """Give what is registered inside this context the plug-in's name."""

@@ -28,14 +28,14 @@ ORDER = """
     io.node_features io.published_files io.readers io.column_options io.file_chunks io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
-    nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
-    nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention
+    nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
+    nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
-    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories
-    tasks.link tasks.scoring
+    tasks tasks.split tasks.negatives tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
+    tasks.histories tasks.link tasks.scoring
     tasks.link_evaluation tasks.node
     tasks.baselines
     training training.settings training.run_checks training.run_checksums training.run_history
@@ -44,8 +44,8 @@ ORDER = """
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.predictor inference.run
-    analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
-    analysis.audit.data analysis.compare
+    analysis analysis.exporters analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations
+    analysis.audit.model analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.run_report
     analysis.report.comparison_report

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from rich import box, progress
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
@@ -259,16 +259,23 @@ def print_error(text: str) -> None:
     stderr.print(f"Error: {escape_control(text)}", style="bold red", markup=False)
 
 
-def metrics_table(title: str, metrics: RunMetrics) -> Table:
+def metrics_table(title: str, metrics: RunMetrics) -> RenderableType:
     """Return a table of metrics, shares in percent; "–" means not defined.
 
-    Baselines are below the last split. "!" marks a baseline that is above the model.
+    Baselines are below the last split. "!" marks a baseline that is above the model. Metrics of plug-ins have a table
+    of their own, so that each table fits a terminal.
     """
     columns = metrics.columns()
+    own = {name: text for name, text in columns.items() if not LINK_METRICS.is_built_in(name)}
+    first = _metrics_table(title, metrics, {name: text for name, text in columns.items() if name not in own})
+    return Group(first, _metrics_table("Metrics of plug-ins", metrics, own)) if own else first
+
+
+def _metrics_table(title: str, metrics: RunMetrics, columns: Mapping[str, str]) -> Table:
     table = Table(title=escape(escape_control(title)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("split", no_wrap=True)
     for name in (*columns.values(), "events"):
-        table.add_column(name, justify="right")
+        table.add_column(escape(escape_control(name)), justify="right")
     for row in metrics.rows():
         cells = [_format(LINK_METRICS[name], row.metrics[name]) for name in columns]
         if row.baseline is None:

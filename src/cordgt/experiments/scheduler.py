@@ -25,6 +25,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, CellResult, CellStore
 from cordgt.experiments.measurements import run_cell
+from cordgt.plugins import load_plugin, loaded_plugins
 from cordgt.runtime.signals import SignalInterrupt, TrainingStopped, defer_signals, raise_on_signal, time_limit
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.devices import choose_device
@@ -190,7 +191,7 @@ def run_cells_in_processes(
     processes = []
     for number, worker_device in enumerate(_assign_devices(device, workers)):
         options = {"device": worker_device, "keep": keep, "n_threads": n_threads, "workers": workers}
-        options |= {"seconds_left": limits.seconds_left, "seconds": limits.seconds}
+        options |= {"seconds_left": limits.seconds_left, "seconds": limits.seconds, "plugins": loaded_plugins()}
         process = context.Process(target=_worker, args=(number, list(cells), store, options, messages))
         process.start()
         processes.append(process)
@@ -279,6 +280,8 @@ def _worker(number: int, cells: list[Cell], store: CellStore, options: dict[str,
     torch.set_num_threads(options["n_threads"])
     parent = os.getppid()
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    for path in options["plugins"]:
+        load_plugin(path)
     limits = TimeBudget(time.monotonic() + options["seconds_left"], options["seconds"])
     result = WorkResult()
     time.sleep(0.05 * number)  # claim the first cells in their order

@@ -6,6 +6,7 @@ Negatives come from `cordgt.tasks.negatives`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cordgt.errors import check_choice
 from cordgt.events.arrays import unique_nodes
 from cordgt.events.stream import EventStream
 from cordgt.history.activity import ActivityBank
@@ -67,10 +69,10 @@ class LinkTask:
     def prepare(
         cls,
         stream: EventStream,
-        protocol: Protocol,
+        protocol: Protocol = Protocol(),  # noqa: B008 frozen
         *,
-        seed: int,
-        device: torch.device,
+        seed: int = 0,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 immutable
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> LinkTask:
         """Split and index the stream, and move it to the device if it fits there."""
@@ -176,6 +178,34 @@ class LinkTask:
             index = self._host_train_index if training else self.host_index
         request = NegativeRequest(index, queries, pool, n, key, train_end=int(self.split.validation[0]))
         return sampler.sample(kind, request.to("cpu") if on_host else request).to(self.device)
+
+    def batches(
+        self,
+        split: str = "train",
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        epoch: int = 1,
+        num_negatives: int = 1,
+        negatives: str = "random",
+    ) -> Iterator[tuple[History, Queries]]:
+        """Yield history and queries of a split in stream order: what ``model.read(history, queries)`` reads.
+
+        The first candidate of each query is the true destination. "train": those of the trainer with the same
+        settings, in batches of 100; an epoch has its own draws. "validation" and "test": each event with the
+        protocol's negative, in batches of ``eval_batch_size``; only ``batch_size`` applies.
+        """
+        check_choice("split", split, ("train", *SPLITS))
+        if split != "train":
+            _, queries = self.evaluation_queries(split, "transductive")
+            size = batch_size or self.protocol.eval_batch_size
+            for start in range(0, len(queries.src), size):
+                yield self.full_history, queries.take(slice(start, start + size))
+            return
+        history = replace(self.train_history, epoch=epoch)
+        for position in torch.from_numpy(self.split.train).to(self.device).split(batch_size or 100):
+            start, draws = position[:1].expand_as(position), {"num_negatives": num_negatives, "negatives": negatives}
+            yield history, self.queries(position, start, self.pools.train, seed=seed, epoch=epoch, **draws)
 
     def evaluation_queries(self, split: str, setting: str) -> tuple[np.ndarray, Queries]:
         """Return positions and queries of a split, candidates (B, 2): the true destination, the protocol's negative.
