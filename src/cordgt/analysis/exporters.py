@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,7 +48,7 @@ def exporter_endings() -> tuple[str, ...]:
 def export(data: Any, path: str | os.PathLike[str]) -> Path:
     """Write a table, a run's metrics, or recommendations with the exporter of the path's ending; return the path.
 
-    ``data`` is an Arrow or pandas table, `Run.metrics`, or a list of named tuples or dictionaries.
+    ``data`` is an Arrow or pandas table, `Run.metrics`, or a list of recommendations or dictionaries.
     """
     target = Path(path)
     name = target.suffix.removeprefix(".").lower()
@@ -76,8 +77,8 @@ def as_table(data: Any) -> pa.Table:
         return pa.Table.from_pylist(metric_rows(data))
     if hasattr(data, "__arrow_c_stream__"):
         return pa.table(data)
-    if isinstance(data, list) and all(isinstance(row, Mapping) or hasattr(row, "_asdict") for row in data):
-        return pa.Table.from_pylist([dict(row) if isinstance(row, Mapping) else row._asdict() for row in data])
+    if isinstance(data, list) and all(isinstance(row, Mapping) or is_dataclass(row) for row in data):
+        return pa.Table.from_pylist([dict(row if isinstance(row, Mapping) else vars(row)) for row in data])
     raise DataError(f"{type(data).__name__} cannot be exported: give a table, a run's metrics, or a list of rows.")
 
 
