@@ -98,12 +98,6 @@ def test_python_uses_the_same_extensions(run: Path, tmp_path: Path) -> None:
     assert type(loaded.model).__name__ == "Recency"
 
 
-def test_another_process_needs_the_plugin_and_says_which(run: Path) -> None:
-    started = process("evaluate", run)
-    _, err = started.communicate()
-    assert started.returncode == 2 and "trained with the plug-in recency.py" in err and "Traceback" not in err
-
-
 def test_a_broken_plugin_is_a_users_mistake(run: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_there\n")
     fails("evaluate", run, "--plugin", tmp_path / "broken.py", containing=["broken.py", "line 1", "nothing_there"])
@@ -142,6 +136,3 @@ def test_an_installed_package_needs_no_option(tmp_path: Path) -> None:
     _, err = started.communicate()
     assert started.returncode == 0, err
     assert 'plugins = ["model=recency: club-kit"]' in (tmp_path / "run" / "config.toml").read_text()
-    started = process("models", extra={"PYTHONPATH": path, "COLUMNS": "200"})
-    out, err = started.communicate()
-    assert started.returncode == 0 and "recency" in out and "package club-kit" in err and "It is left out" in err

@@ -204,8 +204,18 @@ class LinkTask:
             return
         history = replace(self.train_history, epoch=epoch)
         for position in torch.from_numpy(self.split.train).to(self.device).split(batch_size or 100):
-            start, draws = position[:1].expand_as(position), {"num_negatives": num_negatives, "negatives": negatives}
-            yield history, self.queries(position, start, self.pools.train, seed=seed, epoch=epoch, **draws)
+            yield (
+                history,
+                self.queries(
+                    position,
+                    position[:1].expand_as(position),
+                    self.pools.train,
+                    seed=seed,
+                    epoch=epoch,
+                    num_negatives=num_negatives,
+                    negatives=negatives,
+                ),
+            )
 
     def evaluation_queries(self, split: str, setting: str) -> tuple[np.ndarray, Queries]:
         """Return positions and queries of a split, candidates (B, 2): the true destination, the protocol's negative.

@@ -167,7 +167,7 @@ def check_config_format(number: Any, where: str) -> None:
 
 def upgrade_keys(keys: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
     """Return settings of v0.1 under their new names. Keys that ``model`` itself declares stay as they are."""
-    own = typing.get_type_hints(models.MODELS[model].settings) if model in models.MODELS else {}
+    own = typing.get_type_hints(models.MODELS[model].settings) if model is not None and model in models.MODELS else {}
     return {key if key in own else RENAMED_SETTINGS.get(key, key): value for key, value in keys.items()}
 
 
@@ -212,7 +212,7 @@ def make_settings(model: str, given: Mapping[str, Any], *, seed: int = 0, where:
             raise SettingError(f"{where}: {unknown_setting(key)}")
     values["training"] = spec.training | values["training"]
     notes = []
-    monitor = values["training"].get("monitor")
+    monitor = values["training"].get("monitor", "")
     if monitor in LINK_METRICS and LINK_METRICS[monitor].needs_ranks and "ranking" not in given:
         values["protocol"]["ranking"] = DEFAULT_RANKING
         notes.append(

@@ -105,8 +105,9 @@ def _run_row(
     for setting, metric in columns:
         value = data.metrics.metric(metric, "test", setting).mean
         other = None if reference is None else reference.metrics.metric(metric, "test", setting).mean
-        is_known = value is not None and other is not None
-        difference = f" ({LINK_METRICS[metric].format(value - other, '+')})" if is_known else ""
+        difference = ""
+        if value is not None and other is not None:
+            difference = f" ({LINK_METRICS[metric].format(value - other, '+')})"
         cells.append(f"{format_metric(metric, value)}{difference}")
     seconds = data.metrics.get("seconds_per_epoch", 0.0)
     return [name, data.settings.model, str(data.settings.seed), *cells, str(data.metrics["epochs"]), f"{seconds:.1f}"]
@@ -120,9 +121,9 @@ def _mean_and_std_row(runs: Runs, columns: Sequence[tuple[str, str]]) -> list[li
     cells = []
     for setting, metric in columns:
         values, kind = _metric_values(runs, setting, metric), LINK_METRICS[metric]
-        mean_and_std = (
-            f"{kind.format(np.mean(values))} ± {kind.format(np.std(values, ddof=1))}" if len(values) > 1 else DASH
-        )
+        mean_and_std = DASH
+        if len(values) > 1:
+            mean_and_std = f"{kind.format(float(np.mean(values)))} ± {kind.format(float(np.std(values, ddof=1)))}"
         cells.append(mean_and_std)
     return [[Html("<strong>mean ± standard deviation</strong>"), "", "", *cells, "", ""]]
 
