@@ -196,9 +196,19 @@ def load_plugin(path: str | Path) -> ModuleType:
     return module
 
 
-def loaded_plugins() -> list[Path]:
-    """Return the files that `load_plugin` has run in this process, for its worker processes."""
-    return list(_loaded_files)
+class LoadedPlugins:
+    """The files that `load_plugin` has run in this process. Sent to a worker process, it runs them there.
+
+    It must be the first argument of the worker: the others may hold objects whose classes the files define.
+    """
+
+    def __init__(self, files: Sequence[Path] | None = None) -> None:
+        self.files = tuple(_loaded_files) if files is None else tuple(files)
+        for file in self.files:
+            load_plugin(file)
+
+    def __reduce__(self) -> tuple[type[LoadedPlugins], tuple[tuple[Path, ...]]]:
+        return LoadedPlugins, (self.files,)
 
 
 @contextmanager

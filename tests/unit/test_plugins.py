@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoints, distributions
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from cordgt import plugins
 from cordgt.errors import DataError, PluginWarning, RunError, SettingError
 from cordgt.models import MODELS, registered_name
 from cordgt.models.counts import Counts, CountsSettings
-from cordgt.plugins import Registry
+from cordgt.plugins import LoadedPlugins, Registry
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LINK_METRICS, SplitScores, link_metrics
 from cordgt.tasks.negatives import NEGATIVES, draw_integers
@@ -113,6 +114,16 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, code: str, words: 
         cordgt.load_plugin(tmp_path / "broken.py")
     assert str(tmp_path / "broken.py") in str(caught.value) and words in str(caught.value)
     assert not [name for name in sys.modules if name.endswith("_broken")]
+
+
+def test_a_worker_process_loads_the_plugins_before_the_other_arguments(restored_registries: Any) -> None:
+    """As `cordgt reproduce --workers` sends them: settings of a plug-in's model are unknown until its file has run."""
+    with restored_registries():
+        settings = cordgt.load_plugin(PLUGINS / "recency.py").RecencySettings(power=3.0)
+        sent = ForkingPickler.dumps((LoadedPlugins(), settings))
+    assert "recency" not in MODELS
+    _, received = ForkingPickler.loads(sent)
+    assert received.power == 3.0 and "recency" in MODELS
 
 
 def test_only_existing_python_files_are_plugins(tmp_path: Path) -> None:
