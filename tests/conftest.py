@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,3 +100,34 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip(f"CORDGT_DATA names {folder}, which is no folder")
     return folder
+
+
+@contextmanager
+def _restored_registries() -> Iterator[None]:
+    """Registries are as before after this context, and plug-in files can be loaded again."""
+    from cordgt import plugins
+    from cordgt.analysis.exporters import EXPORTERS
+    from cordgt.io.datasets.registry import DATASETS
+    from cordgt.models import MODELS
+    from cordgt.tasks.metrics import LINK_METRICS
+    from cordgt.tasks.negatives import NEGATIVES
+
+    registries: tuple[plugins.Registry[Any], ...] = (MODELS, LINK_METRICS, NEGATIVES, DATASETS, EXPORTERS)
+    saved = [(r, dict(r._entries), dict(r._owners)) for r in registries]
+    files, modules = dict(plugins._loaded_files), set(sys.modules)
+    try:
+        yield
+    finally:
+        for registry, entries, owners in saved:
+            registry._entries, registry._owners = entries, owners
+        plugins._loaded_files.clear()
+        plugins._loaded_files.update(files)
+        for name in set(sys.modules) - modules:
+            if name.startswith(plugins.MODULE_PREFIX):
+                del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def restored_registries() -> Callable[[], AbstractContextManager[None]]:
+    """A context that undoes what is registered inside it."""
+    return _restored_registries

@@ -47,6 +47,10 @@ class RunWarning(UserWarning):
     """A run folder can be used, but not everything in it can be verified. The command line prints it as a note."""
 
 
+class PluginWarning(RunWarning):
+    """An installed plug-in cannot be loaded and is left out. The command line prints it as a note."""
+
+
 OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",
     "not enough memory",

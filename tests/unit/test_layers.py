@@ -14,9 +14,8 @@ import cordgt
 # Modules from left to right, in the direction of the data flow. The modules of a package are contiguous, so that
 # packages too import only from packages to their left.
 ORDER = """
-    errors callbacks locks files
-    runtime runtime.limits runtime.threads runtime.launch runtime.distributed runtime.profiling runtime.signals
-    runtime.kernel_loader
+    errors plugins callbacks locks files runtime runtime.limits runtime.threads runtime.launch runtime.distributed
+    runtime.profiling runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.backing events.notes events.frames events.stream events.fingerprints events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
@@ -30,23 +29,23 @@ ORDER = """
     io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
-    nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
-    nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention
+    nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
+    nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
-    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories
-    tasks.link tasks.scoring tasks.link_evaluation tasks.node
+    tasks tasks.split tasks.negatives tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
+    tasks.histories tasks.link tasks.scoring tasks.link_evaluation tasks.node
     tasks.baselines
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
     training.model_factory training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
-    inference inference.predictor inference.answers inference.run
-    analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
-    analysis.audit.data analysis.compare
+    inference inference.predictor inference.answers inference.run analysis analysis.exporters analysis.remarks
+    analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model analysis.audit.data
+    analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.run_report
     analysis.report.comparison_report

@@ -42,7 +42,7 @@ protocols = st.builds(
     val_ratio=share,
     mask_nodes=st.floats(0, 1, exclude_max=True),
     mask_seed=st.integers(0, 2**63 - 1),
-    negatives=st.sampled_from(NEGATIVES),
+    negatives=st.sampled_from(list(NEGATIVES)),
     pool=st.sampled_from(POOLS),
     eval_batch_size=positive,
     eval_seed=st.integers(0, 2**31),

@@ -23,7 +23,7 @@ from cordgt.events.stream import EventStream
 from cordgt.inference.run import Run
 from cordgt.tasks.link import LinkTask, split_stream
 from cordgt.tasks.link_evaluation import compute_ranks, split_scores
-from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.metrics import LINK_METRICS, SplitScores, compute_metric, summary_metrics
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.run_folder import fingerprint, ids_fingerprint
 
@@ -65,7 +65,7 @@ def compare_runs(
     ranks = None
     if protocol.ranking != "none":
         ranks = [compute_ranks(model, task, split, setting, callbacks=callback) for model, task in evaluations]
-    metrics = paired_bootstrap(scores, ranks, resamples=bootstrap, seed=seed)
+    metrics = paired_bootstrap(scores, ranks, resamples=bootstrap, seed=seed, batch_size=protocol.eval_batch_size)
     return {
         "a": {"run": str(a.path), "model": a.settings.model, "seed": a.settings.seed},
         "b": {"run": str(b.path), "model": b.settings.model, "seed": b.settings.seed},
@@ -125,24 +125,26 @@ def _check_not_trained_on(run: Run, task: LinkTask, split: str) -> None:
 
 
 def parse_limits(option: str, assignments: list[str]) -> dict[str, float]:
-    """Return the limits of ``METRIC=VALUE`` options. SettingError for an unknown metric or a value outside 0-1."""
+    """Return the limits of ``METRIC=VALUE`` options. SettingError for an unknown metric, or a value it cannot have."""
     limits = {}
     for text in assignments:
         name, _, value = text.partition("=")
-        check_choice(f"{option} {text}: metric", name, ("ap", "auc", "mrr"))
+        check_choice(f"{option} {text}: metric", name, summary_metrics(ranks=True))
         try:
             limits[name] = float(value)
         except ValueError:
-            limits[name] = -1.0
-        if not 0 <= limits[name] <= 1:
-            raise SettingError(f"{option} {text}: give a number from 0 to 1, for example {option} {name}=0.02.")
+            limits[name] = np.nan
+        is_share = LINK_METRICS[name].is_share
+        if not (0 <= limits[name] <= 1 if is_share else np.isfinite(limits[name])):
+            allowed = "a number from 0 to 1" if is_share else "a number"
+            raise SettingError(f"{option} {text}: give {allowed}, for example {option} {name}=0.02.")
     return limits
 
 
 def exceeded_limits(
     comparison: dict[str, Any], max_drop: Mapping[str, float], fail_below: Mapping[str, float]
 ) -> list[str]:
-    """Return a sentence for each limit that B exceeds: a drop from A to B, or a value of B that is too low.
+    """Return a sentence for each limit that B exceeds: worse than A by more, or a value of B that is too bad.
 
     SettingError if a metric was not compared.
     """
@@ -151,13 +153,18 @@ def exceeded_limits(
         if name not in rows:
             raise SettingError(f"{name} was not compared. Rank candidates with --set ranking=100.")
     for name, limit in max_drop.items():
-        if -rows[name]["difference"] > limit:
-            drop, title = -100 * rows[name]["difference"], LINK_METRICS[name].title
-            sentences.append(f"{title} dropped by {drop:.2f} points; the limit is {100 * limit:g}.")
+        metric, rise = LINK_METRICS[name], rows[name]["difference"]
+        drop = -rise if metric.higher_is_better else rise
+        if drop > limit:
+            verb = "dropped" if metric.higher_is_better else "rose"
+            sentences.append(
+                f"{metric.title} {verb} by {metric.format(drop)}{metric.points}; the limit is {metric.scale * limit:g}."
+            )
     for name, limit in fail_below.items():
-        if rows[name]["b"] < limit:
-            value, title = 100 * rows[name]["b"], LINK_METRICS[name].title
-            sentences.append(f"{title} of B is {value:.2f} %; the limit is {100 * limit:g} %.")
+        metric, value = LINK_METRICS[name], rows[name]["b"]
+        if metric.is_better(limit, value):
+            shown = f"{metric.format(value)}{metric.unit}; the limit is {metric.scale * limit:g}{metric.unit}"
+            sentences.append(f"{metric.title} of B is {shown}.")
     return sentences
 
 
@@ -197,28 +204,33 @@ def paired_bootstrap(
     *,
     resamples: int = 2000,
     seed: int = 0,
+    batch_size: int = 30,
 ) -> dict[str, dict[str, float]]:
-    """``{metric: {a, b, difference, low, high}}``, 0-1: the difference is B minus A, low and high its 95 % interval.
+    """``{metric: {a, b, difference, low, high}}``: the difference is B minus A, low and high its 95 % interval.
 
     ``scores`` holds positive and negative scores, (n,) each, of A and of B; ``ranks`` holds (n,) of A and of B; all in
     the same order of events. The interval spans the percentiles 2.5 and 97.5 over resamples of the events, the same
-    resamples for A and B.
+    resamples for A and B. A registered metric is computed on the scores of each resample; ``batch_size`` is for it.
     """
     n = len(scores[0][0])
-    curves = [SortedScores.from_scores(*x) for x in scores]
-    reciprocal_ranks = None if ranks is None else [1.0 / x for x in ranks]
-    observed = _weighted_metrics(curves, reciprocal_ranks, np.ones((1, n)))
+    both_ranks = [np.empty(0)] * 2 if ranks is None else ranks
+    runs = [
+        SplitScores(positive, negative, batch_size, own)
+        for (positive, negative), own in zip(scores, both_ranks, strict=True)
+    ]
+    compute = _ResampledMetrics(runs, summary_metrics(ranks=ranks is not None))
+    observed = compute(np.ones((1, n)))
     rng = np.random.default_rng(seed)
     step = max(1, MAX_WEIGHTS // n)
-    resampled = [
-        _weighted_metrics(curves, reciprocal_ranks, _resample_counts(rng, n, min(step, resamples - done)))
-        for done in range(0, resamples, step)
-    ]
+    resampled = [compute(_resample_counts(rng, n, min(step, resamples - done))) for done in range(0, resamples, step)]
     metrics = {}
     for name, (of_a, of_b) in observed.items():
         differences = np.concatenate([some[name][1] - some[name][0] for some in resampled])
-        low, high = np.quantile(differences, [0.025, 0.975])
         a, b = float(of_a[0]), float(of_b[0])
+        if not np.isfinite([a, b]).all():
+            continue  # not defined for one of the runs
+        differences = differences[np.isfinite(differences)]
+        low, high = np.quantile(differences, [0.025, 0.975]) if len(differences) else (-np.inf, np.inf)
         metrics[name] = {"a": a, "b": b, "difference": b - a, "low": float(low), "high": float(high)}
     return metrics
 
@@ -229,16 +241,27 @@ def _resample_counts(rng: np.random.Generator, n: int, rows: int) -> np.ndarray:
     return np.bincount(draws.reshape(-1), minlength=rows * n).reshape(rows, n).astype(np.float64)
 
 
-def _weighted_metrics(
-    curves: list[SortedScores], reciprocal_ranks: list[np.ndarray] | None, weight: np.ndarray
-) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Each metric of A and of B, (R,) each, for event weights (R, n)."""
-    (ap_a, auc_a), (ap_b, auc_b) = (curve.ap_and_auc(weight) for curve in curves)
-    metrics = {"ap": (ap_a, ap_b), "auc": (auc_a, auc_b)}
-    if reciprocal_ranks is not None:
-        total = weight.sum(axis=1)
-        metrics["mrr"] = (weight @ reciprocal_ranks[0] / total, weight @ reciprocal_ranks[1] / total)
-    return metrics
+class _ResampledMetrics:
+    """Metrics of A and of B under event weights: AP, AUC and MRR as weighted sums, others on the resampled scores."""
+
+    def __init__(self, runs: list[SplitScores], names: list[str]) -> None:
+        self.runs, self.names = runs, names
+        self.curves = [SortedScores.from_scores(run.positive, run.negative) for run in runs]
+
+    def __call__(self, weight: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Each metric of A and of B, (R,) each, for event weights (R, n)."""
+        (ap_a, auc_a), (ap_b, auc_b) = (curve.ap_and_auc(weight) for curve in self.curves)
+        found = {"ap": (ap_a, ap_b), "auc": (auc_a, auc_b)}
+        for name in self.names:
+            if name == "mrr":
+                a, b = (weight @ (1.0 / run.ranks) / weight.sum(axis=1) for run in self.runs)
+                found[name] = a, b
+            elif name not in found:
+                samples = ([run.resample(count) for run in self.runs] for count in weight)
+                values = [[compute_metric(name, one) for one in pair] for pair in samples]
+                a, b = np.array(values, dtype=np.float64).T  # None becomes NaN
+                found[name] = a, b
+        return found
 
 
 @dataclass(frozen=True)
@@ -290,14 +313,18 @@ def _fill_ap_and_auc(event, is_true, is_last, weight, ap, auc):  # type: ignore[
 
 
 def table_rows(comparison: dict[str, Any]) -> list[dict[str, Any]]:
-    """The result of `compare_runs` in percent, one row per metric."""
-    return [
-        {
-            "metric": LINK_METRICS[name].title,
-            "A": f"{100 * row['a']:.2f}",
-            "B": f"{100 * row['b']:.2f}",
-            "B - A": f"{100 * row['difference']:+.2f}",
-            "95 % interval": f"{100 * row['low']:+.2f} to {100 * row['high']:+.2f}",
-        }
-        for name, row in comparison["metrics"].items()
-    ]
+    """The result of `compare_runs`, one row per metric; shares in percent."""
+    rows = []
+    for name, row in comparison["metrics"].items():
+        metric = LINK_METRICS[name]
+        low, high = (metric.format(row[key], "+") for key in ("low", "high"))
+        rows.append(
+            {
+                "metric": metric.title,
+                "A": metric.format(row["a"]),
+                "B": metric.format(row["b"]),
+                "B - A": metric.format(row["difference"], "+"),
+                "95 % interval": f"{low} to {high}",
+            }
+        )
+    return rows

@@ -154,11 +154,17 @@ def _compare_with_baseline(result: str, value: float, metrics: RunMetrics, name:
 
 
 def difference_remark(name: str, row: Mapping[str, float]) -> str:
-    """Which of two runs is better in a metric, and by how many points; ``row`` is of `compare.paired_bootstrap`."""
-    title = LINK_METRICS[name].title
-    difference, low, high = (100 * row[key] for key in ("difference", "low", "high"))
-    if low > 0:
-        return f"B is better on {title}: +{difference:.2f} points ({low:.2f} to {high:.2f})."
-    if high < 0:
-        return f"A is better on {title}: +{-difference:.2f} points ({-high:.2f} to {-low:.2f})."
-    return f"No clear difference in {title}: {difference:+.2f} points ({low:+.2f} to {high:+.2f})."
+    """Which of two runs is better in a metric, and by how much; ``row`` is of `compare.paired_bootstrap`."""
+    metric = LINK_METRICS[name]
+    title, unit = metric.title, metric.points
+    difference, low, high = row["difference"], row["low"], row["high"]
+    if low <= 0 <= high:
+        signed = [metric.format(value, "+") for value in (difference, low, high)]
+        return f"No clear difference in {title}: {signed[0]}{unit} ({signed[1]} to {signed[2]})."
+    is_b_better = metric.is_better(difference, 0.0)
+    if difference < 0:
+        difference, low, high = -difference, -high, -low
+    sign = "+" if metric.higher_is_better else "-"
+    sizes = [metric.format(value) for value in (difference, low, high)]
+    winner = "B" if is_b_better else "A"
+    return f"{winner} is better on {title}: {sign}{sizes[0]}{unit} ({sizes[1]} to {sizes[2]})."

@@ -29,6 +29,7 @@ from cordgt.cli import (
     upgrade,
 )
 from cordgt.cli.distributed import distributed_command
+from cordgt.cli.options import add_plugin_option
 from cordgt.cli.resume import training_started
 from cordgt.errors import CordgtError, RunWarning, is_out_of_memory
 from cordgt.runtime.limits import address_space_limit
@@ -93,9 +94,10 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Download, describe and convert data, or keep it in a store.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+WITHOUT_PLUGINS = ("version", "fetch", "check")  # commands that use no extension
 for group, commands in ((app, COMMANDS), (data_app, DATA_COMMANDS)):
     for name, command in commands.items():
-        group.command(name)(command)
+        group.command(name)(command if name in WITHOUT_PLUGINS else add_plugin_option(command))
 
 
 @app.callback()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from rich import box, progress
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from cordgt.callbacks import Callback
-from cordgt.tasks.metrics import is_constant
+from cordgt.tasks.metrics import LINK_METRICS, LinkMetric, is_constant
 from cordgt.tasks.run_metrics import Metric, RunMetrics
 
 SECONDS_BETWEEN_PROGRESS_LINES = 60.0  # of progress, where there is no terminal
@@ -192,9 +192,9 @@ class ProgressBar(StageBar):
         phase = "refit, epoch" if record["phase"] == "refit" else "epoch"
         line = f"{self.title}{phase} {record['epoch']:>3}  loss {record['loss']:.4f}"
         if "validation" in record:
-            self.validation = f"validation AP {record['validation']['ap']:.4f}"
-            if record["validation"].get("mrr") is not None:
-                self.validation += f"  MRR {record['validation']['mrr']:.4f}"
+            shown = {k: v for k, v in record["validation"].items() if k != "auc" and v is not None}
+            titles = {name: metric.title for name, metric in LINK_METRICS.items()}
+            self.validation = "validation " + "  ".join(f"{titles.get(k, k)} {v:.4f}" for k, v in shown.items())
             line += f"  {self.validation}"
             line += "  best so far" if record["best_epoch"] == record["epoch"] else ""
             line += "  all scores are equal" if is_constant(record["validation"]) else ""
@@ -259,18 +259,25 @@ def print_error(text: str) -> None:
     stderr.print(f"Error: {escape_control(text)}", style="bold red", markup=False)
 
 
-def metrics_table(title: str, metrics: RunMetrics) -> Table:
-    """Return a table of metrics in percent; "–" means not defined.
+def metrics_table(title: str, metrics: RunMetrics) -> RenderableType:
+    """Return a table of metrics, shares in percent; "–" means not defined.
 
-    Baselines are below the last split. "!" marks a baseline that is above the model.
+    Baselines are below the last split. "!" marks a baseline that is above the model. Metrics of plug-ins have a table
+    of their own, so that each table fits a terminal.
     """
     columns = metrics.columns()
+    own = {name: text for name, text in columns.items() if not LINK_METRICS.is_built_in(name)}
+    first = _metrics_table(title, metrics, {name: text for name, text in columns.items() if name not in own})
+    return Group(first, _metrics_table("Metrics of plug-ins", metrics, own)) if own else first
+
+
+def _metrics_table(title: str, metrics: RunMetrics, columns: Mapping[str, str]) -> Table:
     table = Table(title=escape(escape_control(title)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("split", no_wrap=True)
     for name in (*columns.values(), "events"):
-        table.add_column(name, justify="right")
+        table.add_column(escape(escape_control(name)), justify="right")
     for row in metrics.rows():
-        cells = [_percent(row.metrics[name]) for name in columns]
+        cells = [_format(LINK_METRICS[name], row.metrics[name]) for name in columns]
         if row.baseline is None:
             table.add_row(f"{row.split}, {row.setting}", *cells, " ".join(f"{n:,}" for n in row.events))
         else:
@@ -278,10 +285,11 @@ def metrics_table(title: str, metrics: RunMetrics) -> Table:
     return table
 
 
-def _percent(metric: Metric) -> str:
+def _format(kind: LinkMetric, metric: Metric) -> str:
     if metric.mean is None:
         return "–"
-    return f"{100 * metric.mean:.2f}" if metric.std is None else f"{100 * metric.mean:.2f} ± {100 * metric.std:.2f}"
+    mean = kind.format(metric.mean)
+    return mean if metric.std is None else f"{mean} ± {kind.format(metric.std)}"
 
 
 def is_piped() -> bool:

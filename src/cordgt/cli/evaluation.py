@@ -18,13 +18,20 @@ EXIT_DRIFT = 3  # exit code of `compare` if a limit is exceeded
 
 def evaluate(
     run: RunDir,
+    protocol: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Evaluate as a published benchmark does: paper, dyglib or tgb. Other options change parts of it.",
+        ),
+    ] = None,
     visibility: Annotated[str | None, option("WORD", "event, paper or batch.", show_default="the run's")] = None,
     negatives: Annotated[
         str | None,
         option(
             "KIND",
             "random; historical: earlier partners that are not partners now; inductive: the same, first met "
-            "after training; historical-pairs, inductive-pairs: as in DGB and DyGLib.",
+            "after training; historical-pairs, inductive-pairs: as in DGB and DyGLib; or one of a plug-in.",
             show_default="the run's",
         ),
     ] = None,
@@ -49,7 +56,7 @@ def evaluate(
     changes |= {key: value for key, value in given.items() if value is not None}
     loaded = open_run(run, device)
     with console.ProgressBar() as bar:
-        metrics = loaded.evaluate(callbacks=bar, split=split, **changes)
+        metrics = loaded.evaluate(callbacks=bar, split=split, protocol=protocol, **changes)
     if not is_main_process():
         return
     writers.print_metrics(
@@ -58,6 +65,23 @@ def evaluate(
         metrics,
         json_,
     )
+    if protocol is not None:
+        _print_benchmark(metrics)
+
+
+def _print_benchmark(metrics: Any) -> None:
+    """Print the metric that a benchmark reports, and what differs from it."""
+    from cordgt.tasks.benchmarks import BENCHMARKS
+    from cordgt.tasks.metrics import LINK_METRICS
+
+    name, key = metrics["benchmark"]["name"], metrics["benchmark"]["metric"]
+    kind, split = LINK_METRICS[key], metrics.splits[-1]
+    value = metrics.metric(key, split).mean
+    shown = "not defined" if value is None else f"{kind.format(value)}{kind.unit}"
+    title = metrics.format_text(kind.title)
+    console.print_note(f"{name} ({BENCHMARKS[name].about}): {split}, transductive, {title} {shown}.")
+    if metrics["benchmark"]["changed"]:
+        console.print_note(f"Not as in {name}: {', '.join(metrics['benchmark']['changed'])}.")
 
 
 def compare(

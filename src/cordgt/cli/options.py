@@ -99,6 +99,37 @@ def add_column_options(*, without: str = "") -> Callable[[Callable[..., None]], 
     return decorate
 
 
+PLUGIN_PANEL = "Extensions"
+_PLUGIN = Annotated[
+    list[Path],
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="Run a Python file of your own that registers models, metrics, negatives, datasets or exporters; may be "
+        "repeated. Load only files that you trust.",
+        rich_help_panel=PLUGIN_PANEL,
+    ),
+]
+
+
+def add_plugin_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--plugin FILE.py`` to a command. The files are loaded before the command begins."""
+
+    @functools.wraps(command)
+    def wrapper(*, plugin: list[Path], **options: Any) -> None:
+        from cordgt.plugins import load_plugin
+
+        for path in plugin:
+            load_plugin(path)
+        command(**options)
+
+    signature = inspect.signature(command, eval_str=True)
+    own = inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=[], annotation=_PLUGIN)
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()]
+    wrapper.__signature__ = signature.replace(parameters=[*parameters, own])  # type: ignore[attr-defined]  # for typer
+    return wrapper
+
+
 Data = Annotated[
     str,
     typer.Argument(

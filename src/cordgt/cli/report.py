@@ -29,7 +29,9 @@ def report(
     """Write a report of RUN as one HTML file, or a comparison of several runs.
 
     It has metrics, training curves, right and wrong predictions, and reasons for them. It needs no network.
+    With a plug-in's exporter, --output FILE of another ending writes the table of metrics of one run.
     """
+    from cordgt.analysis.exporters import export
     from cordgt.analysis.report.comparison_report import render_comparison
     from cordgt.analysis.report.data import collect_report_data
     from cordgt.analysis.report.run_report import REPORT_FILE, render_run_report
@@ -40,6 +42,11 @@ def report(
     max_events = _parse_event_limit(events)
     writers.check_output(output, (".html", ".htm"))
     folders = _run_folders(runs)
+    if output is not None and output.suffix.lower() not in (".html", ".htm"):
+        if len(folders) > 1:
+            raise SettingError(f"{output}: only the metrics of one run can be written in this format.")
+        console.print_note(f"{export(Run.load(folders[0], device).metrics, output)}: written")
+        return
     loaded = {name: Run.load(path, device) for name, path in _by_unique_name(folders).items()}
     data = {}
     with console.ProgressBar() as bar:

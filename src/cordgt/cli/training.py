@@ -15,6 +15,7 @@ from cordgt.cli.loading import build_settings, load_data
 from cordgt.cli.options import Data, Device, Json, Model, Set, add_column_options, flag, option
 from cordgt.cli.resume import fill_out_option, resume_hint
 from cordgt.errors import SettingError
+from cordgt.tasks.metrics import LINK_METRICS
 
 LONG_SECONDS = 600.0  # a longer training names faster choices
 
@@ -231,7 +232,8 @@ def search(
 def _table_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row for people: the metric in percent, and no folder."""
     shown = {k: v for k, v in row.items() if k not in ("folder", "monitor", "value", "seconds_per_epoch")}
-    metric = {f"validation {row['monitor'].upper()}": f"{100 * row['value']:.2f}"}
+    monitor = LINK_METRICS[row["monitor"]]
+    metric = {f"validation {monitor.title}": monitor.format(row["value"])}
     return shown | metric | {"s/epoch": f"{row['seconds_per_epoch']:.1f}"}
 
 

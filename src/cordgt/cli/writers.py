@@ -103,6 +103,10 @@ def check_output(output: str | Path | None, endings: tuple[str, ...] = ENDINGS) 
         return
     path = Path(output)
     if endings and path.suffix.lower() not in endings:
+        from cordgt.analysis.exporters import exporter_endings
+
+        endings = (*endings, *exporter_endings())
+    if endings and path.suffix.lower() not in endings:
         raise DataError(f"{path} ends in '{path.suffix}'; it must end in {', '.join(endings[:-1])} or {endings[-1]}.")
     if path.is_dir():
         raise DataError(f"{path} cannot be written: it is a folder, not a file.")
@@ -119,7 +123,11 @@ def check_json(json_: str | None) -> None:
 
 def _write_file(table: pa.Table, output: Path, escape_formulas: bool) -> None:
     ending = output.suffix.lower()
-    if ending == ".parquet":
+    if ending not in ENDINGS:
+        from cordgt.analysis.exporters import export
+
+        export(table, output)
+    elif ending == ".parquet":
         write_atomically(output, lambda part: pq.write_table(table, part))
     elif ending == ".json":
         write_json(table.to_pylist(), str(output))

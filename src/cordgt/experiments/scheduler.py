@@ -25,6 +25,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, CellResult, CellStore
 from cordgt.experiments.measurements import run_cell
+from cordgt.plugins import LoadedPlugins
 from cordgt.runtime.signals import SignalInterrupt, TrainingStopped, defer_signals, raise_on_signal, time_limit
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.devices import choose_device
@@ -191,7 +192,8 @@ def run_cells_in_processes(
     for number, worker_device in enumerate(_assign_devices(device, workers)):
         options = {"device": worker_device, "keep": keep, "n_threads": n_threads, "workers": workers}
         options |= {"seconds_left": limits.seconds_left, "seconds": limits.seconds}
-        process = context.Process(target=_worker, args=(number, list(cells), store, options, messages))
+        arguments = (LoadedPlugins(), number, list(cells), store, options, messages)
+        process = context.Process(target=_worker, args=arguments)
         process.start()
         processes.append(process)
     with defer_signals() as stop:
@@ -268,7 +270,9 @@ def _exit_with_parent(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _worker(number: int, cells: list[Cell], store: CellStore, options: dict[str, Any], messages: Any) -> None:
+def _worker(
+    _plugins: LoadedPlugins, number: int, cells: list[Cell], store: CellStore, options: dict[str, Any], messages: Any
+) -> None:
     """Run cells in a worker process, which ignores Ctrl-C and obeys the SIGTERM that the main process forwards.
 
     SIGTERM stops a training after its batch, and anything else like Ctrl-C: a killed process could leave the queue

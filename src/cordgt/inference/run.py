@@ -18,6 +18,7 @@ from torch import Tensor
 from cordgt.callbacks import Callbacks, as_callback
 from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
+from cordgt.history.queries import History
 from cordgt.inference.answers import embedding_table, recommendation_table, score_table
 from cordgt.inference.predictor import Predictor, Recommendation
 from cordgt.io.bad_rows import is_skip_note
@@ -29,6 +30,7 @@ from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.store.store import is_store
+from cordgt.tasks.benchmarks import BENCHMARKS, benchmark_changes
 from cordgt.tasks.histories import build_history
 from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, split_stream
 from cordgt.tasks.protocol import Protocol
@@ -230,22 +232,32 @@ class Run:
         ids = None if nodes is None else _check_ids(_as_list(nodes))
         return embedding_table(self.predictor, ids, sides, self._time(at))
 
-    def evaluate(self, callbacks: Callbacks = None, *, split: str | None = None, **changes: Any) -> RunMetrics:
+    def evaluate(
+        self, callbacks: Callbacks = None, *, split: str | None = None, protocol: str | None = None, **changes: Any
+    ) -> RunMetrics:
         """Return metrics on the run's own splits.
 
-        ``split`` is "validation" or "test"; the default is both. ``changes`` may set another visibility, pool, seed of
-        negatives or ``batch_size``. The latter is the evaluation batch: per-batch means and the visibility rules
-        "paper" and "batch" depend on it.
+        ``split`` is "validation" or "test"; the default is both. ``protocol`` evaluates as a published benchmark does:
+        "paper", "dyglib" or "tgb"; RunError if the run has another split. ``changes`` may set another visibility, pool,
+        seed of negatives or ``batch_size``. The latter is the evaluation batch: per-batch means and the visibility
+        rules "paper" and "batch" depend on it.
         """
         if split is not None:
             check_choice("split", split, SPLITS)
         if "part" in changes:
             raise SettingError("'part' is now called 'split'.")
+        given = {("eval_batch_size" if key == "batch_size" else key): v for key, v in changes.items() if v is not None}
+        if protocol is not None:
+            changes = benchmark_changes(protocol, self.settings.protocol, str(self.path)) | given
         model, task = self.evaluation_task(**changes)
         metrics = evaluate_splits(model, task, as_callback(callbacks), SPLITS if split is None else (split,))
         about: dict[str, Any] = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
         about["objective"] = training_objective(self.settings, model)
         about |= {"init": self.metrics["init"]} if "init" in self.metrics else {}
+        if protocol is not None:
+            metric, own = BENCHMARKS[protocol].metric, BENCHMARKS[protocol].evaluation
+            changed = sorted(key for key, value in own.items() if getattr(task.protocol, key) != value)
+            about["benchmark"] = {"name": protocol, "metric": metric, "changed": changed}
         return RunMetrics(about | {"protocol": dict(vars(task.protocol))} | metrics)
 
     def evaluation_task(self, **changes: Any) -> tuple[LinkModel, LinkTask]:
@@ -269,6 +281,16 @@ class Run:
         )
         history = build_history(self.stream, seed=self.settings.seed, device=self.device)
         return Predictor(self._load_model(self.weights_file), self.stream, history, has_training_events)
+
+    @property
+    def model(self) -> LinkModel:
+        """The trained network that answers queries, a `torch.nn.Module` on the run's device."""
+        return self.predictor.model
+
+    @property
+    def history(self) -> History:
+        """The events and features that queries see: what ``model.read(history, queries)`` takes."""
+        return self.predictor.history
 
     @property
     def weights_file(self) -> str:

@@ -1,15 +1,20 @@
 """The registry of models: one line each. `cordgt.models.base` defines their interface.
 
+A model outside this package is added by `register_model`. Every model is a `torch.nn.Module`.
+
 TGN, DyRep and JODIE are stateful. To list them: ``[name for name, m in MODELS.items() if m.network.is_stateful]``. The
 other flags of `LinkModel` work alike.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import re
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, TypeVar
 
-from cordgt.errors import SettingError, did_you_mean
+from cordgt.errors import SettingError
 from cordgt.models.base import LinkModel
 from cordgt.models.cawn import Cawn, CawnSettings
 from cordgt.models.cordgt import Cordgt, CordgtSettings
@@ -26,6 +31,9 @@ from cordgt.models.tcl import Tcl, TclSettings
 from cordgt.models.tgat import Tgat, TgatSettings
 from cordgt.models.tgn import Tgn, TgnSettings
 from cordgt.models.tgsrec import Tgsrec, TgsrecSettings
+from cordgt.plugins import Registry, first_line
+
+C = TypeVar("C", bound=type[LinkModel])
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ PLUS_TRAINING = {"ema_decay": 0.999}
 CAWN_GRID = {"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "num_walks": (16, 32, 64, 128)}
 
 # fmt: off
-MODELS: dict[str, ModelSpec] = {
+MODELS: Registry[ModelSpec] = Registry("model", {
     "cordgt": ModelSpec(CordgtSettings, Cordgt, "transformer over sampled trees with spatial-temporal encodings"),
     "cordgt_plus": ModelSpec(CordgtPlusSettings, CordgtPlus, "CorDGT and features of slots and pairs", PLUS_TRAINING),
     "tgn": ModelSpec(TgnSettings, Tgn, "gated memory, attention to neighbors' memory; trains in one process", LOW_LR),
@@ -65,14 +73,63 @@ MODELS: dict[str, ModelSpec] = {
     "counts": ModelSpec(CountsSettings, Counts, "small MLP on the counts of a pair; trains in seconds", {"lr": 0.003}),
     "edgebank": ModelSpec(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
     "popularity": ModelSpec(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
-}
+}, lambda name, network: register_model(name)(network))
 # fmt: on
 
 
 def find_model(name: str) -> ModelSpec:
     """Return the spec of a model. Raise SettingError with the nearest name if there is none."""
-    if name not in MODELS:
+    return MODELS.find(name)
+
+
+def register_model(
+    name: str,
+    *,
+    settings: type[Any] | None = None,
+    about: str = "",
+    training: Mapping[str, Any] | None = None,
+    grid: Mapping[str, tuple[Any, ...]] | None = None,
+) -> Callable[[C], C]:
+    """Register a subclass of `LinkModel`, so that every command and `cordgt.train` find it by name.
+
+    Args:
+        name: the value of ``--model NAME``.
+        settings: its settings, a frozen dataclass. The default is the type of the constructor's parameter ``settings``.
+        about: a line for `cordgt models`; the default is the first line of the docstring.
+        training: defaults of the training loop that differ for this model, such as ``{"lr": 0.003}``.
+        grid: values that `cordgt search` tries without ``--grid``.
+    """
+
+    def register(network: C) -> C:
+        if not (isinstance(network, type) and issubclass(network, LinkModel)):
+            raise SettingError(f"The model '{name}' must be a class that extends cordgt.models.base.LinkModel.")
+        own = settings_class(network) if settings is None else settings
+        spec = ModelSpec(own, network, about or first_line(network), dict(training or {}), dict(grid or {}))
+        MODELS.add(name, spec, network)
+        return network
+
+    return register
+
+
+def settings_class(network: type[LinkModel]) -> type[Any]:
+    """Return the settings of a model: the type of its constructor's parameter ``settings``."""
+    try:
+        own = typing.get_type_hints(network.__init__).get("settings")
+    except NameError as error:
+        raise SettingError(f"{network.__name__}: the type of its settings is not known: {error}.") from None
+    if not (isinstance(own, type) and is_dataclass(own)):
         raise SettingError(
-            f"There is no model '{name}'.{did_you_mean(name, MODELS)} Known models: {', '.join(MODELS)}."
+            f"{network.__name__} has no settings: its constructor must be "
+            "__init__(self, settings: SETTINGS, *, edge_dim, node_dim), where SETTINGS is a frozen dataclass."
         )
-    return MODELS[name]
+    return own
+
+
+def registered_name(network: type[LinkModel]) -> str:
+    """Return the name of a model class. A class without one is registered under its own name in snake_case."""
+    for name, spec in MODELS.items():
+        if spec.network is network:
+            return name
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", network.__name__).lower()
+    register_model(name)(network)
+    return name

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,9 +33,10 @@ class HistoryReader(Protocol):
 
 
 class LinkModel(nn.Module):
-    """The network: the part with parameters. A new model is one file, and one line in `cordgt.models.MODELS`."""
+    """The network: the part with parameters. A new model is one file; `cordgt.register_model` gives it a name."""
 
     reader: HistoryReader
+    init_settings: Any = None  # the settings that an instance was made with
     is_trainable = True  # False: a rule without parameters
     max_pairs_per_batch = 2000  # pairs scored at once outside training; bounds the memory
     supports_bf16 = False  # trains safely under bfloat16 autocast
@@ -46,6 +47,12 @@ class LinkModel(nn.Module):
     uses_node_ids = False  # learns a table per node id, so an unseen node differs from a known one
     score_tolerance = SCORE_TOLERANCE  # logits nearer than this, times max(1, |logit|), tie in rankings
     is_transductive = False  # knows only nodes of its training: takes n_nodes=, has no inductive metrics
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Remember the settings, so that `cordgt.train` can save and rebuild any instance."""
+        model = super().__new__(cls)
+        object.__setattr__(model, "init_settings", args[0] if args else kwargs.get("settings"))
+        return model
 
     @property
     def chunk_size(self) -> int | None:

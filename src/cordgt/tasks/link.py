@@ -6,6 +6,7 @@ Negatives come from `cordgt.tasks.negatives`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cordgt.errors import check_choice
 from cordgt.events.arrays import unique_nodes
 from cordgt.events.stream import EventStream
 from cordgt.history.activity import ActivityBank
@@ -23,9 +25,11 @@ from cordgt.models.activity_fit import fit_rate
 from cordgt.runtime.distributed import SINGLE_PROCESS, ProcessGroup
 from cordgt.tasks.histories import build_history, build_masked_index, choose_history_device
 from cordgt.tasks.negatives import (
+    NEGATIVES,
+    NegativeRequest,
     check_pool,
-    draw_hard_negatives,
     draw_negatives,
+    event_keys,
     negatives_key,
 )
 from cordgt.tasks.protocol import Protocol, visible_cuts
@@ -65,10 +69,10 @@ class LinkTask:
     def prepare(
         cls,
         stream: EventStream,
-        protocol: Protocol,
+        protocol: Protocol = Protocol(),  # noqa: B008 frozen
         *,
-        seed: int,
-        device: torch.device,
+        seed: int = 0,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 immutable
         group: ProcessGroup = SINGLE_PROCESS,
     ) -> LinkTask:
         """Split and index the stream, and move it to the device if it fits there."""
@@ -130,10 +134,14 @@ class LinkTask:
         seed: int,
         epoch: Tensor | int,
         num_negatives: int = 1,
+        negatives: str = "random",
     ) -> Queries:
-        """Return queries of events. Candidates (B, 1 + num_negatives): the true destination, then negatives."""
+        """Return queries of events. Candidates (B, 1 + num_negatives): the true destination, then negatives.
+
+        ``negatives`` is a kind of `NEGATIVES` for training; a sampler of a plug-in sees the training history.
+        """
         index = self.full_history.index
-        if index.triton_kernels is not None and num_negatives == 1:
+        if index.triton_kernels is not None and num_negatives == 1 and negatives == "random":
             if not isinstance(epoch, Tensor):
                 epoch = torch.full((), epoch, dtype=torch.int64, device=self.device)
             return Queries(
@@ -150,15 +158,64 @@ class LinkTask:
                 )
             )
         dst = self.dst[position]
-        negatives = draw_negatives(pool, dst, position, seed=seed, epoch=epoch, n=num_negatives)
+        drawn = draw_negatives(pool, dst, position, seed=seed, epoch=epoch, n=num_negatives)
         cut, pair_cut = visible_cuts(self.protocol.visibility, index.tie_start[position].long(), batch_start)
-        return Queries(
-            src=self.src[position],
-            dst=torch.cat([dst.unsqueeze(-1), negatives], dim=-1),
-            t=index.elapsed[position],
-            cut=cut,
-            pair_cut=pair_cut,
-        )
+        queries = Queries(self.src[position], dst.unsqueeze(-1), index.elapsed[position], cut, pair_cut)
+        if negatives != "random":
+            key = event_keys(position, seed=seed, epoch=epoch)
+            sampled = self.sample_negatives(negatives, queries, pool, key, num_negatives, training=True)
+            drawn = torch.where(sampled >= 0, sampled, drawn)
+        return replace(queries, dst=torch.cat([queries.dst, drawn], dim=-1))
+
+    def sample_negatives(
+        self, kind: str, queries: Queries, pool: Tensor, key: Tensor, n: int, *, training: bool = False
+    ) -> Tensor:
+        """Return negatives (B, n) of a kind; -1 if there is none. ``training``: from the history of training events."""
+        sampler = NEGATIVES[kind]
+        on_host = sampler.on_host and self.device.type != "cpu"
+        index = self.train_history.index if training else self.full_history.index
+        if on_host:
+            index = self._host_train_index if training else self.host_index
+        request = NegativeRequest(index, queries, pool, n, key, train_end=int(self.split.validation[0]))
+        return sampler.sample(kind, request.to("cpu") if on_host else request).to(self.device)
+
+    def batches(
+        self,
+        split: str = "train",
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        epoch: int = 1,
+        num_negatives: int = 1,
+        negatives: str = "random",
+    ) -> Iterator[tuple[History, Queries]]:
+        """Yield history and queries of a split in stream order: what ``model.read(history, queries)`` reads.
+
+        The first candidate of each query is the true destination. "train": those of the trainer with the same
+        settings, in batches of 100; an epoch has its own draws. "validation" and "test": each event with the
+        protocol's negative, in batches of ``eval_batch_size``; only ``batch_size`` applies.
+        """
+        check_choice("split", split, ("train", *SPLITS))
+        if split != "train":
+            _, queries = self.evaluation_queries(split, "transductive")
+            size = batch_size or self.protocol.eval_batch_size
+            for start in range(0, len(queries.src), size):
+                yield self.full_history, queries.take(slice(start, start + size))
+            return
+        history = replace(self.train_history, epoch=epoch)
+        for position in torch.from_numpy(self.split.train).to(self.device).split(batch_size or 100):
+            yield (
+                history,
+                self.queries(
+                    position,
+                    position[:1].expand_as(position),
+                    self.pools.train,
+                    seed=seed,
+                    epoch=epoch,
+                    num_negatives=num_negatives,
+                    negatives=negatives,
+                ),
+            )
 
     def evaluation_queries(self, split: str, setting: str) -> tuple[np.ndarray, Queries]:
         """Return positions and queries of a split, candidates (B, 2): the true destination, the protocol's negative.
@@ -170,7 +227,7 @@ class LinkTask:
         size = self.protocol.eval_batch_size
         batch_start = position[torch.arange(len(position), device=self.device) // size * size]
         queries = self.queries(position, batch_start, pool, seed=self.protocol.eval_seed, epoch=0)
-        if self.protocol.negatives in ("historical", "inductive"):
+        if NEGATIVES[self.protocol.negatives].draw is not None:
             hard = torch.from_numpy(self.hard_negatives(positions, queries, pool)).to(self.device)
             negative = torch.where(hard >= 0, hard, queries.dst[:, 1])
             queries = replace(queries, dst=torch.stack([queries.dst[:, 0], negative], dim=-1))
@@ -184,19 +241,10 @@ class LinkTask:
         return positions, self.pools.transductive
 
     def hard_negatives(self, positions: np.ndarray, queries: Queries, pool: Tensor) -> np.ndarray:
-        """Return the historical or inductive negative of each query, (B,); -1 if its source has none."""
-        start, end = self.tie_ranges(positions)
-        return draw_hard_negatives(
-            self.host_index,
-            pool.cpu().numpy(),
-            queries.src.cpu().numpy(),
-            queries.cut.cpu().numpy(),
-            start,
-            end,
-            positions,
-            since=0 if self.protocol.negatives == "historical" else int(self.split.validation[0]),
-            seed=self.protocol.eval_seed,
-        )
+        """Return the negative of the protocol's kind of each query, (B,); -1 if there is none."""
+        key = event_keys(torch.from_numpy(positions).to(self.device), seed=self.protocol.eval_seed)
+        queries = replace(queries, dst=queries.dst[:, :1])
+        return self.sample_negatives(self.protocol.negatives, queries, pool, key, 1)[:, 0].cpu().numpy()
 
     def tie_ranges(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the range of events with the same time as each position: first position, and one past the last."""
@@ -207,6 +255,11 @@ class LinkTask:
     def host_index(self) -> TemporalIndex:
         """The index of all events on the CPU."""
         return self.full_history.index.to("cpu")
+
+    @cached_property
+    def _host_train_index(self) -> TemporalIndex:
+        """The index of the training history on the CPU."""
+        return self.train_history.index.to("cpu")
 
     def log_source_rates(self, queries: Queries) -> np.ndarray:
         """Return the log rate (B,) float64 at which each query's source acts, from the events before its ``cut``.

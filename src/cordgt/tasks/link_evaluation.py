@@ -16,7 +16,7 @@ from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LinkMetrics, link_metrics, ranking_metrics
-from cordgt.tasks.negatives import draw_candidates, draw_negative_pairs, draw_random_pairs, negatives_key
+from cordgt.tasks.negatives import NEGATIVES, draw_candidates, draw_negative_pairs, draw_random_pairs, negatives_key
 from cordgt.tasks.scoring import gather_rows, score_queries
 from cordgt.tasks.ties import mean_ranks, merge_near_ties
 
@@ -63,7 +63,7 @@ def split_scores(
 
     positions, queries = task.evaluation_queries(split, setting)
     n_random = 0
-    if task.protocol.negatives.endswith("-pairs"):
+    if NEGATIVES[task.protocol.negatives].replaces_source:
         pairs, n_random = negative_pair_queries(task, split, setting)
         scores = np.concatenate([score(replace(queries, dst=queries.dst[:, :1])), score(pairs)], axis=1)
         scores = add_source_rates(task, scores, queries, pairs)

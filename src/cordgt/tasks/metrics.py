@@ -2,22 +2,31 @@
 
 AP and AUC equal those of scikit-learn: ties count fairly and the order of the scores does not matter. They are computed
 for many batches at once. Near-equal scores are made equal before (`cordgt.tasks.ties`).
+
+A metric is one function, registered by `register_metric`. Evaluation, metrics.json, the tables, the report, `compare`
+and the setting ``monitor`` take it from `LINK_METRICS`.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from cordgt.errors import CordgtError, PluginWarning, SettingError
+from cordgt.plugins import Registry, check_inputs, first_line
+
 HITS = (1, 3, 10)
-# Metrics of one split and setting, 0-1; None if they are not defined. Besides the names of `LINK_METRICS`:
+# Metrics of one split and setting; None if they are not defined. Besides the names of `LINK_METRICS`:
 # "events", the number of true events; "random_negatives", how many negatives are random because the source has none of
 # the requested kind (absent with random negatives).
 LinkMetrics = dict[str, float | None]
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,13 @@ class SplitScores:
         ap, auc = (np.concatenate(values) for values in zip(*batches, strict=True))
         return float(ap.mean()), float(auc.mean())
 
+    def resample(self, count: np.ndarray) -> SplitScores:
+        """Return the scores with event i ``count[i]`` times, in the same order."""
+        rows = np.repeat(np.arange(len(count)), count.astype(np.int64))
+        some = (x[rows] if len(x) else x for x in (self.positive, self.negative, self.ranks))
+        positive, negative, ranks = some
+        return SplitScores(positive, negative, self.batch_size, ranks)
+
 
 class LinkMetric(NamedTuple):
     """One metric of link prediction."""
@@ -53,46 +69,127 @@ class LinkMetric(NamedTuple):
     description: str  # what it is, after "TITLE: "
     compute: Callable[[SplitScores], float]  # called with at least one event
     needs_ranks: bool = False  # True: computed only where the protocol ranks candidates
-    checks_baselines: bool = False  # True: a model below a baseline in it is reported
+    checks_baselines: bool = False  # True: a model that is worse than a baseline in it is reported
     in_tables: bool = True
+    in_summary: bool = True  # True: shown after each epoch and in comparisons of runs
+    higher_is_better: bool = True
+    is_share: bool = True  # True: from 0 to 1, shown in percent; False: any number, shown as it is
+
+    @property
+    def scale(self) -> float:
+        """Factor of the numbers that people see: 100 for a percentage."""
+        return 100.0 if self.is_share else 1.0
+
+    @property
+    def unit(self) -> str:
+        """Text after a number: `` %`` or nothing."""
+        return " %" if self.is_share else ""
+
+    @property
+    def points(self) -> str:
+        """Text after a difference: `` points`` of a percentage, or nothing."""
+        return " points" if self.is_share else ""
+
+    def format(self, value: float, sign: str = "") -> str:
+        """Format a value for people, without the unit; ``sign="+"`` shows the sign of a difference."""
+        return f"{self.scale * value:{sign}.2f}" if self.is_share else f"{value:{sign}.4g}"
+
+    def is_better(self, a: float, b: float) -> bool:
+        """Return whether the value ``a`` is better than ``b``."""
+        return a > b if self.higher_is_better else a < b
 
 
-# To add a metric, add an entry here. Evaluation, metrics.json, the tables and the report take it from this dictionary.
-LINK_METRICS: dict[str, LinkMetric] = {
-    "ap": LinkMetric(
-        "AP", "average precision over the whole split", lambda scores: scores.ap_auc[0], checks_baselines=True
-    ),
-    "auc": LinkMetric(
-        "AUC", "area under the ROC curve over the whole split", lambda scores: scores.ap_auc[1], checks_baselines=True
-    ),
-    "ap_batch": LinkMetric(
-        "AP/{batch}",
-        "mean of AP over batches of {batch} events, as papers report it",
-        lambda scores: scores.batch_ap_auc[0],
-    ),
-    "auc_batch": LinkMetric(
-        "AUC/{batch}",
-        "mean of AUC over batches of {batch} events, as papers report it",
-        lambda scores: scores.batch_ap_auc[1],
-    ),
-    "mrr": LinkMetric(
-        "MRR",
-        "mean reciprocal rank of the true destination",
-        lambda scores: float((1.0 / scores.ranks).mean()),
-        needs_ranks=True,
+METRIC_INPUTS = ("positive", "negative", "ranks", "batch_size")
+_ALL_INPUTS = (*METRIC_INPUTS, "ap_auc", "batch_ap_auc")  # the last two are shared by metrics of cordgt
+
+
+def make_metric(name: str, function: Callable[..., Any], **options: Any) -> LinkMetric:
+    """Return the metric that a function defines. Options as in `register_metric`; SettingError for unknown inputs."""
+    inputs = check_inputs("metric", name, function, _ALL_INPUTS)
+    needs_ranks = "ranks" in inputs
+    if needs_ranks and len(set(inputs) - {"ranks", "batch_size"}):
+        raise SettingError(f"The metric '{name}' needs ranks and scores. Use either ranks, or positive and negative.")
+
+    def compute(scores: SplitScores) -> float:
+        return float(function(**{key: getattr(scores, key) for key in inputs}))
+
+    title, description = options.pop("title", None) or name, options.pop("description", None) or first_line(function)
+    if not options.get("higher_is_better", True):
+        description = f"{description}; lower is better" if description else "lower is better"
+    return LinkMetric(title, description or "no description", compute, needs_ranks=needs_ranks, **options)
+
+
+# fmt: off
+LINK_METRICS: Registry[LinkMetric] = Registry("metric", {
+    "ap": make_metric(
+        "ap", lambda ap_auc: ap_auc[0], title="AP", description="average precision over the whole split",
         checks_baselines=True,
     ),
+    "auc": make_metric(
+        "auc", lambda ap_auc: ap_auc[1], title="AUC", description="area under the ROC curve over the whole split",
+        checks_baselines=True,
+    ),
+    "ap_batch": make_metric(
+        "ap_batch", lambda batch_ap_auc: batch_ap_auc[0], title="AP/{batch}",
+        description="mean of AP over batches of {batch} events, as papers report it", in_summary=False,
+    ),
+    "auc_batch": make_metric(
+        "auc_batch", lambda batch_ap_auc: batch_ap_auc[1], title="AUC/{batch}",
+        description="mean of AUC over batches of {batch} events, as papers report it", in_summary=False,
+    ),
+    "mrr": make_metric(
+        "mrr", lambda ranks: (1.0 / ranks).mean(), title="MRR",
+        description="mean reciprocal rank of the true destination", checks_baselines=True,
+    ),
     **{
-        f"hits@{k}": LinkMetric(
-            f"hits@{k}",
-            f"share of true destinations at rank {k} or better",
-            lambda scores, k=k: float((scores.ranks <= k).mean()),  # type: ignore[misc]
-            needs_ranks=True,
-            in_tables=k == 10,
+        f"hits@{k}": make_metric(
+            f"hits@{k}", lambda ranks, k=k: (ranks <= k).mean(), title=f"hits@{k}",
+            description=f"share of true destinations at rank {k} or better", in_tables=k == 10, in_summary=False,
         )
         for k in HITS
     },
-}
+}, lambda name, function: register_metric(name)(function))
+# fmt: on
+
+
+def register_metric(
+    name: str,
+    *,
+    title: str | None = None,
+    description: str | None = None,
+    higher_is_better: bool = True,
+    is_share: bool = True,
+    checks_baselines: bool = False,
+) -> Callable[[F], F]:
+    """Register a function as a metric. Its parameters choose what it gets, by name; it returns a number.
+
+    ``positive`` and ``negative`` are logits (n,) of the true events and of one negative each, in stream order.
+    ``ranks`` (n,) are ranks of the true destinations, 1 is best; such a metric exists only where the protocol ranks
+    candidates. ``batch_size`` is that of the evaluation. The function is called with at least one event.
+
+    Args:
+        name: the key in metrics.json, and the value of ``--set monitor=NAME``.
+        title: the column of a table; the default is the name.
+        description: the definition below a table; the default is the first line of the docstring.
+        higher_is_better: False for losses and mean ranks.
+        is_share: the metric lies between 0 and 1 and is shown in percent. False: any number, shown as it is.
+        checks_baselines: say so if the model is worse than a trivial baseline in this metric.
+    """
+
+    def register(function: F) -> F:
+        metric = make_metric(
+            name,
+            function,
+            title=title,
+            description=description,
+            higher_is_better=higher_is_better,
+            is_share=is_share,
+            checks_baselines=checks_baselines,
+        )
+        LINK_METRICS.add(name, metric, function)
+        return function
+
+    return register
 
 
 def link_metrics(positive: np.ndarray, negative: np.ndarray, batch_size: int = 30) -> LinkMetrics:
@@ -110,8 +207,40 @@ def ranking_metrics(ranks: np.ndarray) -> LinkMetrics:
 
 
 def _compute(scores: SplitScores, n: int, *, needs_ranks: bool) -> LinkMetrics:
-    metrics = {name: metric for name, metric in LINK_METRICS.items() if metric.needs_ranks == needs_ranks}
-    return {name: metric.compute(scores) if n else None for name, metric in metrics.items()}
+    names = [name for name, metric in LINK_METRICS.items() if metric.needs_ranks == needs_ranks]
+    return {name: compute_metric(name, scores) if n else None for name in names}
+
+
+def compute_metric(name: str, scores: SplitScores) -> float | None:
+    """Return a metric of at least one event; None, with a warning, if a plug-in's metric is not a usable number.
+
+    SettingError that names the metric if its function fails.
+    """
+    metric = LINK_METRICS[name]
+    if LINK_METRICS.is_built_in(name):
+        return metric.compute(scores)
+    try:
+        value = metric.compute(scores)
+    except CordgtError:
+        raise
+    except Exception as error:
+        raise SettingError(f"The metric '{name}' failed: {type(error).__name__}: {error}") from error
+    problem = ""
+    if not math.isfinite(value):
+        problem = "which is not a finite number"
+    elif metric.is_share and not -1e-9 <= value <= 1 + 1e-9:
+        problem = "which is not between 0 and 1; register it with is_share=False"
+    if problem:
+        warnings.warn(
+            f"The metric '{name}' is {value:g}, {problem}. It is left undefined.", PluginWarning, stacklevel=2
+        )
+        return None
+    return value
+
+
+def summary_metrics(*, ranks: bool) -> list[str]:
+    """Return the metrics that comparisons of runs show: without those that need ranks unless ``ranks``."""
+    return [name for name, metric in LINK_METRICS.items() if metric.in_summary and (ranks or not metric.needs_ranks)]
 
 
 def is_constant(metrics: Mapping[str, Any]) -> bool:

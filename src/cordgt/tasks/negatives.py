@@ -6,22 +6,29 @@
 - `draw_negative_pairs`: past pairs (source and destination) that are absent from the batch, as in DGB and DyGLib.
 - `draw_random_pairs`: any pairs that are absent from the batch, where there are too few past ones.
 - `draw_candidates`: many destinations at once, for ranking.
+
+`NEGATIVES` has every kind by name. `register_negatives` adds one, for training and evaluation.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numba import njit, prange
 from torch import Tensor
 
-from cordgt.errors import DataError
+from cordgt.errors import CordgtError, DataError, SettingError
 from cordgt.history import rng
 from cordgt.history.index import TemporalIndex, lower_bound_scalar
 from cordgt.history.queries import Queries
 from cordgt.history.rng import fold_in_u64, randint_u64
+from cordgt.plugins import Registry, check_inputs, first_line
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _HASH_TAG = 0x6E6567  # makes these draws independent of those that sample history
 _PAST_TAG = 0x70617374  # makes draws of past partners independent of the random ones
@@ -42,6 +49,25 @@ def negatives_key(seed: int) -> int:
     return rng.fold_in_int(rng.mix64_int(seed), _HASH_TAG)
 
 
+def event_keys(position: Tensor, *, seed: int, epoch: Tensor | int = 0) -> Tensor:
+    """Return the key (B,) of each event's draws: a hash of seed, epoch and position."""
+    return rng.fold_in(rng.epoch_key(negatives_key(seed), epoch), position)
+
+
+def draw_keys(key: Tensor, n: int) -> Tensor:
+    """Return ``n`` keys (B, n) for each key (B,). The first ones do not depend on ``n``."""
+    key = key.unsqueeze(-1)
+    return torch.cat([key, rng.fold_in(key, torch.arange(1, n, device=key.device))], dim=-1)
+
+
+def draw_integers(key: Tensor, n: int, high: Tensor | int) -> Tensor:
+    """Return ``n`` integers in [0, high) for each key, (B, n) int64; 0 where ``high`` is 0.
+
+    They are hashes: the same keys give the same numbers, on every device. ``high`` is a number, or (B, 1).
+    """
+    return rng.randint(draw_keys(key, n), high)
+
+
 def draw_negatives(
     pool: Tensor, dst: Tensor, position: Tensor, *, seed: int, epoch: Tensor | int = 0, n: int = 1
 ) -> Tensor:
@@ -50,10 +76,7 @@ def draw_negatives(
     The source may be drawn, and a node may be drawn twice. Shapes: pool (P,) int64, ascending and distinct, P >= 2; dst
     and position (B,) int64.
     """
-    key = rng.epoch_key(negatives_key(seed), epoch)
-    key = rng.fold_in(key, position).unsqueeze(-1)
-    other_keys = rng.fold_in(key, torch.arange(1, n, device=pool.device))  # the first draw does not depend on n
-    key = torch.cat([key, other_keys], dim=-1)
+    key = draw_keys(event_keys(position, seed=seed, epoch=epoch), n)
     dst = dst.unsqueeze(-1)
     dst_rank = torch.searchsorted(pool, dst)
     in_pool = pool[dst_rank.clamp_max(len(pool) - 1)] == dst
@@ -117,14 +140,30 @@ def draw_hard_negatives(
 
     Shapes: (B,) int64 each; pool (P,) ascending. The index is on the CPU.
     """
-    out = np.empty(len(src), dtype=np.int64)
-    key = np.uint64(negatives_key(seed) % 2**64)
+    keys = event_keys(torch.from_numpy(position), seed=seed)[:, None]
+    return _hard_negatives(index, pool, src, cut, own_start, own_end, keys, since=since)[:, 0]
+
+
+def _hard_negatives(
+    index: TemporalIndex,
+    pool: np.ndarray,
+    src: np.ndarray,
+    cut: np.ndarray,
+    own_start: np.ndarray,
+    own_end: np.ndarray,
+    keys: Tensor,
+    *,
+    since: int,
+) -> np.ndarray:
+    """`draw_hard_negatives` with a draw for each of ``keys`` (B, n): (B, n)."""
+    out = np.empty(tuple(keys.shape), dtype=np.int64)
     in_pool = np.zeros(max(index.n_nodes, int(pool.max(initial=-1)) + 1), dtype=np.bool_)
     in_pool[pool] = True
     arrays = (index.pair_start, index.pair_nbr, index.pair_pos_start, index.pair_pos)
     pair_start, pair_nbr, pair_pos_start, pair_pos = (a.numpy() for a in arrays)
+    key = keys.numpy().view(np.uint64)
     _draw_hard_negatives(
-        pair_start, pair_nbr, pair_pos_start, pair_pos, in_pool, src, cut, own_start, own_end, position, since, key, out
+        pair_start, pair_nbr, pair_pos_start, pair_pos, in_pool, src, cut, own_start, own_end, since, key, out
     )
     return out
 
@@ -141,7 +180,7 @@ def _is_eligible(pair, pair_nbr, pair_pos_start, pair_pos, in_pool, cut, own_sta
 
 @njit(parallel=True, cache=True)
 def _draw_hard_negatives(  # type: ignore[no-untyped-def]
-    pair_start, pair_nbr, pair_pos_start, pair_pos, in_pool, src, cut, own_start, own_end, position, since, key, out
+    pair_start, pair_nbr, pair_pos_start, pair_pos, in_pool, src, cut, own_start, own_end, since, key, out
 ):
     for i in prange(len(src)):
         u = src[i]
@@ -150,17 +189,18 @@ def _draw_hard_negatives(  # type: ignore[no-untyped-def]
         for pair in range(start, stop):
             if _is_eligible(pair, pair_nbr, pair_pos_start, pair_pos, in_pool, cut[i], own_start[i], own_end[i], since):
                 n += 1
-        out[i] = -1
-        left = randint_u64(fold_in_u64(fold_in_u64(key, 0), position[i]), n)
-        if n > 0:
-            for pair in range(start, stop):
-                if _is_eligible(
-                    pair, pair_nbr, pair_pos_start, pair_pos, in_pool, cut[i], own_start[i], own_end[i], since
-                ):
-                    if left == 0:
-                        out[i] = pair_nbr[pair]
-                        break
-                    left -= 1
+        for j in range(out.shape[1]):
+            out[i, j] = -1
+            left = randint_u64(key[i, j], n)
+            if n > 0:
+                for pair in range(start, stop):
+                    if _is_eligible(
+                        pair, pair_nbr, pair_pos_start, pair_pos, in_pool, cut[i], own_start[i], own_end[i], since
+                    ):
+                        if left == 0:
+                            out[i, j] = pair_nbr[pair]
+                            break
+                        left -= 1
 
 
 def draw_negative_pairs(
@@ -255,3 +295,107 @@ def _draw_candidates(pool, dst, position, key, out):  # type: ignore[no-untyped-
                     break
             chosen[j] = draw
             out[i, j] = pool[draw + 1 if has_dst and draw >= dst_rank else draw]
+
+
+# -------------------- kinds of negatives by name
+
+
+@dataclass(frozen=True)
+class NegativeRequest:
+    """The inputs of a sampler: the events of a batch, and where their negatives come from."""
+
+    index: TemporalIndex  # the history: of the training events in training, of all events at evaluation
+    queries: Queries  # of the events; ``dst`` (B, 1) is the true destination
+    pool: Tensor  # (P,) int64: the allowed destinations, ascending
+    n: int  # negatives per event
+    key: Tensor  # (B,) int64: hash of seed, epoch and event; all random numbers come from it
+    train_end: int  # position of the first event after the training period
+
+    def to(self, device: str) -> NegativeRequest:
+        """Return this request on another device. Its index must be there already."""
+        queries = Queries(**{name: value.to(device) for name, value in vars(self.queries).items()})
+        return replace(self, queries=queries, pool=self.pool.to(device), key=self.key.to(device))
+
+
+NEGATIVE_INPUTS = tuple(NegativeRequest.__dataclass_fields__)
+
+
+class NegativeKind(NamedTuple):
+    """One kind of negatives."""
+
+    description: str
+    draw: Callable[[NegativeRequest], Tensor] | None = None  # (B, n), -1: none. None: a path of its own
+    on_host: bool = False  # True: gets its inputs on the CPU
+    replaces_source: bool = False  # True: a negative is a whole pair, drawn for a batch at once; evaluation only
+
+    def sample(self, name: str, request: NegativeRequest) -> Tensor:
+        """Return negatives (B, n), -1 where there is none. SettingError if a registered sampler fails."""
+        assert self.draw is not None
+        try:
+            found = self.draw(request)
+        except CordgtError:
+            raise
+        except Exception as error:
+            raise SettingError(f"The negative sampler '{name}' failed: {type(error).__name__}: {error}") from error
+        shape = (len(request.key), request.n)
+        if not isinstance(found, Tensor) or tuple(found.shape) != shape or found.is_floating_point():
+            got = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
+            raise SettingError(f"The negative sampler '{name}' returned {got}, but must return int64 {shape}.")
+        if found.numel() and (int(found.min()) < -1 or int(found.max()) >= request.index.n_nodes):
+            raise SettingError(
+                f"The negative sampler '{name}' returned a node that does not exist. Return node indices of the pool, "
+                "or -1."
+            )
+        return torch.where(found == request.queries.dst[:, :1], -1, found.long())
+
+
+def _past_partners(request: NegativeRequest, since: int) -> Tensor:
+    index, queries = request.index, request.queries
+    t = queries.t.numpy()
+    elapsed = index.elapsed.numpy()
+    own_start, own_end = (np.searchsorted(elapsed, t, side=side).astype(np.int64) for side in ("left", "right"))
+    ends = (queries.src.numpy(), queries.cut.numpy(), own_start, own_end)
+    found = _hard_negatives(index, request.pool.numpy(), *ends, draw_keys(request.key, request.n), since=since)
+    return torch.from_numpy(found)
+
+
+NEGATIVES: Registry[NegativeKind] = Registry(
+    "negatives",
+    {
+        "random": NegativeKind("any destination of the pool except the true one"),
+        "historical": NegativeKind(
+            "earlier partners that are not partners now", lambda request: _past_partners(request, 0), on_host=True
+        ),
+        "inductive": NegativeKind(
+            "earlier partners that are not partners now, first met after training",
+            lambda request: _past_partners(request, request.train_end),
+            on_host=True,
+        ),
+        "historical-pairs": NegativeKind("past pairs, as in DGB and DyGLib", replaces_source=True),
+        "inductive-pairs": NegativeKind("past pairs that training has not seen, as in DyGLib", replaces_source=True),
+    },
+    lambda name, function: register_negatives(name)(function),
+)
+
+
+def register_negatives(name: str, *, description: str = "", on_host: bool = False) -> Callable[[F], F]:
+    """Register a function that draws negatives: for ``--set negatives=NAME`` and ``--set train_negatives=NAME``.
+
+    Its parameters choose its inputs by name, see `NegativeRequest`: ``index, queries, pool, n, key, train_end``. It
+    returns destinations (B, n) int64. Where it returns -1, or the true destination, a random negative is used.
+
+    It must be a pure function of its inputs. `draw_integers` turns ``key`` into random numbers. ``on_host`` gives it
+    its inputs on the CPU, for NumPy; otherwise they are on the device of the history.
+    """
+
+    def register(function: F) -> F:
+        inputs = check_inputs("negative sampler", name, function, NEGATIVE_INPUTS)
+
+        def draw(request: NegativeRequest) -> Tensor:
+            found = function(**{key: getattr(request, key) for key in inputs})
+            return torch.from_numpy(found) if on_host and isinstance(found, np.ndarray) else found
+
+        NEGATIVES.add(name, NegativeKind(description or first_line(function), draw, on_host), function)
+        return function
+
+    return register

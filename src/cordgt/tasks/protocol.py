@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from cordgt.errors import SettingError, check_choice
+from cordgt.plugins import check_extension
+from cordgt.tasks.negatives import NEGATIVES
 from cordgt.tasks.split import SPLIT_RULES
 
 VISIBILITIES = ("event", "paper", "batch")
 POOLS = ("destinations", "nodes")
-NEGATIVES = ("random", "historical", "inductive", "historical-pairs", "inductive-pairs")
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Protocol:
     def __post_init__(self) -> None:
         check_choice("visibility", self.visibility, VISIBILITIES)
         check_choice("split", self.split, SPLIT_RULES)
-        check_choice("negatives", self.negatives, NEGATIVES)
+        check_extension("negatives", self.negatives, NEGATIVES)
         check_choice("pool", self.pool, POOLS)
         if not 0 <= self.mask_nodes < 1:
             raise SettingError(f"mask_nodes={self.mask_nodes}: use a share of the nodes, from 0 to below 1.")

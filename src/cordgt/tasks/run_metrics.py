@@ -124,7 +124,7 @@ class RunMetrics(dict[str, Any], FrameExport):
 
     def format_text(self, text: str) -> str:
         """Fill this run's protocol into a title or description of `LINK_METRICS`."""
-        return text.format(batch=self["protocol"]["eval_batch_size"])
+        return text.replace("{batch}", str(self["protocol"]["eval_batch_size"]))
 
     def rows(self) -> list[MetricRow]:
         """Return a row per split and setting; for the last split, each is followed by a row per baseline."""
@@ -170,7 +170,7 @@ class RunMetrics(dict[str, Any], FrameExport):
         for name, metric in LINK_METRICS.items():
             own, other = (self.metric(name, split, setting, key).mean for key in (None, baseline))
             is_checked = metric.checks_baselines and (metric.needs_ranks or self.primary_metric == "ap")
-            if is_checked and own is not None and other is not None and own < other:
+            if is_checked and own is not None and other is not None and metric.is_better(other, own):
                 names.append(name)
         return names
 
@@ -180,7 +180,8 @@ class RunMetrics(dict[str, Any], FrameExport):
             b: self.metric(metric, split, setting, b).mean for b, splits in self.baselines.items() if split in splits
         }
         defined = {baseline: mean for baseline, mean in means.items() if mean is not None}
-        return max(defined.items(), key=lambda item: item[1]) if defined else None
+        choose = max if LINK_METRICS[metric].higher_is_better else min
+        return choose(defined.items(), key=lambda item: item[1]) if defined else None
 
     def constant_runs(self, split: str = "test") -> list[bool]:
         """Return for each run whether every pair of the split has the same score."""
@@ -226,7 +227,8 @@ def rename_old_keys(value: Any) -> Any:
 
 def _aggregate(values: list[Any]) -> dict[str, Any]:
     if isinstance(values[0], dict):
-        return {key: _aggregate([value[key] for value in values]) for key in values[0]}
+        shared = [key for key in values[0] if all(key in value for value in values)]  # a plug-in may lack in some runs
+        return {key: _aggregate([value[key] for value in values]) for key in shared}
     if any(value is None for value in values):
         return {"mean": None, "std": None, "values": values}
     std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

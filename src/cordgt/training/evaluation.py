@@ -10,6 +10,7 @@ from cordgt.models.base import LinkModel
 from cordgt.tasks.baselines import baseline_metrics
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
+from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 from cordgt.training.settings import Settings
 
@@ -30,4 +31,5 @@ def evaluate_splits(
 
 def training_objective(settings: Settings, model: LinkModel) -> str:
     """Return what a run is trained for: "ranking" (its loss or its monitor ranks candidates) or "pairs"."""
-    return "ranking" if model.learns_ranking or settings.training.monitor == "mrr" else "pairs"
+    monitors_ranks = LINK_METRICS.find(settings.training.monitor).needs_ranks
+    return "ranking" if model.learns_ranking or monitors_ranks else "pairs"

@@ -63,6 +63,10 @@ def _expect_number(value: Any) -> str:
     return "" if is_number and abs(value) < 1e300 and math.isfinite(value) else "a number"
 
 
+def _expect_number_or_null(value: Any) -> str:
+    return "" if value is None or not _expect_number(value) else "a number, or null"
+
+
 def _expect_amount(value: Any) -> str:
     return "" if not _expect_number(value) and value >= 0 else "a number from 0 up"
 
@@ -136,9 +140,13 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         _check_keys("refit", metrics["refit"], {"epochs": _expect_epoch, "events": _expect_count}, {})
 
 
+def _metric_checks() -> dict[str, Check]:
+    return {name: _expect_share if metric.is_share else _expect_number_or_null for name, metric in LINK_METRICS.items()}
+
+
 def _check_splits(prefix: str, splits: Any) -> None:
     """Check the metrics of both splits in both settings."""
-    shares: dict[str, Check] = dict.fromkeys(LINK_METRICS, _expect_share)
+    shares = _metric_checks()
     required: dict[str, Check] = {"ap": _expect_share, "auc": _expect_share, "events": _expect_count}
     _check(prefix.rstrip("."), splits, _expect_table)
     for split in SPLITS:
@@ -172,6 +180,6 @@ def check_history_record(record: Mapping[str, Any]) -> None:
     """Check a line of ``history.jsonl``. A complete epoch has a loss and no events."""
     _check_keys("", record, {}, _RECORD)
     if "validation" in record:
-        _check_keys("validation", record["validation"], {}, dict.fromkeys(LINK_METRICS, _expect_share))
+        _check_keys("validation", record["validation"], {}, _metric_checks())
     if "loss" in record and "events" not in record:
         _check_keys("", record, {"phase": _expect_text, "epoch": _expect_epoch, "train_seconds": _expect_amount}, {})

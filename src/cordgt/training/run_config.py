@@ -10,9 +10,14 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from cordgt.errors import SettingError, did_you_mean
 from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
 from cordgt.events.stream import EventStream
 from cordgt.io.column_options import options_to_text
+from cordgt.models import MODELS
+from cordgt.plugins import Registry
+from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.negatives import NEGATIVES
 from cordgt.training.settings import FORMAT, Settings, toml_lines
 
 
@@ -34,7 +39,7 @@ class RunConfig:
 
     settings: Settings
     data: Mapping[str, Any]  # table [data]: name, events, nodes, fingerprint, ids, columns, events_sha256, nodes_sha256
-    run: Mapping[str, Any]  # table [run]: init, init_run, init_knows, refit
+    run: Mapping[str, Any]  # table [run]: init, init_run, init_knows, refit, plugins (names only)
     format: int = FORMAT  # of the file that was read
 
     @classmethod
@@ -63,7 +68,8 @@ class RunConfig:
         run: dict[str, Any] = {"init": init is not None, "refit": refit}
         if init is not None:
             run |= {"init_run": init.run, "init_knows": init.overlap}
-        return cls(settings, data, run)
+        plugins = list_plugins(settings)
+        return cls(settings, data, run | ({"plugins": plugins} if plugins else {}))
 
     @property
     def data_fingerprint(self) -> str:
@@ -80,6 +86,51 @@ class RunConfig:
         """The text of ``config.toml``."""
         tables = ["", "[data]", *toml_lines(self.data), "", "[run]", *toml_lines(self.run), ""]
         return f"format = {self.format}\n{self.settings.to_toml()}" + "\n".join(tables)
+
+
+# Settings whose values are extensions by name: the registry of each, and what a value is.
+EXTENSIONS: dict[str, tuple[Registry[Any], str]] = {
+    "model": (MODELS, "model"),
+    "monitor": (LINK_METRICS, "metric"),
+    "negatives": (NEGATIVES, "kind of negatives"),
+    "train_negatives": (NEGATIVES, "kind of negatives"),
+}
+
+
+def list_plugins(settings: Settings) -> list[str]:
+    """Return the settings that name an extension of a plug-in, with the plug-in's name: ``model=recency: recency.py``.
+
+    It is a reminder for people. No code is loaded by it.
+    """
+    values = {"model": settings.model} | settings_by_key(settings)
+    named = ((key, values[key], registry.plugin_of(values[key])) for key, (registry, _) in EXTENSIONS.items())
+    return [f"{key}={value}: {plugin}" for key, value, plugin in named if plugin is not None]
+
+
+def describe_missing_extension(tables: Mapping[str, Any]) -> str:
+    """Say which extension of a parsed ``config.toml`` is not registered, or cannot be loaded; empty if none."""
+    keys: dict[str, Any] = {"model": tables.get("model")}
+    for title in ("protocol", "training"):
+        keys |= tables[title] if isinstance(tables.get(title), dict) else {}
+    run = tables.get("run")
+    noted = run.get("plugins", []) if isinstance(run, dict) else []
+    for key, (registry, kind) in EXTENSIONS.items():
+        name = keys.get(key)
+        if not isinstance(name, str):
+            continue
+        if name not in registry:
+            start = f"{key}={name}: "
+            origins = [text.removeprefix(start) for text in noted if isinstance(text, str) and text.startswith(start)]
+            origin = f" The run was trained with the plug-in {origins[0]}." if origins else ""
+            return (
+                f"names an unknown {kind} '{name}'.{did_you_mean(name, registry)}{origin} If it is your own, load its "
+                "plug-in first: --plugin FILE.py, or cordgt.load_plugin(FILE) in Python."
+            )
+        try:
+            registry[name]
+        except SettingError as error:
+            return f"needs the {kind} '{name}'. {error}"
+    return ""
 
 
 def settings_by_key(settings: Settings) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from torch import Tensor
 from cordgt.errors import DataError, RunError, RunWarning, SettingError, did_you_mean
 from cordgt.events.stream import EventStream
 from cordgt.files import file_lock, read_regular_file, sibling_names, write_bytes
-from cordgt.models import MODELS
 from cordgt.store.store import is_store, open_store
 from cordgt.tasks.run_metrics import RunMetrics, rename_old_keys
 from cordgt.training.run_checks import check_metrics, parse_json
@@ -46,6 +45,7 @@ from cordgt.training.run_config import (
     InitWeights,
     RunConfig,
     config_digest,
+    describe_missing_extension,
     fingerprint,
     ids_fingerprint,
     is_same_data,
@@ -189,12 +189,10 @@ class RunFolder:
             raise RunError(f"{self.path} is not a run folder: it has no config.toml.{self._subfolder_hint()}")
         tables = self._parse_config()
         self._warn_of_old_format(tables["format"])
-        model, run = tables.get("model"), tables.get("run")
-        if isinstance(model, str) and model not in MODELS:
-            raise RunError(
-                f"{path} names an unknown model '{model}'.{did_you_mean(model, MODELS)}"
-                " If it is your own model, add it in the same Python process first."
-            )
+        run = tables.get("run")
+        missing = describe_missing_extension(tables)
+        if missing:
+            raise RunError(f"{path} {missing}")
         try:
             settings = from_tables(tables, str(path))
             return RunConfig(settings, dict(tables["data"]), run if isinstance(run, dict) else {}, tables["format"])

@@ -18,9 +18,12 @@ from typing import Any, NamedTuple
 from cordgt import models
 from cordgt.errors import SettingError, check_choice, did_you_mean
 from cordgt.nn.layers import check_non_negative, check_positive
+from cordgt.plugins import check_extension
+from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.negatives import NEGATIVES
 from cordgt.tasks.protocol import Protocol
 
-DEFAULT_RANKING = "100"  # candidates that monitor=mrr ranks, if `ranking` is not given
+DEFAULT_RANKING = "100"  # candidates that a monitor such as mrr ranks, if `ranking` is not given
 # Of config.toml and of the run folder. 1: written by v0.1, with the old names below. 2: weights not bound to the run.
 FORMAT = 3
 
@@ -54,10 +57,11 @@ class TrainingSettings:
     batch_size: int = 100  # events per training step
     lr: float = 0.001  # learning rate of Adam
     patience: int = 3  # stop after this many epochs without improvement on validation data
-    monitor: str = "ap"  # validation metric that selects the epoch: "ap", or "mrr", which sets ranking=100
+    monitor: str = "ap"  # validation metric that selects the epoch; one of ranks, such as "mrr", sets ranking=100
     min_delta: float = 1e-4  # smallest relative improvement that counts
-    num_negatives: int = 1  # random destinations per training event
-    past_negatives: float = 0.0  # share of training negatives that are past partners of the source
+    num_negatives: int = 1  # negatives per training event
+    train_negatives: str = "random"  # kind of negatives in training; see `cordgt.tasks.negatives`
+    past_negatives: float = 0.0  # share of random training negatives to replace by past partners of the source
     ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
     precision: str = "bf16"  # of matrix products on a GPU: "bf16" (training only, if supported), "tf32" or "fp32"
     micro_batches: int = 0  # split each batch; the same bits with any number of processes (CPU). 0: fastest
@@ -72,12 +76,20 @@ class TrainingSettings:
             raise SettingError(f"ema_decay={self.ema_decay}: use a number from 0 to below 1, such as 0.999; 0 is off.")
         if not 0 <= self.past_negatives < 1:
             raise SettingError(f"past_negatives={self.past_negatives}: use a share from 0 to below 1, such as 0.5.")
+        if self.past_negatives and self.train_negatives != "random":
+            raise SettingError("past_negatives replaces random negatives: remove it, or set train_negatives=random.")
         if self.micro_batches < 0:
             raise SettingError(f"micro_batches={self.micro_batches}: use a number from 1 up, or 0 for the fastest way.")
         if not self.checkpoint_minutes >= 0:
             raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: use a number from 0 up.")
         check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))
-        check_choice("monitor", self.monitor, ("ap", "mrr"))
+        check_extension("monitor", self.monitor, LINK_METRICS)
+        check_extension("train_negatives", self.train_negatives, NEGATIVES)
+        if NEGATIVES[self.train_negatives].replaces_source:
+            raise SettingError(
+                f"train_negatives={self.train_negatives}: these negatives replace the source too, which is possible "
+                f"only at evaluation (--set negatives={self.train_negatives})."
+            )
 
 
 @dataclass(frozen=True)
@@ -93,10 +105,11 @@ class Settings:
     notes: tuple[str, ...] = field(default=(), compare=False)  # sentences about values that follow from given ones
 
     def __post_init__(self) -> None:
-        if self.training.monitor == "mrr" and self.protocol.ranking == "none":
+        monitor = self.training.monitor
+        if LINK_METRICS[monitor].needs_ranks and self.protocol.ranking == "none":
             raise SettingError(
-                "monitor=mrr selects the epoch by ranks, but ranking=none measures none. Set ranking to a number of "
-                f"candidates (--set ranking={DEFAULT_RANKING}), or to all."
+                f"monitor={monitor} selects the epoch by ranks, but ranking=none measures none. Set ranking to a "
+                f"number of candidates (--set ranking={DEFAULT_RANKING}), or to all."
             )
 
     def to_toml(self) -> str:
@@ -159,7 +172,7 @@ def check_config_format(number: Any, where: str) -> None:
 
 def upgrade_keys(keys: Mapping[str, Any], model: str | None = None) -> dict[str, Any]:
     """Return settings of v0.1 under their new names. Keys that ``model`` itself declares stay as they are."""
-    own = typing.get_type_hints(models.MODELS[model].settings) if model in models.MODELS else {}
+    own = typing.get_type_hints(models.MODELS[model].settings) if model is not None and model in models.MODELS else {}
     return {key if key in own else RENAMED_SETTINGS.get(key, key): value for key, value in keys.items()}
 
 
@@ -204,9 +217,12 @@ def make_settings(model: str, given: Mapping[str, Any], *, seed: int = 0, where:
             raise SettingError(f"{where}: {unknown_setting(key)}")
     values["training"] = spec.training | values["training"]
     notes = []
-    if values["training"].get("monitor") == "mrr" and "ranking" not in given:
+    monitor = values["training"].get("monitor", "")
+    if monitor in LINK_METRICS and LINK_METRICS[monitor].needs_ranks and "ranking" not in given:
         values["protocol"]["ranking"] = DEFAULT_RANKING
-        notes.append(f"monitor=mrr needs ranks, so ranking={DEFAULT_RANKING} is set; ranking=all ranks all candidates.")
+        notes.append(
+            f"monitor={monitor} needs ranks, so ranking={DEFAULT_RANKING} is set; ranking=all ranks all candidates."
+        )
     built = {name: cls(**values[name]) for name, cls in tables.items()}
     return Settings(model=model, seed=seed, unused=tuple(unused), notes=tuple(notes), **built)
 

@@ -122,6 +122,7 @@ class Step:
     use_bf16: bool = False  # True: matrix products in bfloat16; sums, the residual stream and Adam stay in float32
     num_negatives: int = 1  # per event
     past_negatives: float = 0.0  # share of them that are past partners of the source
+    negatives: str = "random"  # their kind
     ema: Ema | None = None
     micro_batches: int = 0  # splits a batch; gradients are summed in order. 0: fastest
     stop: StopRequest | None = (
@@ -150,6 +151,7 @@ class Step:
             use_bf16=task.network_device.type == "cuda" and model.supports_bf16 and training.precision == "bf16",
             num_negatives=training.num_negatives,
             past_negatives=training.past_negatives,
+            negatives=training.train_negatives,
             ema=ema,
             micro_batches=training.micro_batches,
             stop=stop,
@@ -195,6 +197,7 @@ class Step:
             seed=self.seed,
             epoch=self.epoch,
             num_negatives=self.num_negatives,
+            negatives=self.negatives,
         )
         log_ratio = None
         if self.past_negatives:

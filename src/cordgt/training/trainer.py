@@ -32,6 +32,7 @@ from cordgt.runtime.distributed import ProcessGroup, ProcessLostError
 from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped, defer_signals
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
+from cordgt.tasks.metrics import LINK_METRICS, summary_metrics
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
 from cordgt.training.devices import peak_memory_mb, set_matmul_precision
@@ -137,8 +138,10 @@ class Trainer:
         assert self.optimizer is not None
         is_single = self.task.group.world_size == 1
         # A CUDA graph needs fixed shapes, which a stateful model has not, and cannot record an all-reduce.
-        is_recorded = self.device.type == "cuda" and not self.model.is_stateful and is_single
+        # It records no sampler of negatives but the built-in random one, unless that reads on the host.
         on_host = self.task.is_history_on_host
+        has_plain_sampler = self.settings.training.train_negatives != "random" and not on_host
+        is_recorded = self.device.type == "cuda" and not self.model.is_stateful and is_single and not has_plain_sampler
         if on_host and self.settings.training.micro_batches:
             raise SettingError("Set micro_batches=0: history is on the host here, which supports only whole batches.")
         step = Step.from_settings(
@@ -245,16 +248,18 @@ class Trainer:
             stoppable = CallbackList([self.callbacks, StopCallback(self.stop)])
             metrics = evaluate(self.model, self.task, "validation", "transductive", callbacks=stoppable)
             monitor = self.settings.training.monitor
-            value = metrics["mrr"] if monitor == "mrr" else metrics["ap"]
-            assert value is not None
-            if p.best_epoch == 0 or (value - p.best_metric) / abs(p.best_metric) > self.settings.training.min_delta:
+            value = metrics[monitor]
+            if value is None:
+                raise RunError(f"monitor={monitor} is not defined on the validation events. Choose another monitor.")
+            gain = value - p.best_metric if LINK_METRICS[monitor].higher_is_better else p.best_metric - value
+            if p.best_epoch == 0 or gain > self.settings.training.min_delta * abs(p.best_metric):
                 p.best_metric, p.best_epoch = value, epoch
                 self.state.record_best()
                 self.folder.write_tensors(
                     "model.safetensors", self.state.best, {"epoch": epoch, f"validation_{monitor}": value}
                 )
         seconds = time.perf_counter() - began
-        shown = {k: metrics[k] for k in ("ap", "auc", "mrr") if k in metrics}
+        shown = {k: metrics[k] for k in dict.fromkeys([*summary_metrics(ranks=True), monitor]) if k in metrics}
         return {"validation": shown, "validation_seconds": seconds}
 
     def _stop_if_requested(self) -> None:

@@ -21,6 +21,7 @@ from cordgt.history import rng
 from cordgt.runtime.signals import defer_signals
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.tasks.link import LinkTask
+from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.protocol import Protocol
 from cordgt.training.devices import choose_device, set_matmul_precision
 from cordgt.training.oom import explain_out_of_memory
@@ -37,7 +38,7 @@ class Trial:
     """One combination and its validation result (transductive, best epoch)."""
 
     settings: dict[str, Any]
-    monitor: str  # metric that selects the epoch: "ap" or "mrr"
+    monitor: str  # metric that selects the epoch
     value: float  # best value of that metric
     best_epoch: int
     epochs: int
@@ -101,7 +102,8 @@ def search(
         callback.on_run_start(name)
         trials.append(_run_trial(RunFolder(out / name), own, dict(changes), task, dict(columns or {}), callback))
         callback.on_run_end(name, dict(vars(trials[-1])))
-    return sorted(trials, key=lambda trial: -trial.value)
+    sign = 1 if LINK_METRICS[settings.training.monitor].higher_is_better else -1
+    return sorted(trials, key=lambda trial: -sign * trial.value)
 
 
 def _run_trial(

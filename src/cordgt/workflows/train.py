@@ -5,6 +5,7 @@ The training loop is in `training.trainer`, the folder's files in `training.run_
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from cordgt import __version__
+from cordgt import __version__, models
 from cordgt.analysis.report.run_report import REPORT_FILE, write_report
 from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList, Callbacks, as_callback
 from cordgt.errors import DataError, RunError, SettingError, did_you_mean
@@ -23,6 +24,7 @@ from cordgt.events.stream import EventStream
 from cordgt.inference.run import Run
 from cordgt.io.column_options import COLUMN_OPTIONS, options_to_text, remembered_options
 from cordgt.io.convert import as_stream
+from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed
 from cordgt.runtime.distributed import ProcessGroup
 from cordgt.runtime.threads import pin_num_threads
@@ -59,7 +61,7 @@ READ_OPTIONS = (*COLUMN_OPTIONS, "ids", "node_features", "name", "member", "skip
 
 def train(
     stream: Any,
-    model: str = "cordgt",
+    model: str | type[LinkModel] | LinkModel = "cordgt",
     seed: int = 0,
     *,
     out: str | Path | None = None,
@@ -76,6 +78,8 @@ def train(
 
     Args:
         stream: an `EventStream`, or what `read_events` takes: a path, a dataset's name, a data frame, a graph.
+        model: a name; or a subclass of `LinkModel`, which is registered under its own name if it has none; or an
+            instance of one. An instance gives its settings and its weights, which are copied; `Run.model` is trained.
         out: the run folder; the default is ``runs/NAME-MODEL-seedN``, with ``-2``, ``-3``, … if it exists.
         resume: continue an interrupted run in ``out``; a finished run is returned unchanged.
         init: a run with the initial weights: those of its evaluation, not the refitted ones.
@@ -88,23 +92,28 @@ def train(
             not read it. For a path or a table also the column options of `read_events`, such as ``src="from"``.
     """
     options = {key: settings.pop(key) for key in READ_OPTIONS if key in settings}
-    made = make_settings(model, settings, seed=seed)
+    name, instance = resolve_model(model)
+    made = make_settings(name, settings, seed=seed)
     check_all_used(made, settings)
     if columns is None:
         columns = remembered_options(stream) if isinstance(stream, EventStream) else options
     else:
         _check_column_options(columns)
     stream = as_stream(stream, **options)
+    if instance is not None:
+        if init is not None:
+            raise SettingError("Give either an instance as the model, or init: both set the initial weights.")
+        made = _with_instance(made, instance, settings, stream)
     for note in made.notes:
         as_callback(callbacks).on_message(note)
-    path = Path(out) if out is not None else next_free_path(default_folder(stream.name, model, seed))
+    path = Path(out) if out is not None else next_free_path(default_folder(stream.name, name, seed))
     return train_run(
         stream,
         made,
         path,
         device=device,
         resume=resume,
-        init=init,
+        init=init if instance is None else instance,
         refit=refit,
         report=report,
         columns=columns,
@@ -119,6 +128,41 @@ def _check_column_options(columns: Mapping[str, Any]) -> None:
             raise SettingError(f"columns: there is no column option '{key}'.{did_you_mean(key, COLUMN_OPTIONS)}")
 
 
+def resolve_model(model: Any) -> tuple[str, LinkModel | None]:
+    """Return the name of a model that is given by name, class or instance; and the instance, if it is one."""
+    if isinstance(model, str):
+        return model, None
+    network = model if isinstance(model, type) else type(model)
+    if not issubclass(network, LinkModel):
+        raise SettingError(
+            f"model={model!r}: give a model's name, a subclass of cordgt.models.base.LinkModel, or an instance of one."
+        )
+    return models.registered_name(network), None if isinstance(model, type) else model
+
+
+def _with_instance(made: Settings, instance: LinkModel, given: Mapping[str, Any], stream: EventStream) -> Settings:
+    """Return the settings with those of an instance. SettingError if it cannot be rebuilt for this stream."""
+    kind, own = type(instance).__name__, instance.init_settings
+    if type(own) is not type(made.model_settings):
+        raise SettingError(
+            f"{kind} was made with {type(own).__name__}, but its settings are {type(made.model_settings).__name__}. "
+            f"Make it as {kind}(settings, edge_dim={stream.edge_dim}, node_dim={stream.node_dim})."
+        )
+    repeated = sorted(given.keys() & vars(own).keys())
+    if repeated:
+        raise SettingError(f"{', '.join(repeated)}: the instance of {kind} has its settings already.")
+    made = dataclasses.replace(made, model_settings=own)
+    try:
+        check_init_weights(instance.state_dict(), made, stream)
+    except SettingError as error:
+        reason = str(error).partition(": ")[2]
+        raise SettingError(
+            f"The instance of {kind} does not fit these events: {reason} Make it with edge_dim={stream.edge_dim} and "
+            f"node_dim={stream.node_dim}."
+        ) from None
+    return made
+
+
 def train_run(
     stream: EventStream,
     settings: Settings,
@@ -126,7 +170,7 @@ def train_run(
     *,
     device: str = "auto",
     resume: bool = False,
-    init: str | Path | Run | None = None,
+    init: str | Path | Run | LinkModel | None = None,
     refit: bool = False,
     report: bool = True,
     columns: Mapping[str, str] | None = None,
@@ -233,8 +277,14 @@ def _stream_at_start(stream: EventStream, config: RunConfig | None, group: Proce
         return stream  # `check_same_run` raises the error
 
 
-def _init_weights(init: str | Path | Run, settings: Settings, stream: EventStream) -> InitWeights:
-    """Return the weights a run was evaluated with. Refitted weights may know test events of the new run."""
+def _init_weights(init: str | Path | Run | LinkModel, settings: Settings, stream: EventStream) -> InitWeights:
+    """Return the weights a run was evaluated with, or of an instance of a model.
+
+    Refitted weights may know test events of the new run.
+    """
+    if isinstance(init, LinkModel):
+        weights = {name: value.detach().cpu().clone() for name, value in init.state_dict().items()}
+        return InitWeights(weights, f"an instance of {type(init).__name__}", "")
     run = init if isinstance(init, Run) else Run.load(init, "cpu")
     if run.settings.model != settings.model:
         raise SettingError(f"--init {run.path} is a {run.settings.model}; this run is a {settings.model}.")

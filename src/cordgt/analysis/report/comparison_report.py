@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from cordgt.analysis.report.charts import GRAY, DotRow, dot_plot
 from cordgt.analysis.report.data import ReportData
 from cordgt.analysis.report.html import DASH, Html, PageSection
 from cordgt.analysis.report.plots import (
-    format_percent,
+    format_metric,
     format_win_rate,
     metric_figure,
     percent_axis,
@@ -24,14 +24,12 @@ from cordgt.analysis.report.plots import (
 )
 from cordgt.analysis.report.run_report import ABOVE_MARK
 from cordgt.analysis.report.sample import group_by_novelty
-from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.metrics import LINK_METRICS, summary_metrics
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.run_folder import settings_by_key
 from cordgt.training.settings import Settings, format_value
 
 N_RESAMPLES = 1000
-# (setting, metric) of each column of metrics
-COLUMNS = tuple((setting, metric) for setting in SETTINGS for metric in ("ap", "auc"))
 Runs = Mapping[str, ReportData]  # by name; the others are compared with the first
 
 
@@ -69,18 +67,26 @@ def comparability_warnings(runs: Runs) -> list[str]:
 # -------------------- metrics
 
 
+def _columns(runs: Runs) -> list[tuple[str, str]]:
+    """Setting and metric of each column: the metrics of pairs that every run has."""
+    tables = [data.metrics["test"]["transductive"] for data in runs.values()]
+    names = [name for name in summary_metrics(ranks=False) if all(name in table for table in tables)]
+    return [(setting, name) for setting in SETTINGS for name in names]
+
+
 def _metrics_section(runs: Runs, *, are_comparable: bool) -> PageSection:
     first, reference = next(iter(runs.items()))
-    rows = [_run_row(name, data, None if name == first else reference) for name, data in runs.items()]
+    columns = _columns(runs)
+    rows = [_run_row(name, data, None if name == first else reference, columns) for name, data in runs.items()]
     aps = [(name, data.metrics.metric("ap").mean, i) for i, (name, data) in enumerate(runs.items())]
     caption = f"In percent; in brackets the difference to {first}"
     if are_comparable:
-        rows += _mean_and_std_row(runs) + _baseline_rows(runs)
+        rows += _mean_and_std_row(runs, columns) + _baseline_rows(runs, columns)
         if any(ABOVE_MARK in str(cell) for row in rows for cell in row):
             caption += f";{ABOVE_MARK}: a trivial baseline is above every run"
         if best := reference.metrics.best_baseline("transductive"):
             aps.append((f"{best[0]} (trivial)", best[1], GRAY))
-    titles = [f"{LINK_METRICS[metric].title}, {setting}" for setting, metric in COLUMNS]
+    titles = [f"{LINK_METRICS[metric].title}, {setting}" for setting, metric in columns]
     return html.section(
         "Metrics of the test period",
         html.table(["run", "model", "seed", *titles, "epochs", "s per epoch"], rows, caption=caption),
@@ -91,41 +97,48 @@ def _metrics_section(runs: Runs, *, are_comparable: bool) -> PageSection:
     )
 
 
-def _run_row(name: str, data: ReportData, reference: ReportData | None) -> list[Any]:
+def _run_row(
+    name: str, data: ReportData, reference: ReportData | None, columns: Sequence[tuple[str, str]]
+) -> list[Any]:
     """A run's metrics, with the differences to the first run."""
     cells = []
-    for setting, metric in COLUMNS:
+    for setting, metric in columns:
         value = data.metrics.metric(metric, "test", setting).mean
         other = None if reference is None else reference.metrics.metric(metric, "test", setting).mean
-        difference = "" if value is None or other is None else f" ({100 * (value - other):+.2f})"
-        cells.append(f"{format_percent(value)}{difference}")
+        difference = ""
+        if value is not None and other is not None:
+            difference = f" ({LINK_METRICS[metric].format(value - other, '+')})"
+        cells.append(f"{format_metric(metric, value)}{difference}")
     seconds = data.metrics.get("seconds_per_epoch", 0.0)
     return [name, data.settings.model, str(data.settings.seed), *cells, str(data.metrics["epochs"]), f"{seconds:.1f}"]
 
 
-def _mean_and_std_row(runs: Runs) -> list[list[Any]]:
+def _mean_and_std_row(runs: Runs, columns: Sequence[tuple[str, str]]) -> list[list[Any]]:
     """Mean and standard deviation if the runs differ only in their seeds; otherwise no row."""
     settings = [data.settings for data in runs.values()]
     if len(runs) < 2 or len({(s.model, s.protocol, s.training, s.model_settings) for s in settings}) > 1:
         return []
     cells = []
-    for setting, metric in COLUMNS:
-        values = [100 * v for v in _metric_values(runs, setting, metric)]
-        cells.append(f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else DASH)
+    for setting, metric in columns:
+        values, kind = _metric_values(runs, setting, metric), LINK_METRICS[metric]
+        mean_and_std = DASH
+        if len(values) > 1:
+            mean_and_std = f"{kind.format(float(np.mean(values)))} ± {kind.format(float(np.std(values, ddof=1)))}"
+        cells.append(mean_and_std)
     return [[Html("<strong>mean ± standard deviation</strong>"), "", "", *cells, "", ""]]
 
 
-def _baseline_rows(runs: Runs) -> list[list[Any]]:
+def _baseline_rows(runs: Runs, columns: Sequence[tuple[str, str]]) -> list[list[Any]]:
     """A row per baseline, with a mark if it is above every run. Comparable runs have the same baselines."""
     metrics = next(iter(runs.values())).metrics
-    highest = [max(_metric_values(runs, *column), default=np.inf) for column in COLUMNS]
+    best = [_best_value(runs, *column) for column in columns]
     rows = []
     for name in metrics.baselines:
         cells = []
-        for (setting, metric), limit in zip(COLUMNS, highest, strict=True):
+        for (setting, metric), limit in zip(columns, best, strict=True):
             value = metrics.metric(metric, "test", setting, name).mean
-            mark = ABOVE_MARK if value is not None and value > limit else ""
-            cells.append(f"{format_percent(value)}{mark}")
+            is_above = value is not None and limit is not None and LINK_METRICS[metric].is_better(value, limit)
+            cells.append(f"{format_metric(metric, value)}{ABOVE_MARK if is_above else ''}")
         mark = ABOVE_MARK if any(ABOVE_MARK in cell for cell in cells) else ""
         rows.append([Html(f'<span class="baseline">{html.text(name)}{mark}</span>'), "", "", *cells, "", ""])
     return rows
@@ -137,6 +150,12 @@ def _metric_values(runs: Runs, setting: str, metric: str) -> list[float]:
     return [mean for mean in means if mean is not None]
 
 
+def _best_value(runs: Runs, setting: str, metric: str) -> float | None:
+    """The best value of a test metric over the runs; None if no run has it."""
+    values = _metric_values(runs, setting, metric)
+    return None if not values else max(values) if LINK_METRICS[metric].higher_is_better else min(values)
+
+
 def _intervals(runs: Runs) -> list[Html]:
     """The differences to the first run, with their confidence intervals."""
     (first, reference), *others = runs.items()
@@ -144,10 +163,11 @@ def _intervals(runs: Runs) -> list[Html]:
     for name, data in others:
         scores = [(d.sample.positive, d.sample.negative) for d in (reference, data)]
         for metric, row in paired_bootstrap(scores, resamples=N_RESAMPLES).items():
-            low, high = 100 * row["low"], 100 * row["high"]
-            result = "better" if low > 0 else "worse" if high < 0 else "no clear difference"
-            difference = f"{100 * row['difference']:+.2f}"
-            rows.append([name, LINK_METRICS[metric].title, difference, f"{low:+.2f} to {high:+.2f}", result])
+            kind, is_clear = LINK_METRICS[metric], row["low"] > 0 or row["high"] < 0
+            is_better = kind.is_better(row["difference"], 0.0)
+            result = ("better" if is_better else "worse") if is_clear else "no clear difference"
+            difference, low, high = (kind.format(row[key], "+") for key in ("difference", "low", "high"))
+            rows.append([name, kind.title, difference, f"{low} to {high}", result])
     about = (
         f"Intervals from a paired bootstrap: {N_RESAMPLES:,} resamples of the {len(reference.sample):,} test events in "
         "this report. They do not cover other seeds. `cordgt compare` uses every test event."

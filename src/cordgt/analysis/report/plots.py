@@ -25,6 +25,11 @@ def format_percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.2f}"
 
 
+def format_metric(name: str, value: float | None) -> str:
+    """Format a metric for a table: a share in percent, another number as it is, or a dash for None."""
+    return DASH if value is None else LINK_METRICS[name].format(value)
+
+
 def format_win_rate(group: GroupMetrics) -> str:
     """Format a group's win rate with its interval: ``93.1 % (90–95)``."""
     if group.win_rate is None or group.low is None or group.high is None:
@@ -79,8 +84,8 @@ def training_plots(
         epochs = data.epochs()
         x = [float(r["epoch"]) for r in epochs]
         loss.append(Series(name, x, [float(r["loss"]) for r in epochs]))
-        values = [r.get("validation", {}).get(metric) for r in epochs]
-        validation.append(Series(name, x, [np.nan if v is None else float(v) for v in values]))
+        measured = [r.get("validation", {}).get(metric) for r in epochs]
+        validation.append(Series(name, x, [np.nan if v is None else float(v) for v in measured]))
     last = int(max((x for one in loss for x in one.x), default=-1))
     if last < 0:
         return None
@@ -88,8 +93,12 @@ def training_plots(
     ticks = [(float(k), str(k)) for k in range(step, last + 1, step)]
     axis = Axis("epoch", min(1, last - 1), max(last, 1), ticks)
     loss_axis = Axis("training loss", *padded_range([v for one in loss for v in one.y]))
-    label = f"validation {metric.upper()}"
-    metric_axis = percent_axis([v for one in validation for v in one.y], label, min_width=0.01)
+    label = f"validation {LINK_METRICS[metric].title}"
+    values = [v for one in validation for v in one.y]
+    if LINK_METRICS[metric].is_share:
+        metric_axis = percent_axis(values, label, min_width=0.01)
+    else:
+        metric_axis = Axis(label, *padded_range([v for v in values if not np.isnan(v)] or [0.0]))
     return (
         line_chart(loss, axis, loss_axis, marker=marker, alt="Training loss by epoch"),
         line_chart(validation, axis, metric_axis, marker=marker, alt=f"V{label[1:]} by epoch"),

@@ -19,6 +19,7 @@ from cordgt.analysis.report.data import ReportData, collect_report_data
 from cordgt.analysis.report.explanations import distance_section, surprises_section
 from cordgt.analysis.report.html import DASH, Html, PageSection
 from cordgt.analysis.report.plots import (
+    format_metric,
     format_percent,
     format_times,
     format_win_rate,
@@ -147,7 +148,7 @@ def _metrics_section(data: ReportData) -> PageSection:
     metrics = data.metrics
     rows: list[list[Any]] = []
     for row in metrics.rows():
-        cells = [format_percent(row.metrics[name].mean) for name in metrics.columns()]
+        cells = [format_metric(name, row.metrics[name].mean) for name in metrics.columns()]
         if row.baseline is None:
             rows.append([f"{row.split}, {row.setting}", *cells, " ".join(f"{n:,}" for n in row.events)])
         else:
@@ -157,7 +158,9 @@ def _metrics_section(data: ReportData) -> PageSection:
     checked = ", ".join(
         m.title for m in LINK_METRICS.values() if m.checks_baselines and (is_pair_model or m.needs_ranks)
     )
-    caption = f"In percent; ▲: a trivial baseline is above the model, in {checked}"
+    others = [title for name, title in metrics.columns().items() if not LINK_METRICS[name].is_share]
+    except_others = f", except {', '.join(others)}" if others else ""
+    caption = f"In percent{except_others}; ▲: a trivial baseline is above the model, in {checked}"
     name = "ap" if metrics.metric(metrics.primary_metric).mean is None else metrics.primary_metric
     plots = [
         _baseline_figure(data, setting, name) for setting in SETTINGS if metrics["test"][setting].get(name) is not None
@@ -185,6 +188,7 @@ def _baseline_figure(data: ReportData, setting: str, name: str) -> Html:
 
 def _training_section(data: ReportData) -> PageSection:
     best, monitor = data.metrics["best_epoch"], data.settings.training.monitor
+    title = LINK_METRICS[monitor].title
     marker = None if best is None else (float(best), f"best: epoch {best}")
     plots = training_plots({data.settings.model: data}, monitor, marker=marker)
     if plots is None:
@@ -194,15 +198,15 @@ def _training_section(data: ReportData) -> PageSection:
         return html.section("Training curves", html.paragraph(sentence), anchor="curves", link="Curves")
     rows = []
     for r in data.epochs():
-        value = format_percent(r.get("validation", {}).get(monitor))
+        value = format_metric(monitor, r.get("validation", {}).get(monitor))
         rows.append([str(r["epoch"]), f"{r['loss']:.4f}", value, f"{r['train_seconds']:.1f}"])
     return html.section(
         "Training curves",
         html.side_by_side(
             html.figure(plots[0], "Mean training loss of each epoch: it should fall."),
-            html.figure(plots[1], f"Validation {monitor.upper()}. The report uses the best epoch, which is marked."),
+            html.figure(plots[1], f"Validation {title}. The report uses the best epoch, which is marked."),
         ),
-        html.details("The numbers", html.table(["epoch", "loss", f"validation {monitor.upper()}", "seconds"], rows)),
+        html.details("The numbers", html.table(["epoch", "loss", f"validation {title}", "seconds"], rows)),
         anchor="curves",
         link="Curves",
     )

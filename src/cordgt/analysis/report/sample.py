@@ -19,6 +19,7 @@ from cordgt.models.base import LinkModel
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import add_source_rates, negative_pair_queries
 from cordgt.tasks.metrics import ap_and_auc
+from cordgt.tasks.negatives import NEGATIVES
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
 
@@ -67,7 +68,7 @@ def score_sample(
     n = len(positions)
     rows = evenly_spaced(n, n if max_events is None else max_events)
     true = replace(queries, dst=queries.dst[:, :1]).take(rows)
-    if task.protocol.negatives.endswith("-pairs"):
+    if NEGATIVES[task.protocol.negatives].replaces_source:
         false = negative_pair_queries(task, "test", "transductive")[0].take(rows)
         scores = np.concatenate(
             [score_queries(model, task.full_history, q, callbacks=callbacks) for q in (true, false)], axis=1

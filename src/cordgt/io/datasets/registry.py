@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from cordgt.errors import DataError, did_you_mean
+from cordgt.errors import CordgtError, DataError, SettingError, did_you_mean
 from cordgt.events.stream import EventStream
 from cordgt.files import cache_folder, sibling_names
 from cordgt.io.column_options import COLUMN_OPTIONS
@@ -20,6 +20,7 @@ from cordgt.io.datasets.twins import TWINS, is_twin, twin_stream
 from cordgt.io.folders import suggest_files
 from cordgt.io.open_table import LoadedFile
 from cordgt.io.readers import read_events
+from cordgt.plugins import Registry
 from cordgt.store.store import is_partial, is_store, partial_store_hint
 
 AS_PUBLISHED = " as published: "  # marks the notes of `describe_difference`
@@ -63,6 +64,24 @@ KNOWN_DATASETS: dict[str, Dataset] = {
 # fmt: on
 SYNTHETIC = "synthetic"  # the stream of the demo
 GENERATED = (SYNTHETIC, *TWINS)  # generated on demand in seconds, always the same
+F = TypeVar("F", bound=Callable[..., Any])
+# Datasets of plug-ins: functions that return a stream, or what `read_events` takes.
+DATASETS: Registry[Callable[[], Any]] = Registry("dataset", {}, lambda name, function: register_dataset(name)(function))
+
+
+def register_dataset(name: str) -> Callable[[F], F]:
+    """Register a function without arguments that returns events: DATA of every command, and of `cordgt.train`.
+
+    It returns an `EventStream`, a path, or a table that `read_events` takes. It is called when the data are needed.
+    """
+    if name in KNOWN_DATASETS or name in GENERATED:
+        raise SettingError(f"cordgt has a dataset '{name}' already. Choose another name.")
+
+    def register(function: F) -> F:
+        DATASETS.add(name, function, function)
+        return function
+
+    return register
 
 
 @dataclass(frozen=True)
@@ -126,6 +145,7 @@ def list_datasets() -> list[DatasetEntry]:
     rows += [
         DatasetEntry(name, None, None, find_dataset(name)) for name in _names_in_folders() if name not in KNOWN_DATASETS
     ]
+    rows += [DatasetEntry(name, None, None, None, is_generated=True) for name in DATASETS]
     return rows + [DatasetEntry(name, k.nodes, k.events, None, is_generated=True) for name, k in TWINS.items()]
 
 
@@ -137,6 +157,8 @@ def load_dataset(data: str | os.PathLike[str], **options: Any) -> EventStream:
     name = os.fspath(data)
     if name in GENERATED:
         return _generate_stream(name, options)
+    if name in DATASETS:
+        return _registered_stream(name, options)
     path = resolve_path(data)
     if path.is_dir() and not is_store(path):
         raise DataError(suggest_files(path, ColumnOptions(**{k: v for k, v in options.items() if k in COLUMN_OPTIONS})))
@@ -150,6 +172,21 @@ def _generate_stream(name: str, options: dict[str, Any]) -> EventStream:
         if value is not None and value is not False and (key, value) != ("ids", "auto"):
             raise DataError(f"{name} is generated: there is no file to read, so leave out --{key.replace('_', '-')}.")
     return twin_stream(name) if is_twin(name) else synthetic_stream().stream
+
+
+def _registered_stream(name: str, options: dict[str, Any]) -> EventStream:
+    """Return the events of a plug-in's dataset. Column options apply if it returns a path or a table."""
+    try:
+        data = DATASETS[name]()
+    except CordgtError:
+        raise
+    except Exception as error:
+        raise DataError(f"The dataset '{name}' of a plug-in failed: {type(error).__name__}: {error}") from error
+    if not isinstance(data, EventStream):
+        data = read_events(data, **options)
+    elif given := [k for k, v in options.items() if v is not None and v is not False and (k, v) != ("ids", "auto")]:
+        raise DataError(f"{name} is a stream already: leave out --{given[0].replace('_', '-')}.")
+    return replace(data, name=name)
 
 
 def describe_difference(name: str, stream: EventStream) -> str:
@@ -205,6 +242,6 @@ def _not_found_message(name: str, path: Path) -> str:
         hint = f" To read the file of that name here, write .{os.sep}{name}." if path.exists() else ""
         return f"The dataset {name} was not found: looked for {places}.{hint} Fetch it: cordgt data fetch {name}."
     hint = partial_store_hint(path) or did_you_mean(
-        name, [*KNOWN_DATASETS, *GENERATED, *_names_in_folders(), *sibling_names(path)]
+        name, [*KNOWN_DATASETS, *GENERATED, *DATASETS, *_names_in_folders(), *sibling_names(path)]
     )
     return f"'{name}' is neither a known dataset nor a file.{hint} Looked for the file {path}, and for {places}."
