@@ -1,0 +1,1 @@
+"""The live service: events in, answers out."""
