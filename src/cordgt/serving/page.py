@@ -54,7 +54,7 @@ def page_router(source: PageSource) -> APIRouter:
         return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
 
     for path, name in (("/", "index.html"), ("/docs", "docs.html")):
-        router.add_api_route(path, partial(static, name), include_in_schema=False)
+        router.add_api_route(path, partial(static, name), methods=["GET", "HEAD"], include_in_schema=False)
     router.add_api_route("/static/{name}", static, include_in_schema=False)
 
     @router.get("/status")

@@ -13,12 +13,22 @@ function label(svg, x, y, text, anchor) {
   shape("text", { x, y, "text-anchor": anchor }, svg).textContent = text;
 }
 
+// Label the first and the last point, if both texts have room.
+function labelEnds(svg, width, [first, last]) {
+  const hasRoom = 7 * (first.length + last.length) < width - LEFT - RIGHT;
+  label(svg, LEFT, HEIGHT - 6, first, "start");
+  if (hasRoom) label(svg, width - RIGHT, HEIGHT - 6, last, "end");
+}
+
 export function format(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
   if (Number.isInteger(value)) return value.toLocaleString("en");
   return size >= 100 ? Math.round(value).toLocaleString("en") : size >= 1 ? value.toFixed(1) : value.toFixed(3);
 }
+
+// A tick of an axis, without needless zeros.
+const tick = (value) => Number(value.toPrecision(3)).toLocaleString("en");
 
 // Return a round number that is not below the value.
 function roundUp(value) {
@@ -33,7 +43,7 @@ function frame(figure, top) {
   const y = (value) => TOP + (1 - value / top) * (HEIGHT - TOP - BOTTOM);
   for (const value of [0, top / 2, top]) {
     shape("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value), class: value ? "grid" : "axis" }, svg);
-    label(svg, LEFT - 6, y(value) + 4, format(value), "end");
+    label(svg, LEFT - 6, y(value) + 4, tick(value), "end");
   }
   return { svg, width, y };
 }
@@ -95,7 +105,9 @@ function show(figure, parts, n, x, describe, summary) {
 }
 
 // series: [{name, values}], values of one length, null where there is none; labels: text of each point.
-export function lineChart(figure, { series, labels, ends, top, summary }) {
+export function lineChart(figure, options) {
+  figure.redraw = () => lineChart(figure, options);
+  const { series, labels, ends, top, summary } = options;
   const n = labels.length;
   const highest = Math.max(0, ...series.flatMap(({ values }) => values.filter((v) => v !== null)));
   const limit = top || roundUp(highest);
@@ -109,10 +121,7 @@ export function lineChart(figure, { series, labels, ends, top, summary }) {
     });
     if (path) shape("path", { d: n > 1 ? path : `${path}h.1`, class: `line s${s}`, "stroke-linecap": "round" }, svg);
   });
-  if (n) {
-    label(svg, LEFT, HEIGHT - 6, ends[0], "start");
-    label(svg, width - RIGHT, HEIGHT - 6, ends[1], "end");
-  }
+  if (n) labelEnds(svg, width, ends);
   const describe = (i) =>
     `${labels[i]}: ${series.map(({ name, values }) => `${name} ${format(values[i])}`).join(", ")}`;
   const parts = { svg, width, y, top: limit, legend: series.length > 1 ? legend(series) : null };
@@ -120,7 +129,9 @@ export function lineChart(figure, { series, labels, ends, top, summary }) {
 }
 
 // Bars of counts along time. bins: [{count, label}].
-export function barChart(figure, { bins, ends, summary }) {
+export function barChart(figure, options) {
+  figure.redraw = () => barChart(figure, options);
+  const { bins, ends, summary } = options;
   const n = bins.length;
   const top = Math.max(2, roundUp(Math.max(0, ...bins.map(({ count }) => count))));
   const { svg, width, y } = frame(figure, top);
@@ -130,10 +141,7 @@ export function barChart(figure, { bins, ends, summary }) {
     const height = Math.max(2, y(0) - y(count));
     shape("rect", { class: "bar", x: LEFT + i * step, y: y(0) - height, width: Math.max(2, step * 0.85), height }, svg);
   });
-  if (n) {
-    label(svg, LEFT, HEIGHT - 6, ends[0], "start");
-    label(svg, width - RIGHT, HEIGHT - 6, ends[1], "end");
-  }
+  if (n) labelEnds(svg, width, ends);
   const x = (i) => LEFT + (i + 0.45) * step;
   show(figure, { svg, width, y, top }, n, x, (i) => `${bins[i].label}: ${format(bins[i].count)}`, summary);
 }

@@ -12,8 +12,22 @@ function element(name, text, className) {
   return made;
 }
 
+const MAX_ID_LENGTH = 80; // characters that a table or list shows
+
 // A user's id: isolated, so that right-to-left text in it cannot reorder the text around it.
-const idElement = (id) => element("bdi", id, "id");
+function idElement(id) {
+  const text = String(id);
+  const made = element("bdi", text.length > MAX_ID_LENGTH ? `${text.slice(0, MAX_ID_LENGTH - 1)}…` : text, "id");
+  made.title = text;
+  return made;
+}
+
+// The date of "1396640000 (2014-04-04 19:33 UTC)" and of "2014-04-04T19:33:20Z"; other times as they are.
+function shortTime(text) {
+  const inner = /\((.*) UTC\)$/.exec(text);
+  if (inner) return inner[1];
+  return /^\d{4}-\d\d-\d\dT/.test(text) ? text.slice(0, 19).replace("T", " ") : text;
+}
 
 function nodeButton(node, side) {
   const button = element("button", null, "link");
@@ -31,6 +45,12 @@ function row(...cells) {
     box.append(typeof cell === "number" ? format(cell) : cell === null || cell === undefined ? "" : cell);
     made.append(box);
   });
+  return made;
+}
+
+function timeElement(text) {
+  const made = element("span", shortTime(text), "time");
+  made.title = text;
   return made;
 }
 
@@ -131,11 +151,11 @@ async function showFromAddress() {
       opened.side === "dst" ? null : get("/recommend", { source: node, n: 10 }),
     ]);
     if (request !== opened) return; // the reader has opened another node meanwhile
+    byId("node").hidden = false; // before the chart is drawn, which needs its width
     showPast(past);
     showPartners(answer);
-    byId("node").hidden = false;
-    byId("node").focus({ preventScroll: true });
-    byId("node").scrollIntoView({ block: "start" });
+    byId("node-title").focus({ preventScroll: true });
+    byId("node-title").scrollIntoView({ block: "start" });
   });
 }
 
@@ -148,7 +168,7 @@ function showPartners(answer) {
   byId("score-name").textContent = hasProbability ? "Probability" : "Score";
   fill("partners", partners.map((partner, i) => {
     const value = hasProbability ? partner.probability : partner.score;
-    const score = element("span", typeof value === "number" ? value.toFixed(3) : "–");
+    const score = element("span", typeof value === "number" ? value.toFixed(3) : "–", "score");
     if (typeof value === "number" && value >= 0 && value <= 1) {
       const meter = element("meter");
       Object.assign(meter, { min: 0, max: 1, value });
@@ -166,12 +186,12 @@ function showPast(past) {
     ? `${format(past.total)} events, the first at ${past.events_first}, the last at ${past.events_last}.`
     : "This node has no events yet.";
   barChart(byId("past-chart"), {
-    bins: past.bins.map(({ start, count }) => ({ count, label: `from ${start}` })),
-    ends: past.bins.length ? [past.bins[0].start, past.end] : ["", ""],
+    bins: past.bins.map(({ start, count }) => ({ count, label: `from ${shortTime(start)}` })),
+    ends: past.bins.length ? [shortTime(past.bins[0].start), shortTime(past.end)] : ["", ""],
     summary: past.total ? `Number of events over time. The list has the latest ${format(past.events.length)}.` : "",
   });
   fill("past", past.events.map(({ time, direction, other, other_side }) =>
-    row(time, direction, nodeButton(other, other_side))));
+    row(timeElement(time), direction, nodeButton(other, other_side))));
 }
 
 // --- search ---
@@ -299,6 +319,7 @@ function start() {
     if (hasToken()) await showFromAddress();
   });
   addEventListener("hashchange", showFromAddress);
+  addEventListener("resize", () => document.querySelectorAll("figure").forEach((figure) => figure.redraw?.()));
   const loop = async () => {
     const isPaused = document.hidden || !byId("live").checked || !byId("token-form").hidden;
     if (!isPaused) await update();
