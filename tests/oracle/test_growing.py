@@ -33,7 +33,9 @@ def assert_same_lookups(grown: TemporalIndex, rebuilt: TemporalIndex, n_events: 
     assert torch.equal(grown.degree(node, cut), rebuilt.degree(node, cut))
     other = torch.arange(-1, 9)[:, None]
     for one, two in zip(
-        grown.pair_history(node[None], other, cut[None]), rebuilt.pair_history(node[None], other, cut[None]), strict=True
+        grown.pair_history(node[None], other, cut[None]),
+        rebuilt.pair_history(node[None], other, cut[None]),
+        strict=True,
     ):
         assert torch.equal(one, two)
     t = torch.full(node.shape, 1e6, dtype=torch.float64)
