@@ -1,1 +1,1 @@
-"""The live service: events in, answers out."""
+"""A live service: events come in over HTTP, answers go out. Needs the extra packages ``cordgt[serve]``."""
