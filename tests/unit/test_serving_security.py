@@ -16,7 +16,7 @@ from cordgt.serving.security import (
     SECURITY_HEADERS,
     App,
     Limits,
-    RequestError,
+    RefusedError,
     SecurityMiddleware,
     Tokens,
     check_bind,
@@ -226,7 +226,7 @@ def test_numbers_of_events_and_candidates_are_limited() -> None:
     limits.check_events(2)
     limits.check_candidates(3)
     for check, n in ((limits.check_events, 3), (limits.check_candidates, 4)):
-        with pytest.raises(RequestError, match="at most") as caught:
+        with pytest.raises(RefusedError, match="at most") as caught:
             check(n)
         assert caught.value.status == 413
 
@@ -285,7 +285,7 @@ def test_a_failure_shows_no_internals(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_errors_are_ascii_json() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        raise RequestError(404, "no node <script>\u2028\x1b[31m\ud800")
+        raise RefusedError(404, "no node <script>\u2028\x1b[31m\ud800")
 
     answer = ask("GET", "/status", app=app)
     assert answer.body.isascii() and b"\x1b" not in answer.body and answer.headers["content-type"] == "application/json"

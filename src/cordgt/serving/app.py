@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 import cordgt
 from cordgt.errors import CordgtError
 from cordgt.serving.errors import ServiceError, UnsupportedError
+from cordgt.serving.page import PageSource, page_router
+from cordgt.serving.security import Limits, SecurityMiddleware, Tokens, error_body
 from cordgt.serving.service import Service
 from cordgt.serving.telemetry import Telemetry
-
-logger = logging.getLogger("cordgt.serving")
 
 
 class _Request(BaseModel):
@@ -79,16 +77,32 @@ class ModelRequest(_Request):
     rollback: bool = False
 
 
-def create_app(service: Service) -> FastAPI:
-    """Return the ASGI application of a service. It closes the service when it shuts down."""
+def create_app(
+    service: Service, *, tokens: Tokens | None = None, limits: Limits | None = None, insecure: bool = False
+) -> FastAPI:
+    """Return the ASGI application of a service. It closes the service when it shuts down.
+
+    ``insecure``: requests that need no token may come from any host.
+    """
     telemetry = Telemetry(service)
+    limits = limits or Limits()
+    page = PageSource(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(service.close)
 
-    app = FastAPI(title="CorDGT", version=cordgt.__version__, lifespan=lifespan)
+    # The page /docs of FastAPI loads scripts from another site, so the service has its own.
+    app = FastAPI(
+        title="CorDGT",
+        version=cordgt.__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.include_router(page_router(page))
     app.state.service = service
     app.state.telemetry = telemetry
     _add_error_handlers(app)
@@ -100,13 +114,20 @@ def create_app(service: Service) -> FastAPI:
         telemetry.on_request(request, response.status_code, time.perf_counter() - start)
         return response
 
+    app.add_middleware(SecurityMiddleware, tokens=tokens, limits=limits, insecure=insecure)  # the outermost one
+
     @app.post("/events")
     async def add_events(request: EventsRequest) -> EventsReceipt:
         """Add events. The answer comes after they are on disk."""
-        receipt = await asyncio.wrap_future(service.add_events(request.events, request.key))
-        telemetry.n_events.inc(0 if receipt.repeated else receipt.accepted)
+        limits.check_events(len(request.events) if isinstance(request.events, list) else 1)
+        # Shielded: a request that runs out of time must not cancel the receipt under the committer.
+        receipt = await asyncio.shield(asyncio.wrap_future(service.add_events(request.events, request.key)))
+        if not receipt.repeated:
+            telemetry.n_events.inc(receipt.accepted)
+            page.event_rate.record(receipt.accepted)
         return EventsReceipt(**vars(receipt))
 
+    @app.get("/recommend")  # with ?source=…, for ids such as "..", which cannot stand in a path
     @app.get("/recommend/{source:path}")
     async def recommend(
         source: str,
@@ -118,6 +139,7 @@ def create_app(service: Service) -> FastAPI:
         within: str | None = None,
     ) -> dict[str, Any]:
         """Return the most likely partners of a source. Repeat exclude and candidates for several ids."""
+        limits.check_candidates(len(exclude) + len(candidates or ()))
         answer = service.recommend(
             source, n=n, at=at, new_only=new_only, exclude=exclude, candidates=candidates, within=within
         )
@@ -126,12 +148,14 @@ def create_app(service: Service) -> FastAPI:
     @app.post("/recommend")
     async def recommend_from_list(request: RecommendRequest) -> dict[str, Any]:
         """Return the most likely partners of a source, with long lists in the body."""
+        limits.check_candidates(len(request.exclude) + len(request.candidates or ()))
         options = {name: value for name, value in request if name != "source"}
         return await asyncio.wrap_future(service.recommend(request.source, **options))
 
     @app.post("/score")
     async def score(request: ScoreRequest) -> dict[str, Any]:
         """Return the scores of pairs."""
+        limits.check_candidates(len(request.pairs))
         return await asyncio.wrap_future(service.score(request.pairs, at=request.at))
 
     @app.post("/replay")
@@ -189,24 +213,24 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    """Answer every error with ``{"error": text}``, never with a stack trace."""
+    """Answer every error with ``{"error": text}``, never with the input or a stack trace.
+
+    `SecurityMiddleware` answers errors that nobody expects.
+    """
+
+    def respond(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+        return Response(error_body(message), status, headers, "application/json")
 
     @app.exception_handler(CordgtError)
-    async def on_cordgt_error(request: Request, error: CordgtError) -> JSONResponse:
-        status = error.status if isinstance(error, ServiceError) else 422
-        return JSONResponse({"error": str(error)}, status)
+    async def on_cordgt_error(request: Request, error: CordgtError) -> Response:
+        return respond(error.status if isinstance(error, ServiceError) else 422, str(error))
 
     @app.exception_handler(RequestValidationError)
-    async def on_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
+    async def on_invalid_request(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first.get("loc", ()))
-        return JSONResponse({"error": f"{where}: {first.get('msg', 'it is not valid')}."}, 422)
+        where = ".".join(str(part) for part in first.get("loc", ()))[:200]
+        return respond(422, f"{where}: {first.get('msg', 'it is not valid')}.")
 
     @app.exception_handler(HTTPException)
-    async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
-
-    @app.exception_handler(Exception)
-    async def on_any_error(request: Request, error: Exception) -> JSONResponse:
-        logger.error("internal error", exc_info=error, extra={"fields": {"path": request.url.path}})
-        return JSONResponse({"error": "Internal error. The log of the service has the details."}, 500)
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
+        return respond(error.status_code, str(error.detail), error.headers)

@@ -42,7 +42,7 @@ class HistoryView:
     def node_index(self, node: str, side: str | None) -> int:
         """Return the index of a user's id, -1 if it is unknown. Without a side, sources come first."""
         found = [int(self.ids.encode([node], one)[0]) for one in SIDES if side is None or one == side]
-        return next((index for index in found if index >= 0), -1)
+        return next((index for index in found if 0 <= index < len(self.ids)), -1)  # a lookup may know later nodes
 
     def side_of(self, index: int) -> Side | None:
         """Return the id space of a node; None if sources and destinations share one."""
@@ -90,7 +90,7 @@ def find_nodes(view: HistoryView, text: str, n: int) -> list[dict[str, Any]]:
     """
     names = view.ids.names
     names = names if pa.types.is_string(names.type) else pc.cast(names, pa.string())
-    same = [int(view.ids.encode([text], side)[0]) for side in SIDES]
+    same = [view.node_index(text, side) for side in SIDES]
     starting, containing = (
         np.flatnonzero(match(names, text, ignore_case=True).to_numpy(zero_copy_only=False))
         for match in (pc.starts_with, pc.match_substring)

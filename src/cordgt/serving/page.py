@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import resources
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 
+from cordgt.events.stream import EventStream
 from cordgt.serving.history_view import MAX_SEARCH_LENGTH, EventRate, HistoryView, describe_past, find_nodes, top_movers
-from cordgt.serving.security import RequestError
+from cordgt.serving.security import RefusedError
+from cordgt.serving.service import Service
 
 STATIC_TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript"}
 
@@ -23,25 +25,31 @@ SideName = Annotated[
 ]
 
 
-class PageSource(Protocol):
-    """What the page needs of the service."""
+class PageSource:
+    """What the page shows of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.event_rate = EventRate()
 
     @property
-    def event_rate(self) -> EventRate: ...
-
-    @property
-    def model_name(self) -> str: ...
+    def model_name(self) -> str:
+        """Name and id of the model that answers now."""
+        model = self._service.model
+        return f"{model.run.settings.model} ({model.id[:12]})"
 
     def history_view(self) -> HistoryView:
         """Return a snapshot of the history."""
+        stream: EventStream = self._service.call(lambda live: live.stream()).result()
+        return HistoryView(stream.src, stream.dst, stream.elapsed, stream.t, stream.ids, stream.format_time)
 
 
 def read_static(name: str) -> tuple[bytes, str]:
-    """Return a file of the page and its media type. RequestError (404) for any other name."""
+    """Return a file of the page and its media type. RefusedError (404) for any other name."""
     files = {entry.name: entry for entry in resources.files("cordgt.serving").joinpath("static").iterdir()}
     kind = STATIC_TYPES.get(name.rpartition(".")[2])
     if name not in files or kind is None:
-        raise RequestError(404, "There is no such file.")
+        raise RefusedError(404, "There is no such file.")
     return files[name].read_bytes(), kind
 
 

@@ -20,6 +20,8 @@ WINDOW = 1000  # events
 N_NEGATIVES = 10  # random partners of an event, and as many popular ones
 EVENTS_PER_STEP = 8
 MAX_WAITING = 2000  # events; when more arrive than can be scored, the oldest are left out
+EVENTS_PER_POINT = 50  # of the curve over time
+MAX_POINTS = 500
 WARNING_DROP = 0.05  # of AP, below that of the first full window
 N_BINS = 10
 
@@ -34,6 +36,7 @@ class QualityMonitor:
         self._waiting: deque[int] = deque(maxlen=MAX_WAITING)
         self._scores: deque[np.ndarray] = deque(maxlen=window)  # (1 + 2 * N_NEGATIVES,) logits each
         self._ranks: deque[tuple[float, float]] = deque(maxlen=window)
+        self._points: deque[dict[str, Any]] = deque(maxlen=MAX_POINTS)
         self._lock = threading.Lock()
         self._reference: float | None = None
         self._n_since_reference = 0
@@ -86,8 +89,11 @@ class QualityMonitor:
         with self._lock:
             self._scores.extend(logits)
             self._ranks.extend(zip(*(rank.tolist() for rank in ranks), strict=True))
+            is_point = (self.n_scored + len(positions)) // EVENTS_PER_POINT > self.n_scored // EVENTS_PER_POINT
             self.n_scored += len(positions)
             self._n_since_reference += len(positions)
+        if is_point:
+            self._points.append(_point(int(positions[-1]) + 1, self.summary()))
 
     def summary(self) -> dict[str, Any]:
         """Return the metrics of the window: AP, MRR and hits@10 against random and popular partners."""
@@ -100,6 +106,7 @@ class QualityMonitor:
             "scored": self.n_scored,
             "skipped": self.n_skipped,
             "warning": "",
+            "points": list(self._points),
         }
         if not len(scores):
             return result
@@ -117,6 +124,12 @@ class QualityMonitor:
                 f"AP fell from {self._reference:.3f} to {ap:.3f}. Train the model again on the latest events."
             )
         return result
+
+
+def _point(cut: int, summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a point of the curve over time: the metrics of the window that ends before event ``cut``."""
+    random, popular = summary["random"], summary["popular"]
+    return {"cut": cut, "ap": random["ap"], "ap_popular": popular["ap"], "mrr": random.get("mrr")}
 
 
 def calibration_error(positive: np.ndarray, negative: np.ndarray) -> float:

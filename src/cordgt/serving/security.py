@@ -18,7 +18,8 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from cordgt.errors import CordgtError, SettingError
+from cordgt.errors import SettingError
+from cordgt.serving.errors import ServiceError
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -32,7 +33,7 @@ log = logging.getLogger("cordgt.serving")
 READ_TOKEN, WRITE_TOKEN = "CORDGT_READ_TOKEN", "CORDGT_WRITE_TOKEN"
 SAFE_METHODS = ("GET", "HEAD")
 # Requests that answer a question although their method is POST. Any other POST needs the write token.
-READING_POSTS = ("/score", "/replay")
+READING_POSTS = ("/recommend", "/score", "/replay")
 # No token: health checks, and pages that hold no data. A browser cannot send a token with the page's own address.
 OPEN_PATHS = ("/", "/docs", "/openapi.json", "/favicon.ico", "/health/live", "/health/ready")
 OPEN_FOLDER = "/static/"
@@ -52,8 +53,8 @@ SECURITY_HEADERS: tuple[Header, ...] = (
 )
 
 
-class RequestError(CordgtError):
-    """A request that the service refuses, with its HTTP status."""
+class RefusedError(ServiceError):
+    """A request that a safety rule refuses, with its HTTP status."""
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -67,21 +68,21 @@ class Limits:
 
     body_bytes: int = 8 * 2**20
     events: int = 10_000  # of a POST /events
-    candidates: int = 20_000  # of a question, and pairs of a POST /score
+    candidates: int = 100_000  # of a question, and pairs of a POST /score
     seconds: float = 30.0  # from the first byte of the request to the end of the answer
 
     def check_events(self, n: int) -> None:
-        """RequestError (413) if a request sends too many events."""
+        """RefusedError (413) if a request sends too many events."""
         self._check(n, self.events, "events", "Send several requests.")
 
     def check_candidates(self, n: int) -> None:
-        """RequestError (413) if a question names too many candidates or pairs."""
+        """RefusedError (413) if a question names too many candidates or pairs."""
         self._check(n, self.candidates, "candidates", "Ask several questions.")
 
     @staticmethod
     def _check(n: int, allowed: int, what: str, advice: str) -> None:
         if n > allowed:
-            raise RequestError(413, f"The request has {n:,} {what}; at most {allowed:,} are allowed. {advice}")
+            raise RefusedError(413, f"The request has {n:,} {what}; at most {allowed:,} are allowed. {advice}")
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def check_bind(host: str, tokens: Tokens, *, insecure: bool = False) -> None:
 
 def error_body(message: str) -> bytes:
     """Return the JSON of an error: ASCII only, so that it is safe in logs and terminals too."""
-    return json.dumps({"error": message}, ensure_ascii=True).encode()
+    return json.dumps({"error": message}).encode()
 
 
 class SecurityMiddleware:
@@ -156,7 +157,9 @@ class SecurityMiddleware:
     async def _answer(self, scope: Scope, exchange: Exchange) -> None:
         try:
             self.check(scope)
-        except RequestError as error:
+        except RefusedError as error:
+            fields = {"method": scope["method"], "path": scope["path"], "status": error.status}
+            log.info("request refused", extra={"fields": fields})
             await exchange.refuse(error)
             return
         task = asyncio.ensure_future(self._run(scope, exchange))
@@ -175,16 +178,17 @@ class SecurityMiddleware:
     async def _run(self, scope: Scope, exchange: Exchange) -> None:
         try:
             await self.app(scope, exchange.receive, exchange.send)
-        except RequestError as error:
+        except RefusedError as error:
             await exchange.refuse(error)
         except Exception as error:
             if exchange.is_over:
                 return  # the application was told that the client is gone
-            log.error("request failed: %s %s", scope["method"], ascii(scope["path"]), exc_info=error)
-            await exchange.refuse(RequestError(500, "The service failed. Its log has the reason."))
+            fields = {"method": scope["method"], "path": scope["path"], "status": 500}
+            log.error("request failed", exc_info=error, extra={"fields": fields})
+            await exchange.refuse(RefusedError(500, "The service failed. Its log has the reason."))
 
     def check(self, scope: Scope) -> None:
-        """RequestError if the token, the origin, the host, the length or the type of a request is refused."""
+        """RefusedError if the token, the origin, the host, the length or the type of a request is refused."""
         headers = _headers(scope)
         method, path = scope["method"], scope["path"]
         is_open = method in SAFE_METHODS and (path in OPEN_PATHS or path.startswith(OPEN_FOLDER))
@@ -202,8 +206,8 @@ class SecurityMiddleware:
             if given and _is_same(given, expected):
                 return
             if given and other is not None and _is_same(given, other):
-                raise RequestError(403, f"This request needs the {kind} token, not the other one.")
-            raise RequestError(
+                raise RefusedError(403, f"This request needs the {kind} token, not the other one.")
+            raise RefusedError(
                 401,
                 f"This request needs the {kind} token. Send it as 'Authorization: Bearer TOKEN'.",
                 {"www-authenticate": f'Bearer realm="cordgt {kind}"'},
@@ -212,21 +216,21 @@ class SecurityMiddleware:
         host = headers.get("host", "")
         origin = headers.get("origin")
         if not self.insecure and host and not is_local(_host_name(host)):
-            raise RequestError(
+            raise RefusedError(
                 403, f"Without ${READ_TOKEN} and ${WRITE_TOKEN}, the service answers on localhost only. Set both."
             )
         if origin is not None and urlsplit(origin).netloc != host:
-            raise RequestError(403, "A page of another site sent this request.")
+            raise RefusedError(403, "A page of another site sent this request.")
 
     def _check_body(self, headers: Mapping[str, str]) -> None:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
-            raise RequestError(400, "Content-Length is not a number.")
+            raise RefusedError(400, "Content-Length is not a number.")
         if len(length) > 18 or int(length) > self.limits.body_bytes:
             raise _too_large(self.limits.body_bytes)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind and kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-            raise RequestError(415, "The body must be JSON. Send 'Content-Type: application/json' (curl: --json).")
+            raise RefusedError(415, "The body must be JSON. Send 'Content-Type: application/json' (curl: --json).")
 
 
 class Exchange:
@@ -258,7 +262,7 @@ class Exchange:
             message = {**message, "headers": _with_security_headers(message.get("headers", ()))}
         await self._send(message)
 
-    async def refuse(self, error: RequestError) -> None:
+    async def refuse(self, error: RefusedError) -> None:
         """Answer with an error. An answer that has begun already is cut off instead."""
         if self.is_over:
             return
@@ -273,41 +277,6 @@ class Exchange:
         start = {"type": "http.response.start", "status": error.status, "headers": _with_security_headers(headers)}
         await self._send(start)
         await self._send({"type": "http.response.body", "body": b"" if self.is_head else body})
-
-
-def add_error_handlers(app: Any) -> None:
-    """Make a FastAPI application answer every error as ``{"error": …}``, without the input and without a traceback."""
-    from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import Response
-    from starlette.exceptions import HTTPException
-
-    def respond(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-        return Response(error_body(message), status, dict(headers or {}), "application/json")
-
-    async def refused(_: Any, error: RequestError) -> Response:
-        return respond(error.status, str(error), error.headers)
-
-    async def user_error(_: Any, error: CordgtError) -> Response:
-        return respond(400, str(error))
-
-    async def invalid(_: Any, error: RequestValidationError) -> Response:
-        return respond(422, describe_validation(error.errors()))
-
-    async def http_error(_: Any, error: HTTPException) -> Response:
-        return respond(error.status_code, str(error.detail), error.headers)
-
-    app.add_exception_handler(RequestError, refused)
-    app.add_exception_handler(CordgtError, user_error)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http_error)
-
-
-def describe_validation(errors: Iterable[Mapping[str, Any]], most: int = 3) -> str:
-    """Return where and why a request is invalid, in one line. The values themselves are left out."""
-    errors = list(errors)
-    lines = [f"{'.'.join(map(str, one.get('loc', ())))}: {one.get('msg', 'is not valid')}" for one in errors[:most]]
-    more = f" ({len(errors) - most:,} more problems)" if len(errors) > most else ""
-    return f"The request is not valid. {'; '.join(lines)[:1000]}{more}"
 
 
 def _headers(scope: Scope) -> dict[str, str]:
@@ -337,12 +306,12 @@ def _host_name(host: str) -> str:
     return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
 
 
-def _too_large(body_bytes: int) -> RequestError:
-    return RequestError(413, f"The body is larger than {body_bytes:,} bytes. Send several smaller requests.")
+def _too_large(body_bytes: int) -> RefusedError:
+    return RefusedError(413, f"The body is larger than {body_bytes:,} bytes. Send several smaller requests.")
 
 
-def _out_of_time(seconds: float) -> RequestError:
-    return RequestError(
+def _out_of_time(seconds: float) -> RefusedError:
+    return RefusedError(
         HTTPStatus.SERVICE_UNAVAILABLE,
         f"The answer took longer than {seconds:g} s. Ask for less, or try again later. "
         "Events that carry a key can be sent again safely.",

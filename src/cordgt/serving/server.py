@@ -12,6 +12,7 @@ import uvicorn
 
 from cordgt.errors import CordgtError, SettingError
 from cordgt.serving.app import create_app
+from cordgt.serving.security import Tokens
 from cordgt.serving.service import Service
 from cordgt.serving.telemetry import set_up_logging
 
@@ -19,11 +20,11 @@ logger = logging.getLogger("cordgt.serving")
 SHUTDOWN_SECONDS = 20
 
 
-def run_server(service: Service, host: str, port: int) -> None:
+def run_server(service: Service, host: str, port: int, *, tokens: Tokens | None = None, insecure: bool = False) -> None:
     """Serve until SIGTERM or Ctrl-C; requests under way are finished. SIGHUP loads the run again."""
     set_up_logging()
     try:
-        app = create_app(service)
+        app = create_app(service, tokens=tokens, insecure=insecure)
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -89,13 +89,14 @@ function showStatus(status) {
   });
 }
 
-const METRICS = { ap: "AP", mrr: "MRR", hits_at_10: "Hits@10" };
+// Names of the curves. An event is compared with random partners, or with popular ones, which is harder.
+const METRICS = { ap: "AP, random", ap_popular: "AP, popular", mrr: "MRR, random" };
 
 function showQuality(quality) {
   const points = quality.points ?? [];
   const names = Object.keys(METRICS).filter((key) => points.some((point) => typeof point[key] === "number"));
   const last = points[points.length - 1] ?? {};
-  byId("quality-cards").replaceChildren(...names.map((key) => card(METRICS[key], format(last[key]))));
+  byId("quality-cards").replaceChildren(...names.map((key) => card(METRICS[key], last[key]?.toFixed(3) ?? "–")));
   const labels = points.map((point) => `after ${format(point.cut)} events`);
   lineChart(byId("quality-chart"), {
     series: names.map((key) => ({ name: METRICS[key], values: points.map((point) => point[key] ?? null) })),
@@ -103,8 +104,8 @@ function showQuality(quality) {
     ends: points.length ? [labels[0], labels[labels.length - 1]] : ["", ""],
     top: 1,
     summary: points.length
-      ? `Mean over the last ${format(quality.window)} scored events.`
-      : "No event has been scored yet. Events that arrive are scored.",
+      ? `Over the last ${format(Math.min(quality.window, quality.scored))} scored events.`
+      : "The curve begins after the first 50 events that arrive.",
   });
   const warning = byId("warning");
   if (warning.textContent !== (quality.warning ?? "")) warning.textContent = quality.warning ?? "";
