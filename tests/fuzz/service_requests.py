@@ -145,15 +145,9 @@ def _is_complete(raw: bytes) -> bool:
     headers = [(name.lower(), value.strip()) for name, _, value in (line.partition(b":") for line in lines)]
     lengths = [value for name, value in headers if name == b"content-length"]
     is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
-    has_all = bool(end) and lengths == [b"%d" % len(body)] or (
-        not lengths and (not body or (is_chunked and body.endswith(b"0\r\n\r\n")))
-    )
-    return (
-        has_all
-        and first.split(b" ")[0] in (b"GET", b"POST")
-        and first.endswith(b" HTTP/1.1")
-        and b"\r\nbad" not in head
-    )
+    has_all = body.endswith(b"0\r\n\r\n") if is_chunked else lengths == [b"%d" % len(body)] or not (lengths or body)
+    is_plain = first.split(b" ")[0] in (b"GET", b"POST") and first.endswith(b" HTTP/1.1") and b"\r\nbad" not in head
+    return bool(end) and has_all and is_plain
 
 
 def _value(rng: Random) -> Any:

@@ -20,7 +20,6 @@ from cordgt.serving.security import (
     SecurityMiddleware,
     Tokens,
     check_bind,
-    describe_validation,
     is_local,
 )
 
@@ -279,8 +278,9 @@ def test_a_failure_shows_no_internals(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "cordgt.serving"):
         answer = ask("GET", "/recommend/a\nforged log line\x1b[31m", app=app)
     assert answer.status == 500 and "secret" not in answer.body.decode() and "Traceback" not in answer.body.decode()
-    assert "\\n" in caplog.records[0].getMessage() and "\n" not in caplog.records[0].getMessage()
-    assert "\x1b" not in caplog.records[0].getMessage()
+    telemetry = pytest.importorskip("cordgt.serving.telemetry", reason="needs cordgt[serve]", exc_type=ImportError)
+    line = telemetry.JsonFormatter().format(caplog.records[0])
+    assert line.isascii() and line.isprintable() and json.loads(line)["path"] == "/recommend/a\nforged log line\x1b[31m"
 
 
 def test_errors_are_ascii_json() -> None:
@@ -294,12 +294,6 @@ def test_errors_are_ascii_json() -> None:
 
 def test_head_has_no_body() -> None:
     assert ask("HEAD", "/status", tokens=BOTH).body == b""
-
-
-def test_validation_errors_do_not_repeat_the_input() -> None:
-    errors = [{"loc": ("body", "events", i, "time"), "msg": "Field required", "input": "secret"} for i in range(5)]
-    text = describe_validation(errors)
-    assert "body.events.0.time: Field required" in text and "2 more" in text and "secret" not in text
 
 
 def test_web_sockets_are_closed() -> None:
