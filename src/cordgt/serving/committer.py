@@ -138,7 +138,7 @@ class Committer:
             return None
         known = next((r for r in records if r.key == request.key), None) or self._log.find(request.key)
         if known is not None and known.digest != request.digest:
-            raise KeyConflictError(f"The key {ascii(request.key)} was used for other events. Use a new key.")
+            raise KeyConflictError(f"The key {request.key!a} was used for other events. Use a new key.")
         return known
 
     def _check_times(self, batch: EventBatch, last_time: int | float) -> tuple[EventBatch, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,7 @@ class _Work:
 
 
 class Engine:
-    """Runs all work on a live history in one thread, in order of arrival. So an answer never mixes two states."""
+    """Runs all work on a live history in one thread. So an answer never mixes two states."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Engine:
         on_failure: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self._live, self._answer = live, answer
+        self._has_failed = False
         self._on_append, self._when_idle, self._on_failure = on_append, when_idle, on_failure
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._is_stopped = False
@@ -83,28 +84,33 @@ class Engine:
         return work.result
 
     def _run(self) -> None:
-        has_idle_work = True
-        while True:
+        has_idle_work, is_last = True, False
+        while not is_last:
             try:
-                work = self._work.get(timeout=0 if has_idle_work else IDLE_SECONDS)
+                first = self._work.get(timeout=0 if has_idle_work else IDLE_SECONDS)
             except queue.Empty:
                 has_idle_work = self._do_idle_work()
                 continue
             has_idle_work = True
-            batch: list[_Work] = []
-            while True:
-                if work is not None and work.question is not None:
-                    batch.append(work)
-                if work is None or work.question is None or len(batch) == MAX_TOGETHER or self._work.empty():
-                    break
-                work = self._work.get()
-            self._answer_batch(batch)
-            if work is None:
-                return
+            waiting = [first, *self._drain()]
+            is_last = None in waiting
+            self._do([work for work in waiting if work is not None])
+
+    def _drain(self) -> Iterator[_Work | None]:
+        for _ in range(self._work.qsize()):
+            yield self._work.get()
+
+    def _do(self, waiting: list[_Work]) -> None:
+        """Add all waiting events, then answer the questions: a question sees every event that arrived before it."""
+        for work in waiting:
             if work.events is not None:
                 self._append(work.events)
-            elif work.call is not None:
+        for work in waiting:
+            if work.call is not None:
                 _resolve(work.result, work.call, self._live)
+        questions = [work for work in waiting if work.question is not None]
+        for start in range(0, len(questions), MAX_TOGETHER):
+            self._answer_batch(questions[start : start + MAX_TOGETHER])
 
     def _do_idle_work(self) -> bool:
         try:
@@ -114,11 +120,13 @@ class Engine:
             return False
 
     def _append(self, events: EventBatch) -> None:
+        if self._has_failed:
+            return
         start = self._live.n_events
         try:
             self._live.append(events)
         except Exception as error:  # the events are durable, but this process can no longer answer
-            self._is_stopped = True
+            self._has_failed = True
             self._on_failure(error)
             return
         self._on_append(self._live, start)

@@ -83,7 +83,8 @@ class EventSchema:
             if unknown:
                 hint = "" if self.edge_dim else " This history has no event features."
                 raise RequestError(
-                    f"events[{i}] has the unknown key {_shorten(unknown[0])}. Known: {', '.join(sorted(allowed))}.{hint}"
+                    f"events[{i}] has the unknown key {_shorten(unknown[0])}. "
+                    f"Known keys: {', '.join(sorted(allowed))}.{hint}"
                 )
         try:
             t = self.time.parse_column(as_column(times))

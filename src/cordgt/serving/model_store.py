@@ -90,7 +90,7 @@ class ModelStore:
             return self._loaded[model_id]
         folder = self._folder / MODELS_FOLDER / model_id
         if not model_id.isalnum() or not folder.is_dir():
-            raise ModelGoneError(f"The model {ascii(model_id)} of this answer is not kept here.")
+            raise ModelGoneError(f"The model {model_id!a} of this answer is not kept here.")
         try:
             loaded = self.load(folder)
         except CordgtError as error:

@@ -20,7 +20,7 @@ from cordgt.files import file_lock, sync_folder
 from cordgt.serving.committer import Committer, Receipt
 from cordgt.serving.engine import Engine
 from cordgt.serving.errors import NotReadyError, RequestError, UnsupportedError
-from cordgt.serving.event_batch import EventBatch, EventSchema, NodeId
+from cordgt.serving.event_batch import EventSchema, NodeId
 from cordgt.serving.event_log import EventLog
 from cordgt.serving.live_history import LiveHistory
 from cordgt.serving.model_store import LoadedModel, ModelStore, check_same_history

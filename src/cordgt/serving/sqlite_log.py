@@ -69,13 +69,13 @@ class SqliteLog:
     def find(self, key: str) -> LogRecord | None:
         """Return the record with an idempotency key."""
         with self._lock:
-            query = "SELECT first, count, key, digest, body FROM batches WHERE key = ?"
+            query = "SELECT first, count, key, digest, CAST(body AS BLOB) FROM batches WHERE key = ?"
             row = self._database.execute(query, (key,)).fetchone()
         return None if row is None else LogRecord(*row)
 
     def read(self, start: int = 0) -> Iterator[LogRecord]:
         """Yield the records that begin at position ``start`` or later."""
-        query = "SELECT first, count, key, digest, body, checksum FROM batches WHERE first >= ? ORDER BY first"
+        query = "SELECT first, count, key, digest, CAST(body AS BLOB), checksum FROM batches WHERE first >= ? ORDER BY first"
         reader = sqlite3.connect(self.path, check_same_thread=False)
         try:
             rows = ((LogRecord(*row[:5]), int(row[5])) for row in reader.execute(query, (start,)))
