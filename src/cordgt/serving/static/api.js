@@ -1,15 +1,20 @@
 // Requests to the service. The read token lives in the tab's session storage and goes out as a header only.
 const KEY = "cordgt-read-token";
 
-export class TokenNeeded extends Error {}
+export class TokenNeeded extends Error {
+  constructor(message, token) {
+    super(message);
+    this.token = token; // that was refused; null if none was sent
+  }
+}
 
 export function setToken(token) {
   if (token) sessionStorage.setItem(KEY, token);
   else sessionStorage.removeItem(KEY);
 }
 
-export function hasToken() {
-  return sessionStorage.getItem(KEY) !== null;
+export function getToken() {
+  return sessionStorage.getItem(KEY);
 }
 
 // Whole numbers beyond 2^53 stay text, because a JavaScript number would round such an id.
@@ -23,7 +28,7 @@ export async function get(path, parameters = {}) {
   for (const [name, value] of Object.entries(parameters)) {
     if (value !== null && value !== undefined) url.searchParams.set(name, value);
   }
-  const token = sessionStorage.getItem(KEY);
+  const token = getToken();
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const response = await fetch(url, { headers, cache: "no-store", credentials: "omit" });
   const text = await response.text();
@@ -33,7 +38,7 @@ export async function get(path, parameters = {}) {
   } catch {
     body = { error: `The service answered ${response.status} without JSON.` };
   }
-  if (response.status === 401 || (response.status === 403 && token)) throw new TokenNeeded(body.error);
+  if (response.status === 401 || (response.status === 403 && token)) throw new TokenNeeded(body.error, token);
   if (!response.ok) throw new Error(body.error || `The service answered ${response.status}.`);
   return body;
 }

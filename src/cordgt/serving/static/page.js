@@ -1,5 +1,5 @@
 // The page of the service. Text from the data is set with textContent only, so it is never read as markup.
-import { get, hasToken, setToken, TokenNeeded } from "./api.js";
+import { get, getToken, setToken, TokenNeeded } from "./api.js";
 import { barChart, format, lineChart } from "./charts.js";
 
 const SECONDS_BETWEEN_UPDATES = 3;
@@ -271,17 +271,17 @@ async function guarded(work) {
   try {
     await work();
   } catch (error) {
-    if (error instanceof TokenNeeded) askForToken(error.message);
+    if (error instanceof TokenNeeded) askForToken(error);
     else setState(error instanceof TypeError ? "no connection" : error.message, "failed");
   }
 }
 
-function askForToken(message) {
-  const wasRefused = hasToken();
+function askForToken(error) {
+  if (error.token !== getToken()) return; // a late answer: the reader has given another token meanwhile
   setToken(null);
   setState("token needed", "failed");
   byId("content").hidden = true;
-  byId("token-error").textContent = wasRefused ? message : "";
+  if (error.token !== null) byId("token-error").textContent = error.message;
   if (!byId("token-form").hidden) return;
   byId("token-form").hidden = false;
   byId("token-input").focus();
@@ -316,8 +316,9 @@ function start() {
     event.preventDefault();
     setToken(byId("token-input").value.trim());
     byId("token-input").value = "";
+    byId("token-error").textContent = "";
     await update();
-    if (hasToken()) await showFromAddress();
+    if (getToken() !== null) await showFromAddress();
   });
   addEventListener("hashchange", showFromAddress);
   addEventListener("resize", () => document.querySelectorAll("figure").forEach((figure) => figure.redraw?.()));
