@@ -62,6 +62,8 @@ class EventSchema:
 
     def parse_time(self, value: Any, where: str) -> int | float:
         """Return a time on the stream's axis. RequestError if the value is none."""
+        if not _is_utf8(str(value)):
+            raise RequestError(f"{where} is not valid Unicode text.")
         try:
             return self.time.parse(value)
         except DataError as error:
@@ -74,7 +76,7 @@ class EventSchema:
         src, dst = ([self._id_of(event, i, name) for i, event in enumerate(events)] for name in ("src", "dst"))
         times = [self._value_of(event, i, "time") for i, event in enumerate(events)]
         for i, value in enumerate(times):
-            if isinstance(value, bool) or not isinstance(value, int | float | str):
+            if isinstance(value, bool) or not isinstance(value, int | float | str) or not _is_utf8(str(value)):
                 raise RequestError(f"events[{i}]: the time {_shorten(value)} is not {self.time.expected_text}.")
         features = [self._features_of(event, i) for i, event in enumerate(events)] if self.edge_dim else None
         allowed = {"src", "dst", "time"} | ({"features", *self.feature_names} if self.edge_dim else set())
