@@ -15,11 +15,10 @@ from typing import Any
 import pytest
 
 from .helpers import call, works, write_events
+from .live_server import LiveServer, check_after_kill, kill_round
 
 for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package, reason="the service needs cordgt[serve]")
-
-from .live_server import LiveServer, check_after_kill, kill_round
 
 LAST_TIME = 10_000  # later than all times of the file
 
