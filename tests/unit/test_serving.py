@@ -326,8 +326,6 @@ def test_candidates_and_exclude_limit_the_answer(service: Service) -> None:
     answer = service.recommend("u0", candidates=["u3", "u1", "nobody"], n=100).result()
     assert set(partners(answer)) == {"u3", "u1"} and answer["unknown_candidates"] == 1
     assert partners(service.recommend("u0", n=100, exclude=["u3"]).result()) == [k for k in everyone if k != "u3"]
-    with pytest.raises(UnsupportedError):
-        service.recommend("u0", within="1 day")
     with pytest.raises(RequestError):
         service.recommend("u0", n=0)
     with pytest.raises(RequestError):
@@ -386,6 +384,29 @@ def test_forged_answer_ids(service: Service) -> None:
     for model in ("../../etc", "0" * 16):
         with pytest.raises(ModelGoneError):
             service.replay(encode_answer_id(replace(good, model=model))[0])
+
+
+def test_questions_that_this_run_cannot_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("active", "next_event"):
+        monkeypatch.delattr(Run, name, raising=False)
+    for asked in (service.active("7d"), service.next_event("u0")):
+        with pytest.raises(UnsupportedError, match="cannot answer that yet"):
+            asked.result(10)
+
+
+def test_questions_for_a_whole_run_see_the_first_cut_events(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    def next_event(self: Run, node: Any, at: Any = None, *, top: int = 3) -> Any:
+        best = self.recommend(node, at, top)
+        return {"events": self.stream.n_events, "nodes": self.stream.n_nodes, "wait": np.inf, "partners": best}
+
+    monkeypatch.setattr(Run, "next_event", next_event, raising=False)
+    last = service.live.last_time
+    answer = service.next_event("u1").result(10)
+    assert answer["events"] == answer["cut"] == N_BASE and answer["wait"] is None
+    assert partners(answer) == partners(service.recommend("u1", n=3).result(10))
+    add(service, [{"src": "u1", "dst": f"new{k}", "time": last + k} for k in range(5)])
+    assert service.next_event("u1").result(10)["nodes"] == answer["nodes"] + 5
+    assert service.replay(answer["answer_id"]).result(10) == answer
 
 
 # -------------------- the log

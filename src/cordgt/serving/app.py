@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 import cordgt
 from cordgt.errors import CordgtError
-from cordgt.serving.errors import ServiceError, UnsupportedError
+from cordgt.serving.errors import ServiceError
 from cordgt.serving.page import PageSource, page_router
 from cordgt.serving.security import Limits, SecurityMiddleware, Tokens, error_body
 from cordgt.serving.service import Service
@@ -164,14 +164,14 @@ def create_app(
         return await asyncio.wrap_future(await asyncio.to_thread(service.replay, request.answer_id))
 
     @app.get("/active")
-    async def active() -> dict[str, Any]:
-        """Return the nodes that will act next."""
-        raise UnsupportedError("This run cannot answer that yet: it does not predict activity.")
+    async def active(within: str, n: int = 10, at: str | None = None, role: str = "source") -> dict[str, Any]:
+        """Return the nodes that are most likely to act within a time such as 7d."""
+        return await asyncio.wrap_future(service.active(within, n=n, at=at, role=role))
 
     @app.get("/next/{source:path}")
-    async def next_event(source: str) -> dict[str, Any]:
+    async def next_event(source: str, n: int = 3, at: str | None = None) -> dict[str, Any]:
         """Return when a source acts next, and with whom."""
-        raise UnsupportedError("This run cannot answer that yet: it does not predict times.")
+        return await asyncio.wrap_future(service.next_event(source, n=n, at=at))
 
     @app.get("/model")
     async def model() -> dict[str, Any]:

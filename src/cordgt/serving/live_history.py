@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,18 @@ class LiveHistory:
             # Two cached properties, which would read all events after every append.
             vars(self._stream).update(elapsed=index.elapsed, tie_start=index.tie_start)
         return self._stream
+
+    def stream_at(self, cut: int) -> EventStream:
+        """Return the first ``cut`` events."""
+        stream, n_nodes = self.stream(), self.n_nodes_at(cut)
+        first = replace(
+            stream,
+            **{name: getattr(stream, name)[:cut] for name in ("src", "dst", "t")},
+            edge_x=None if stream.edge_x is None else stream.edge_x[:cut],
+            ids=stream.ids.slice(0, n_nodes),
+        )
+        vars(first).update(elapsed=stream.elapsed[:cut], tie_start=stream.tie_start[:cut])
+        return first
 
     def history(self, seed: int) -> History:
         """Return what a model may read, on the CPU."""

@@ -34,8 +34,8 @@ class PostgresLog:
         self._url = url
         self._lock = threading.Lock()
         self._database: Any = None
-        row = self._run(lambda db: db.execute("SELECT max(first + count) FROM cordgt_batches").fetchone())
-        self.count = int(row[0] or 0)
+        self._is_uncertain = False  # the connection broke during a commit
+        self.count = self._count_events()
 
     def append(self, records: Sequence[LogRecord]) -> None:
         """Write records in one transaction; on return they are durable."""
@@ -45,15 +45,12 @@ class PostgresLog:
             with database.transaction(), database.cursor() as cursor:
                 cursor.executemany("INSERT INTO cordgt_batches VALUES (%s, %s, %s, %s, %s, %s, %s)", rows)
 
-        stop = records[-1].first + records[-1].count
-        try:
-            self._run(write)
-        except LogUnavailableError:
-            # If the connection broke during the commit, the events may be in the log.
-            found = self._run(lambda db: db.execute("SELECT max(first + count) FROM cordgt_batches").fetchone())
-            if int(found[0] or 0) != stop:
-                raise
-        self.count = stop
+        if self._is_uncertain and self._count_events() != self.count:
+            raise LogUnavailableError("The last events are in the log, but were not acknowledged. Restart the service.")
+        self._is_uncertain = True
+        self._run(write)
+        self._is_uncertain = False
+        self.count = records[-1].first + records[-1].count
 
     def find(self, key: str) -> LogRecord | None:
         """Return the record with an idempotency key."""
@@ -87,6 +84,10 @@ class PostgresLog:
         with self._lock:
             if self._database is not None:
                 self._database.close()
+
+    def _count_events(self) -> int:
+        row = self._run(lambda db: db.execute("SELECT max(first + count) FROM cordgt_batches").fetchone())
+        return int(row[0] or 0)
 
     def _run(self, work: Callable[[Any], Result]) -> Result:
         with self._lock:

@@ -25,6 +25,7 @@ from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
 
 MAX_ID_BYTES = 700  # a longer question is kept in the log, and the id has its hash
+KINDS = ("recommend", "score", "active", "next")
 MAX_PAIRS = 1_000_000  # scored in one call
 
 
@@ -32,7 +33,7 @@ MAX_PAIRS = 1_000_000  # scored in one call
 class Question:
     """A question at a ``cut``. Two answers to one question are equal, whenever they are computed."""
 
-    kind: str  # "recommend" or "score"
+    kind: str  # see `KINDS`
     model: str  # id of the model
     cut: int  # number of visible events
     at: int | float | None = None  # time on the stream's axis; None: time of the last visible event
@@ -42,6 +43,13 @@ class Question:
     exclude: tuple[NodeId, ...] = ()
     candidates: tuple[NodeId, ...] | None = None  # None: every destination
     pairs: tuple[tuple[NodeId, NodeId], ...] = ()  # score
+    within: str | None = None  # a horizon such as "7d": active, and recommend with probabilities
+    role: str = "source"  # active
+
+    @property
+    def needs_run(self) -> bool:
+        """Whether only a whole run can answer it; see `serving.run_questions`."""
+        return self.kind in ("active", "next") or self.within is not None
 
     def to_json(self) -> bytes:
         """Return the question as JSON, without values that are the default."""
@@ -60,7 +68,7 @@ class Question:
             if "pairs" in values:
                 values["pairs"] = tuple((src, dst) for src, dst in values["pairs"])
             question = cls(**values)
-            is_valid = question.kind in ("recommend", "score") and isinstance(question.cut, int) and question.cut > 0
+            is_valid = question.kind in KINDS and isinstance(question.cut, int) and question.cut > 0
             if not is_valid or not isinstance(question.n, int) or question.n < 1:
                 raise ValueError
             return question

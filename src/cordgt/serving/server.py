@@ -33,7 +33,7 @@ def run_server(service: Service, host: str, port: int, *, tokens: Tokens | None 
             server_header=False,
         )
         with _listen(host, port) as listener:
-            _reload_on_hangup(service)
+            _set_signal_handlers(service)
             address = listener.getsockname()
             fields = {"host": address[0], "port": address[1], "cut": service.cut, "model": service.model.id}
             logger.info("ready", extra={"fields": fields})
@@ -45,7 +45,8 @@ def run_server(service: Service, host: str, port: int, *, tokens: Tokens | None 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol named, asyncio sets TCP_NODELAY; without, every answer waits for 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(1024)
@@ -54,7 +55,9 @@ def _listen(host: str, port: int) -> socket.socket:
         raise SettingError(f"Cannot listen on {host}:{port}: {error.strerror}. Use another --host or --port.") from None
 
 
-def _reload_on_hangup(service: Service) -> None:
+def _set_signal_handlers(service: Service) -> None:
+    """Load the run again on SIGHUP. Ignore SIGTERM and SIGINT here: uvicorn handles them, then sends them once more."""
+
     def reload() -> None:
         try:
             service.swap_model()
@@ -64,5 +67,7 @@ def _reload_on_hangup(service: Service) -> None:
     def on_hangup(signum: int, frame: FrameType | None) -> None:
         threading.Thread(target=reload, name="cordgt-reload", daemon=True).start()
 
-    if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
+    if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, on_hangup)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, lambda signum, frame: None)

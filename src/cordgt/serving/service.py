@@ -19,7 +19,7 @@ from cordgt.events.stream import EventStream
 from cordgt.files import file_lock, sync_folder
 from cordgt.serving.committer import Committer, Receipt
 from cordgt.serving.engine import Engine
-from cordgt.serving.errors import NotReadyError, RequestError, UnsupportedError
+from cordgt.serving.errors import NotReadyError, RequestError
 from cordgt.serving.event_batch import EventSchema, NodeId
 from cordgt.serving.event_log import EventLog
 from cordgt.serving.live_history import LiveHistory
@@ -34,11 +34,13 @@ from cordgt.serving.questions import (
     unpack_question,
 )
 from cordgt.serving.replay import replay_log
+from cordgt.serving.run_questions import RunAnswerer
 from cordgt.serving.sqlite_log import SqliteLog
 
 logger = logging.getLogger("cordgt.serving")
 BASE_FOLDER = "base"
 LATE_RULES = ("refuse", "accept")
+ROLES = ("source", "destination")
 MAX_PARTNERS = 10_000
 MAX_LIST = 100_000  # ids in one request
 
@@ -86,6 +88,7 @@ class Service:
         self._log: EventLog = self._open_log()
         self._stack.callback(self._log.close)
         self.live = LiveHistory(base)
+        self._of_run = RunAnswerer(self.live)
         self.schema = EventSchema.of_stream(base, given.run.columns)
         replay_log(self._log, self.live)
         self._model = self._choose_model(given)
@@ -163,10 +166,7 @@ class Service:
         within: Any = None,
     ) -> Future[dict[str, Any]]:
         """Return the most likely partners of a source."""
-        if within is not None:
-            raise UnsupportedError("'within' needs a probability in time, which this run cannot give yet.")
-        if not 1 <= n <= MAX_PARTNERS:
-            raise RequestError(f"n={n} is not between 1 and {MAX_PARTNERS:,}.")
+        _check_n(n)
         question = Question(
             kind="recommend",
             model="",
@@ -177,8 +177,23 @@ class Service:
             new_only=new_only,
             exclude=tuple(self._parse_ids(exclude, "exclude")),
             candidates=None if candidates is None else tuple(self._parse_ids(candidates, "candidates")),
+            within=_parse_within(within),
         )
         return self._ask(question)
+
+    def active(self, within: Any, *, n: int = 10, at: Any = None, role: str = "source") -> Future[dict[str, Any]]:
+        """Return the nodes that are most likely to act within a time."""
+        _check_n(n)
+        if role not in ROLES:
+            raise RequestError(f"role must be {' or '.join(ROLES)}.")
+        horizon = _parse_within(within)
+        return self._ask(Question("active", "", 0, self._parse_at(at), n=n, within=horizon, role=role))
+
+    def next_event(self, source: Any, *, n: int = 3, at: Any = None) -> Future[dict[str, Any]]:
+        """Return when a source acts next, and its most likely partners then."""
+        _check_n(n)
+        node = self.schema.parse_id(source, "source")
+        return self._ask(Question("next", "", 0, self._parse_at(at), source=node, n=n))
 
     def score(self, pairs: Sequence[Any], *, at: Any = None) -> Future[dict[str, Any]]:
         """Return the scores of pairs: objects with src and dst."""
@@ -215,13 +230,18 @@ class Service:
         answers: list[dict[str, Any]] = []
         for model_id, group in groupby(questions, key=lambda question: question.model):
             part = list(group)
-            found = self._answerer(self._models.get(model_id)).answer(part)
+            found = self._answer_with(self._models.get(model_id), part)
             for question, answer in zip(part, found, strict=True):
                 answer_id, body = encode_answer_id(question)
                 if body is not None:
                     self._log.save_question(answer_id[1:], body)
                 answers.append({"cut": question.cut, "model": model_id, "answer_id": answer_id} | answer)
         return answers
+
+    def _answer_with(self, model: LoadedModel, questions: list[Question]) -> list[dict[str, Any]]:
+        for_model = [question for question in questions if not question.needs_run]
+        found = iter(self._answerer(model).answer(for_model))
+        return [self._of_run.answer(model, question) if question.needs_run else next(found) for question in questions]
 
     def _answerer(self, model: LoadedModel) -> Answerer:
         return Answerer(self.live, model.network, model.run.settings.seed, model.has_training_events)
@@ -245,11 +265,13 @@ class Service:
         if question.cut > self.cut:
             raise unknown_answer()
         try:
-            if question.kind == "recommend":
+            if question.kind in ("recommend", "next"):
                 self.schema.parse_id(question.source, "source")
             for ids in (question.exclude, question.candidates or (), *question.pairs):
                 self._parse_ids(ids, "ids")
             if question.at is not None and (isinstance(question.at, bool | str) or self._parse_at(question.at) is None):
+                raise unknown_answer()
+            if _parse_within(question.within) != question.within or question.role not in ROLES:
                 raise unknown_answer()
         except RequestError:
             raise unknown_answer() from None
@@ -320,6 +342,20 @@ class Service:
     def _on_failure(self, error: BaseException) -> None:
         self._failure = "The service cannot go on after an internal error. Start it again; no event is lost."
         logger.error("engine failed", exc_info=error)
+
+
+def _check_n(n: int) -> None:
+    if not 1 <= n <= MAX_PARTNERS:
+        raise RequestError(f"n={n} is not between 1 and {MAX_PARTNERS:,}.")
+
+
+def _parse_within(within: Any) -> str | None:
+    """Return a horizon as text. The run itself parses it."""
+    if within is None:
+        return None
+    if isinstance(within, bool) or not isinstance(within, str | int | float) or len(str(within)) > 50:
+        raise RequestError("'within' must be a length of time, such as 7d or 3600.")
+    return str(within)
 
 
 def _load_base(folder: Path, given: LoadedModel) -> EventStream:

@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS batches (
 );
 CREATE TABLE IF NOT EXISTS questions (digest TEXT PRIMARY KEY, body BLOB NOT NULL);
 """
+COLUMNS = "first, count, key, digest, CAST(body AS BLOB)"
 LOG_FILE = "events.sqlite"
 COUNT_FILE = "acknowledged"  # number of events that were acknowledged; the log must have at least as many
 
@@ -69,13 +70,13 @@ class SqliteLog:
     def find(self, key: str) -> LogRecord | None:
         """Return the record with an idempotency key."""
         with self._lock:
-            query = "SELECT first, count, key, digest, CAST(body AS BLOB) FROM batches WHERE key = ?"
+            query = f"SELECT {COLUMNS} FROM batches WHERE key = ?"
             row = self._database.execute(query, (key,)).fetchone()
         return None if row is None else LogRecord(*row)
 
     def read(self, start: int = 0) -> Iterator[LogRecord]:
         """Yield the records that begin at position ``start`` or later."""
-        query = "SELECT first, count, key, digest, CAST(body AS BLOB), checksum FROM batches WHERE first >= ? ORDER BY first"
+        query = f"SELECT {COLUMNS}, checksum FROM batches WHERE first >= ? ORDER BY first"
         reader = sqlite3.connect(self.path, check_same_thread=False)
         try:
             rows = ((LogRecord(*row[:5]), int(row[5])) for row in reader.execute(query, (start,)))
