@@ -189,7 +189,7 @@ def _post_target(rng: Random) -> str:
 
 def _body(rng: Random, target: str) -> bytes:
     """Return a JSON body that fits the endpoint, often with a wrong value, sometimes with broken bytes."""
-    time = 10_000 + rng.randrange(1000) if rng.random() < 0.7 else _value(rng)
+    time = 10**10 + rng.randrange(1000) if rng.random() < 0.7 else _value(rng)
     event: dict[Any, Any] = {"src": _value(rng), "dst": _value(rng), "time": time}
     if rng.random() < 0.2:
         event[_text(rng)] = _value(rng)

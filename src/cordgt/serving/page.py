@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from importlib import resources
 from typing import Annotated, Any, Literal
@@ -38,9 +39,9 @@ class PageSource:
         model = self._service.model
         return f"{model.run.settings.model} ({model.id[:12]})"
 
-    def history_view(self) -> HistoryView:
-        """Return a snapshot of the history."""
-        stream: EventStream = self._service.call(lambda live: live.stream()).result()
+    async def history_view(self) -> HistoryView:
+        """Return a snapshot of the history. It stays the same while events arrive."""
+        stream: EventStream = await asyncio.wrap_future(self._service.call(lambda live: live.stream()))
         return HistoryView(stream.src, stream.dst, stream.elapsed, stream.t, stream.ids, stream.format_time)
 
 
@@ -66,9 +67,9 @@ def page_router(source: PageSource) -> APIRouter:
     router.add_api_route("/static/{name}", static, include_in_schema=False)
 
     @router.get("/status")
-    def status() -> dict[str, Any]:
+    async def status() -> dict[str, Any]:
         """State of the stream: number of events and nodes, time of the last event, events of each latest second."""
-        view = source.history_view()
+        view = await source.history_view()
         return {
             "model": source.model_name,
             "cut": view.cut,
@@ -78,19 +79,19 @@ def page_router(source: PageSource) -> APIRouter:
         }
 
     @router.get("/nodes")
-    def nodes(search: SearchText, n: Count = 20) -> dict[str, Any]:
+    async def nodes(search: SearchText, n: Count = 20) -> dict[str, Any]:
         """Nodes whose id contains a text."""
-        view = source.history_view()
-        return {"cut": view.cut, "nodes": find_nodes(view, search, n)}
+        view = await source.history_view()
+        return {"cut": view.cut, "nodes": await asyncio.to_thread(find_nodes, view, search, n)}
 
     @router.get("/history")
-    def history(node: NodeId, side: SideName = None, n: Count = 100) -> dict[str, Any]:
+    async def history(node: NodeId, side: SideName = None, n: Count = 100) -> dict[str, Any]:
         """The latest events of a node, newest first, and its number of events over time."""
-        return describe_past(source.history_view(), node, side, n)
+        return await asyncio.to_thread(describe_past, await source.history_view(), node, side, n)
 
     @router.get("/movers")
-    def movers(n: Count = 10) -> dict[str, Any]:
+    async def movers(n: Count = 10) -> dict[str, Any]:
         """Nodes whose number of events changed most in the latest events."""
-        return top_movers(source.history_view(), n)
+        return await asyncio.to_thread(top_movers, await source.history_view(), n)
 
     return router
