@@ -37,6 +37,7 @@ from cordgt.serving.event_log import LogRecord
 from cordgt.serving.live_history import LiveHistory
 from cordgt.serving.quality import QualityMonitor
 from cordgt.serving.questions import Answerer, Question, decode_answer_id, encode_answer_id
+from cordgt.serving.replay import CHECKPOINTS
 from cordgt.serving.service import Service, ServiceOptions
 from cordgt.serving.sqlite_log import COUNT_FILE, LOG_FILE, SqliteLog
 from cordgt.tasks.histories import build_history
@@ -456,6 +457,33 @@ def test_changed_record_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(LogDamagedError, match="at event 1"):
         list(log.read())
     log.close()
+
+
+def test_checkpoint_saves_time_and_changes_nothing(
+    run: Path, tmp_path: Path, columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cordgt.serving.service.MIN_NEW_EVENTS", 30)
+    read: list[int] = []
+    original = SqliteLog.read
+    monkeypatch.setattr(SqliteLog, "read", lambda self, start=0: read.append(start) or original(self, start))
+    answers = []
+    for start in (N_BASE, 240, 280):
+        service = open_service(run, tmp_path / "data")
+        assert service.cut == start
+        add(service, make_events(columns, start, min(start + 40, N_EVENTS)))
+        answers.append(service.recommend("u1").result())
+        for answer in answers:
+            assert_same_answer(service.replay(answer["answer_id"]).result(), answer)
+        service.close()
+    assert read == [0, 0, 40]
+    checkpoint = next((tmp_path / "data" / CHECKPOINTS).iterdir())
+    assert checkpoint.name == "80"
+    (checkpoint / "events.parquet").write_bytes(b"damaged")
+    service = open_service(run, tmp_path / "data")
+    assert read[-1] == 0 and service.cut == N_EVENTS
+    stream, expected = service.live.stream(), make_stream(columns, N_EVENTS, with_features=False)
+    assert np.array_equal(stream.src, expected.src) and stream.ids.names.equals(expected.ids.names)
+    service.close()
 
 
 def test_file_that_is_not_a_log_is_refused(run: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class EventLog(Protocol):
         """Return the record with an idempotency key."""
 
     def read(self, start: int = 0) -> Iterator[LogRecord]:
-        """Yield the records that begin at position ``start`` or later. LogDamagedError if one is missing or changed."""
+        """Yield the records from the one that begins at ``start`` on. LogDamagedError if one is missing or changed."""
 
     def save_question(self, digest: str, body: bytes) -> None:
         """Keep a long question, so that its answer can be replayed."""
@@ -54,12 +54,12 @@ class EventLog(Protocol):
 
 def check_records(rows: Iterator[tuple[LogRecord, int]], start: int, where: str) -> Iterator[LogRecord]:
     """Yield records with the right checksum and without a gap. LogDamagedError otherwise."""
-    expected = None if start else 0
+    expected = start
     for record, checksum in rows:
-        if record.checksum != checksum or record.first != (record.first if expected is None else expected):
+        if record.first != expected or record.checksum != checksum:
             raise LogDamagedError(
-                f"{where} is damaged at event {record.first if expected is None else expected}: its checksum is wrong "
-                "or events are missing. Restore the file from a backup."
+                f"{where} is damaged at event {expected}: its checksum is wrong or events are missing. "
+                "Restore it from a backup."
             )
-        expected = record.first + record.count
+        expected += record.count
         yield record

@@ -33,7 +33,7 @@ from cordgt.serving.questions import (
     unknown_answer,
     unpack_question,
 )
-from cordgt.serving.replay import replay_log
+from cordgt.serving.replay import MIN_NEW_EVENTS, replay_log, write_checkpoint
 from cordgt.serving.run_questions import RunAnswerer
 from cordgt.serving.sqlite_log import SqliteLog
 
@@ -87,10 +87,10 @@ class Service:
         base = _load_base(folder, given)
         self._log: EventLog = self._open_log()
         self._stack.callback(self._log.close)
-        self.live = LiveHistory(base)
+        stream, n_saved = replay_log(self._log, base, folder)
+        self.live = LiveHistory(stream)
         self._of_run = RunAnswerer(self.live)
         self.schema = EventSchema.of_stream(base, given.run.columns)
-        replay_log(self._log, self.live)
         self._model = self._choose_model(given)
         self.quality = QualityMonitor()
         self._warm_up()
@@ -109,6 +109,11 @@ class Service:
             accept_late=self.options.late == "accept",
             on_commit=self._engine.append,
         )
+        n_logged = self._log.count
+        if n_logged - n_saved >= MIN_NEW_EVENTS:
+            work = threading.Thread(target=write_checkpoint, args=(folder, stream, n_logged), daemon=True)
+            self._stack.callback(work.join)  # before the folder is released
+            work.start()
         self._engine.start()
         self._committer.start()
 
