@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import cordgt
 from cordgt.events.stream import EventStream
 from cordgt.serving.history_view import (
     RATE_SECONDS,
@@ -115,3 +120,20 @@ def test_events_per_second_equal_a_plain_count() -> None:
         seen[int(now)] = seen.get(int(now), 0) + n
         first = max(0, int(now) - RATE_SECONDS)
         assert rate.per_second() == [seen.get(s, 0) for s in range(first, int(now))]
+
+
+def test_files_of_the_page_are_shipped_with_the_package() -> None:
+    package = Path(cordgt.__file__).parent
+    pyproject = tomllib.loads((package.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = pyproject["tool"]["setuptools"]["package-data"]["cordgt"]
+    files = {path for path in (package / "serving" / "static").iterdir()}
+    assert {"index.html", "page.js", "page.css"} <= {path.name for path in files}
+    assert files <= {path for pattern in patterns for path in package.glob(pattern)}
+
+
+def test_page_never_sets_markup_and_loads_nothing_from_elsewhere() -> None:
+    for path in (Path(cordgt.__file__).parent / "serving" / "static").iterdir():
+        text = path.read_text(encoding="utf-8")
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " style=", " onclick="):
+            assert word not in text, f"{path.name}: {word}"
+        assert set(re.findall(r"https?://[^\s\"']+", text)) <= {"http://www.w3.org/2000/svg"}, path.name
