@@ -126,7 +126,7 @@ def test_files_of_the_page_are_shipped_with_the_package() -> None:
     package = Path(cordgt.__file__).parent
     pyproject = tomllib.loads((package.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = pyproject["tool"]["setuptools"]["package-data"]["cordgt"]
-    files = {path for path in (package / "serving" / "static").iterdir()}
+    files = set((package / "serving" / "static").iterdir())
     assert {"index.html", "page.js", "page.css"} <= {path.name for path in files}
     assert files <= {path for pattern in patterns for path in package.glob(pattern)}
 
