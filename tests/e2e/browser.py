@@ -9,11 +9,17 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+KEY_CODES = {
+    "Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36,
+    "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40,
+}  # fmt: skip
 TIMEOUT = 60.0  # seconds per answer; a browser starts slowly on a loaded machine
 
 
@@ -84,6 +90,12 @@ class Browser:
 
     def open(self, page: Path, *, width: int, dark: bool = False, media: str = "screen") -> OpenedPage:
         """Open a file in a new tab of the given width."""
+        with self.tab(page.as_uri(), width=width, dark=dark, media=media):
+            return self.look()
+
+    @contextmanager
+    def tab(self, url: str, *, width: int, dark: bool = False, media: str = "screen") -> Iterator[None]:
+        """Open a page in a new tab of the given width; later calls act on it until the block ends."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Log", "Runtime"):
@@ -94,23 +106,53 @@ class Browser:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._call("Emulation.setEmulatedMedia", media=media, features=scheme)
         self.events.clear()
-        self._call("Page.navigate", url=page.as_uri())
+        self._call("Page.navigate", url=url)
         self._wait_for("Page.loadEventFired")
-        seen = OpenedPage(width=self._evaluate("document.documentElement.scrollWidth"))
-        seen.text = self._evaluate("document.body.innerText")
+        try:
+            yield
+        finally:
+            self._call("Target.closeTarget", targetId=target)
+            self.session = None
+
+    def look(self) -> OpenedPage:
+        """Return the state of the open page, with a picture of all of it."""
+        seen = OpenedPage(width=self.evaluate("document.documentElement.scrollWidth"))
+        seen.text = self.evaluate("document.body.innerText")
         seen.colours = tuple(
-            self._evaluate(f"getComputedStyle(document.body).{k}") for k in ("backgroundColor", "color")
+            self.evaluate(f"getComputedStyle(document.body).{k}") for k in ("backgroundColor", "color")
         )
-        seen.smallest = self._evaluate(
+        seen.smallest = self.evaluate(
             "Math.min(...[...document.querySelectorAll('svg text')].map(t => 11 * t.getScreenCTM().a), 99)"
         )
         shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         seen.picture = base64.b64decode(shot["data"])
         for event in self.events:
             self._record(seen, event["method"], event["params"])
-        self._call("Target.closeTarget", targetId=target)
-        self.session = None
         return seen
+
+    def press(self, *keys: str) -> None:
+        """Press and release keys, such as Tab or ArrowDown."""
+        for key in keys:
+            text = {"text": "\r"} if key == "Enter" else {}
+            about = {"key": key, "code": key, "windowsVirtualKeyCode": KEY_CODES[key]}
+            self._call("Input.dispatchKeyEvent", type="keyDown", **about, **text)
+            self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def write(self, text: str) -> None:
+        """Type a text into the focused input."""
+        self._call("Input.insertText", text=text)
+
+    def wait_until(self, expression: str, seconds: float = 20.0) -> None:
+        """Wait until a JavaScript expression is true; TimeoutError with the page's text otherwise."""
+        deadline = time.monotonic() + seconds
+        while not self.evaluate(expression):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{expression}: {self.evaluate('document.body.innerText')}")
+            time.sleep(0.05)
+
+    def evaluate(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression on the open page."""
+        return self._call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
     @staticmethod
     def _record(seen: OpenedPage, method: str, params: dict[str, Any]) -> None:
@@ -120,9 +162,6 @@ class Browser:
             seen.console.append(params["entry"]["text"])
         elif method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
             seen.console.append(json.dumps(params))
-
-    def _evaluate(self, expression: str) -> Any:
-        return self._call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         self.last_id += 1

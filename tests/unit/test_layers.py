@@ -19,8 +19,8 @@ ORDER = """
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.backing events.notes events.frames events.stream events.fingerprints events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
-    history.kernels.pair_features history.rng history.index_builder history.index history.rhythm history.activity
-    history.context history.recent history.walks history.cooccurrence history.distance history.queries
+    history.kernels.pair_features history.rng history.index_builder history.index history.growing history.rhythm
+    history.activity history.context history.recent history.walks history.cooccurrence history.distance history.queries
     history.pair_features
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
@@ -51,6 +51,10 @@ ORDER = """
     analysis.report.comparison_report
     workflows workflows.train workflows.seeds workflows.search workflows.node_classification
     workflows.upgrade
+    serving serving.errors serving.event_batch serving.event_log serving.sqlite_log serving.postgres_log
+    serving.live_history serving.questions serving.model_store serving.run_questions serving.quality serving.replay
+    serving.engine serving.committer serving.service serving.telemetry serving.security serving.history_view
+    serving.page serving.app serving.server
     experiments experiments.bench experiments.bench.timing experiments.bench.hardware experiments.bench.rows
     experiments.bench.setup experiments.bench.step_parts experiments.bench.stages experiments.bench.suite
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
@@ -63,7 +67,7 @@ ORDER = """
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
     cli.training cli.evaluation cli.inference cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli.info
-    cli.upgrade
+    cli.upgrade cli.serve
     cli
     __main__
 """.split()

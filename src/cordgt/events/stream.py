@@ -227,7 +227,7 @@ class EventStream(StreamExport):
         DataError if an event is earlier than the stream's last, or the features have another width.
         """
         new, _ = _validate(src, dst, t, edge_x, label, self.time).sort()
-        old_t, new_t = _unify_time_types(self.t, new.t)
+        old_t, new_t = unify_time_types(self.t, new.t)
         if new_t[0] < old_t[-1]:
             first, last = self.time.format_one(new_t[0]), self.time.format_one(old_t[-1])
             raise DataError(f"The new events begin at {first}, before the last event of the history ({last}).")
@@ -454,7 +454,7 @@ def are_whole(times: Any) -> bool:
     return bool((times == np.floor(times)).all() and (np.abs(times) < 2.0**63).all())
 
 
-def _unify_time_types(old: Any, new: Any) -> tuple[Any, Any]:
+def unify_time_types(old: Any, new: Any) -> tuple[Any, Any]:
     """Return both with one type: int64 if ``old`` is and ``new`` holds whole numbers, otherwise float64."""
     if old.dtype == new.dtype:
         return old, new

@@ -1,0 +1,1 @@
+"""A live service: events come in over HTTP, answers go out. Needs the extra packages ``cordgt[serve]``."""

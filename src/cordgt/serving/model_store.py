@@ -1,0 +1,159 @@
+"""ModelStore: the models of a service, kept by checksum in its data folder, so that earlier answers can be replayed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cordgt.errors import CordgtError, RunError
+from cordgt.events.stream import EventStream
+from cordgt.files import write_text
+from cordgt.inference.run import Run
+from cordgt.models.base import LinkModel
+from cordgt.serving.errors import ModelGoneError
+from cordgt.training.run_checksums import file_checksum
+
+MODELS_FOLDER, STATE_FILE = "models", "models.json"
+RUN_FILES = (
+    *("config.toml", "metrics.json", "model.safetensors", "refit.safetensors"),
+    *("events.parquet", "nodes.parquet", "store.json"),
+)
+MAX_ROLLBACKS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model in memory."""
+
+    id: str
+    path: str  # run folder that it was loaded from
+    run: Run
+    network: LinkModel
+    has_training_events: np.ndarray
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What `GET /model` says about it."""
+        settings = self.run.settings
+        test = self.run.metrics.get("test", {}).get("transductive", {})
+        return {
+            "id": self.id,
+            "run": self.path,
+            "model": settings.model,
+            "seed": settings.seed,
+            "trained_on": self.run.original_stream.n_events,
+            "test": {name: value for name, value in test.items() if isinstance(value, float)},
+        }
+
+
+class ModelStore:
+    """Keeps the files of every model that has answered, and remembers which one is current."""
+
+    def __init__(self, folder: Path, device: str = "auto") -> None:
+        self._folder, self._device = folder, device
+        self._state_file = folder / STATE_FILE
+        self._loaded: dict[str, LoadedModel] = {}
+        (folder / MODELS_FOLDER).mkdir(exist_ok=True)
+
+    def load(self, path: str | Path) -> LoadedModel:
+        """Load the model of a run folder. RunError if it cannot be served."""
+        run = Run.load(path, self._device)
+        model_id = _model_id(run)
+        if model_id in self._loaded:
+            return self._loaded[model_id]
+        predictor = run.predictor
+        network = predictor.model
+        if network.is_stateful:
+            raise RunError(
+                f"{path}: the model '{run.settings.model}' keeps a memory of the events, which a live service cannot "
+                "update yet. Train another model, such as cordgt or counts."
+            )
+        vars(run).pop("predictor", None)  # its index is not needed
+        loaded = LoadedModel(model_id, str(run.path), run, network, predictor.has_training_events)
+        self._keep(loaded)
+        self._loaded[model_id] = loaded
+        for old in list(self._loaded)[:-3]:
+            del self._loaded[old]
+        return loaded
+
+    def get(self, model_id: str) -> LoadedModel:
+        """Return a model by its id. ModelGoneError if its files are no longer kept."""
+        if model_id in self._loaded:
+            return self._loaded[model_id]
+        folder = self._folder / MODELS_FOLDER / model_id
+        if not model_id.isalnum() or not folder.is_dir():
+            raise ModelGoneError(f"The model {model_id!a} of this answer is not kept here.")
+        try:
+            loaded = self.load(folder)
+        except CordgtError as error:
+            raise ModelGoneError(f"The model {model_id} of this answer cannot be loaded: {error}") from None
+        if loaded.id != model_id:
+            raise ModelGoneError(f"The files of model {model_id} in {folder} were changed.")
+        return loaded
+
+    def read_state(self) -> dict[str, Any]:
+        """Return ``started_with``, ``current`` and ``previous`` (ids, latest last); empty at the first start."""
+        try:
+            state = json.loads(self._state_file.read_text(encoding="utf-8"))
+            if not isinstance(state["previous"], list):
+                raise TypeError
+            return dict(state)
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError):
+            raise RunError(f"{self._state_file} is damaged. Delete it to start with the given run.") from None
+
+    def write_state(self, started_with: str, current: str, previous: list[str]) -> None:
+        """Remember the current model."""
+        state = {"started_with": started_with, "current": current, "previous": previous[-MAX_ROLLBACKS:]}
+        write_text(self._state_file, json.dumps(state))
+
+    def _keep(self, loaded: LoadedModel) -> None:
+        """Link the files of a run into the data folder, or copy them from another file system."""
+        target = self._folder / MODELS_FOLDER / loaded.id
+        if target.exists():
+            return
+        part = target.with_name(f".{loaded.id}.{uuid.uuid4().hex}")
+        part.mkdir()
+        for name in RUN_FILES:
+            source = loaded.run.path / name
+            if source.exists():
+                try:
+                    os.link(source, part / name)
+                except OSError:
+                    shutil.copy2(source, part / name)
+        part.rename(target)
+
+
+def check_same_history(run: Run, stream: EventStream) -> None:
+    """Raise RunError if the events that a run was trained on are not the first events of a stream."""
+    trained = run.original_stream
+    n, n_nodes = trained.n_events, trained.n_nodes
+    is_same = (
+        n <= stream.n_events
+        and trained.ids.shared == stream.ids.shared
+        and trained.time == stream.time
+        and trained.edge_dim == stream.edge_dim
+        and np.array_equal(trained.src, stream.src[:n])
+        and np.array_equal(trained.dst, stream.dst[:n])
+        and np.array_equal(trained.elapsed, stream.elapsed[:n])
+        and trained.ids.names.cast("string").equals(stream.ids.names[:n_nodes].cast("string"))
+    )
+    if not is_same:
+        raise RunError(
+            f"{run.path} was trained on other events than those of this service. Train it on the first events of the "
+            "service, or start a service with another --data-dir."
+        )
+
+
+def _model_id(run: Run) -> str:
+    weights = file_checksum(run.path / run.weights_file)
+    return hashlib.sha256(f"{weights}\n{run.settings.to_toml()}".encode()).hexdigest()[:16]

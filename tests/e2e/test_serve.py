@@ -1,0 +1,221 @@
+"""`cordgt serve` as a process: HTTP answers, kill -9, exact answers, swaps, and a clean end."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .helpers import call, works, write_events
+from .live_server import LiveServer, check_after_kill, kill_round
+
+for package in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package, reason="the service needs cordgt[serve]")
+
+LAST_TIME = 10_000  # later than all times of the file
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serve")
+    data = write_events(folder / "data.csv")
+    works("train", data, "--model", "counts", "--set", "epochs=1", "--out", folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    server = LiveServer(run, tmp_path_factory.mktemp("data"))
+    yield server
+    if server.process.poll() is None:
+        server.kill()
+
+
+def make_events(n: int, start: int) -> list[dict[str, Any]]:
+    return [{"src": (start + k) % 7, "dst": (start + 3 * k) % 11, "time": LAST_TIME + start + k} for k in range(n)]
+
+
+def test_contract(server: LiveServer) -> None:
+    client = server.client()
+    assert client.get("/health/live") == (200, {"status": "ok"})
+    status, ready = client.get("/health/ready")
+    assert status == 200 and ready["ready"] is True
+    cut = ready["cut"]
+    status, receipt = client.post("/events", {"events": make_events(3, 0), "key": "first"})
+    assert (status, receipt["accepted"], receipt["cut"]) == (200, 3, cut + 3)
+    assert client.post("/events", {"events": make_events(3, 0), "key": "first"})[1]["cut"] == cut + 3
+    answer = client.recommend("3", "?n=4")
+    assert {"source", "cut", "model", "answer_id", "partners"} <= answer.keys()
+    assert answer["source"] == 3 and answer["cut"] == cut + 3 and len(answer["partners"]) == 4
+    assert {"node", "score"} <= answer["partners"][0].keys()
+    assert client.post("/replay", {"answer_id": answer["answer_id"]}) == (200, answer)
+    listed = client.post("/recommend", {"source": 3, "n": 4, "candidates": [1, 2, 5]})[1]
+    assert {row["node"] for row in listed["partners"]} <= {1, 2, 5}
+    assert client.get("/recommend/3?candidates=1&candidates=2&candidates=5&n=4")[1]["partners"] == listed["partners"]
+    status, scores = client.post("/score", {"pairs": [{"src": 3, "dst": 1}]})
+    assert status == 200 and 0 <= scores["scores"][0]["score"] <= 1
+    assert client.get("/model")[1]["model"] == "counts"
+    text = client.get("/metrics")[1]
+    assert f"cordgt_cut {cut + 3}.0" in text and "cordgt_events_accepted_total" in text
+    assert client.get("/quality")[0] == 200
+    assert "/recommend/{source}" in client.get("/openapi.json")[1]["paths"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/events", {"events": [{"src": 1, "dst": 2, "time": 1}]}, 409),
+        ("POST", "/events", {"events": []}, 422),
+        ("POST", "/events", {"event": []}, 422),
+        ("POST", "/events", {"events": [{"src": "a", "dst": 2, "time": LAST_TIME}]}, 422),
+        ("POST", "/replay", {"answer_id": "nonsense"}, 404),
+        ("POST", "/model", {"run": "/no/such/run"}, 422),
+        ("GET", "/recommend/x", None, 422),
+        ("GET", "/recommend/3?n=0", None, 422),
+        ("GET", "/recommend/3?within=day", None, 501),
+        ("GET", "/active?within=7d", None, 501),
+        ("GET", "/active", None, 422),
+        ("GET", "/next/3", None, 501),
+        ("GET", "/nothing", None, 404),
+        ("PUT", "/events", None, 405),
+    ],
+)
+def test_wrong_requests_say_what_is_wrong(server: LiveServer, method: str, path: str, body: Any, status: int) -> None:
+    answered, content = server.client().request(method, path, body)
+    assert answered == status
+    assert content["error"] and "Traceback" not in content["error"]
+
+
+def test_logs_are_lines_of_json(server: LiveServer) -> None:
+    server.client().get("/recommend/3?n=2")
+    records = [json.loads(line) for line in server.lines if line.startswith("{")]
+    requests = [record for record in records if record["message"] == "request"]
+    assert requests and {"method", "path", "status", "ms"} <= requests[-1].keys()
+
+
+def test_answer_equals_the_command_on_a_file_of_the_first_cut_events(
+    server: LiveServer, run: Path, tmp_path: Path
+) -> None:
+    """The command reads the events that the service has taken; the run itself has those before."""
+    client = server.client()
+    cut = client.get("/health/ready")[1]["cut"]
+    events = make_events(30, 1000)
+    client.post("/events", {"events": events})
+    answers = [client.recommend(str(source), "?n=5") for source in range(4)]
+    assert {answer["cut"] for answer in answers} == {cut + 30}
+    taken = make_events(3, 0) + events if cut == 163 else events
+    file = tmp_path / "later.csv"
+    file.write_text("src,dst,time\n" + "".join(f"{e['src']},{e['dst']},{e['time']}\n" for e in taken))
+    for source, answer in enumerate(answers):
+        result = call("recommend", run, "--source", source, "--events", file, "--top", 5, "--json")
+        assert result.code == 0, result.err
+        assert [row["node"] for row in result.json] == [row["node"] for row in answer["partners"]]
+        for expected, row in zip(result.json, answer["partners"], strict=True):
+            assert abs(expected["score"] - row["score"]) < 1e-5
+
+
+def test_kill_under_load_loses_nothing(run: Path, tmp_path: Path) -> None:
+    rng, sent, keys = random.Random(0), dict[str, Any](), dict[str, int]()
+    answers: list[Any] = []
+    server = LiveServer(run, tmp_path / "data")
+    for _ in range(1):
+        acknowledged = kill_round(server, sent, rng, 0.7)
+        assert acknowledged["events"] and acknowledged["answers"]
+        keys |= acknowledged["events"]
+        answers += acknowledged["answers"][:50]
+        server = LiveServer(run, tmp_path / "data")
+        check_after_kill(server, sent, keys, answers)
+    # Each request has a node of its own, so the pairs count how often it was taken.
+    client = server.client()
+    for key in list(keys)[-5:]:
+        node = sent[key][0]["src"]
+        met = {row["node"]: row["met"] for row in client.recommend(str(node), "?n=100")["partners"]}
+        assert met[node % 11] == len(sent[key])
+    assert server.stop() == 0
+
+
+CRASH = """
+import os, signal, sys
+from cordgt.serving.service import Service, ServiceOptions
+from cordgt.serving import {module} as module
+from pathlib import Path
+
+service = Service(sys.argv[1], ServiceOptions(Path(sys.argv[2]), device="cpu"))
+original = module.{name}
+
+def crash(*args, **kwargs):
+    if {before}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    original(*args, **kwargs)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+module.{name} = crash
+{action}
+print("not reached")
+"""
+ADD = 'service.add_events([{"src": 1, "dst": 2, "time": 20000}], "key").result()'
+SWAP = "service.swap_model(sys.argv[3])"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "before", "action"),
+    [
+        ("sqlite_log", "SqliteLog.append", False, ADD),  # between commit and acknowledgement
+        ("live_history", "GrowingIndex._build", False, ADD),  # while the index is built again
+        ("model_store", "ModelStore.write_state", True, SWAP),
+        ("model_store", "ModelStore.write_state", False, SWAP),
+    ],
+)
+def test_crash_at_a_chosen_point(run: Path, tmp_path: Path, module: str, name: str, before: bool, action: str) -> None:
+    from cordgt.serving.service import Service, ServiceOptions
+
+    if name.startswith("GrowingIndex"):
+        action = f"service.live.index_builder._src = service.live.index_builder._src[:1]\n{action}"
+    code = CRASH.format(module=module, name=name, before=before, action=action)
+    data = run.parent / "data.csv"
+    other = run.parent / "other"
+    if not other.exists():
+        works("train", data, "--model", "counts", "--set", "epochs=1", "--set", "hidden=4", "--out", other)
+    command = [sys.executable, "-c", code, str(run), str(tmp_path / "data"), str(other)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -signal.SIGKILL and "not reached" not in ended.stdout, ended.stderr
+    service = Service(run, ServiceOptions(tmp_path / "data", device="cpu"))
+    n_base = 160
+    if action.endswith(ADD):
+        again = service.add_events([{"src": 1, "dst": 2, "time": 20000}], "key").result()
+        assert again.repeated and service.cut == n_base + 1
+    else:
+        assert (service.model.path == str(run)) == before
+        assert service.recommend(1).result()["model"] == service.model.id
+    service.close()
+
+
+def test_hangup_loads_the_run_again(run: Path, tmp_path: Path) -> None:
+    """SIGHUP after `cordgt train --replace`: the link leads to a new version."""
+    data = run.parent / "data.csv"
+    link = tmp_path / "live"
+    for hidden in (4, 6):
+        works(
+            *("train", data, "--model", "counts", "--set", "epochs=1", "--set", f"hidden={hidden}"),
+            *("--out", link, "--replace"),
+        )
+        if hidden == 4:
+            server = LiveServer(link, tmp_path / "data")
+            first = server.client().get("/model")[1]["id"]
+    server.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 30
+    while server.client().get("/model")[1]["id"] == first and time.monotonic() < deadline:
+        time.sleep(0.1)
+    client = server.client()
+    assert client.get("/model")[1]["id"] != first
+    assert client.post("/model", {"rollback": True})[1]["id"] == first
+    assert client.post("/model", {"rollback": True})[0] == 422
+    assert server.stop() == 0
