@@ -50,6 +50,7 @@ class GrowingIndex:
         self.n_events = len(src)
         self.n_nodes = n_nodes
         self.n_builds = 0
+        self._recent = np.zeros(0, np.int64)  # (N,) entries of each row since the last build
         self._build(np.asarray(src), np.asarray(dst), np.asarray(elapsed, np.float64), tie_starts(np.asarray(elapsed)))
 
     @property
@@ -108,13 +109,13 @@ class GrowingIndex:
         rows = (arrays[name] for name in ("row_start", "nbr", "pos", "nbr_degree"))
         entries = np.empty((2 * (stop - start), 3), np.int64)
         events = self._src, self._dst, self._tie_start, start, stop
-        n = _append_rows(*rows, self._row_length, self._recent, *events, entries)
+        n = _append_rows(*rows, self._row_length, self._recent, *events, entries)  # type: ignore[call-arg]
         if n < 0:
             return False
         entries = entries[:n]
         entries = entries[np.lexsort((entries[:, 2], entries[:, 1], entries[:, 0]))]
         pairs = (arrays[name] for name in ("row_start", "pair_start", "pair_nbr", "pair_pos_start", "pair_pos"))
-        _append_pairs(*pairs, self._row_length, self._pair_length, entries)
+        _append_pairs(*pairs, self._row_length, self._pair_length, entries)  # type: ignore[call-arg]
         return True
 
     def _buffers(self, src: Ids, dst: Ids, elapsed: Ids, ties: Ids) -> list[tuple[Ids, Ids]]:
@@ -132,9 +133,8 @@ class GrowingIndex:
         n_pairs = np.zeros(n_nodes, np.int64)
         n_pairs[: self.n_nodes] = np.diff(dense.arrays["pair_start"])
         recent = np.zeros(n_nodes, np.int64)
-        if self.n_builds:
-            known = min(n_nodes, len(self._recent))
-            recent[:known] = self._recent[:known]
+        known = min(n_nodes, len(self._recent))
+        recent[:known] = self._recent[:known]
         spare = self._min_spare + length // 4 + 2 * recent
         row_start, pair_start = (np.concatenate([[0], np.cumsum(x)]) for x in (length + spare, n_pairs + spare + 1))
         no_node = np.iinfo(dtype).max

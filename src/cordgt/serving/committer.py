@@ -123,7 +123,7 @@ class Committer:
         except Exception as error:
             self.problem = str(error)
             failure = error if isinstance(error, LogUnavailableError) else LogUnavailableError(_failure_text(error))
-            for request in [request for request, *_ in (*accepted, *repeated)]:
+            for request in [request for request, _, _ in accepted] + [request for request, _ in repeated]:
                 request.receipt.set_exception(failure)
             return
         self._last_time = last_time

@@ -42,9 +42,10 @@ class SqliteLog:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
             self._database.executescript(SCHEMA)
+            self._count_file = os.open(folder / COUNT_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            acknowledged = self._read_acknowledged(folder / COUNT_FILE)  # before the log is read, which may grow
             problem = self._database.execute("PRAGMA quick_check(1)").fetchone()[0]
             row = self._database.execute("SELECT first + count FROM batches ORDER BY first DESC LIMIT 1").fetchone()
-            self._count_file = os.open(folder / COUNT_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except sqlite3.OperationalError as error:
             raise LogUnavailableError(f"The event log {self.path} cannot be opened: {error}.") from None
         except sqlite3.DatabaseError as error:
@@ -52,11 +53,13 @@ class SqliteLog:
         except OSError as error:
             raise LogUnavailableError(f"The event log in {folder} cannot be opened: {error.strerror}.") from None
         if problem != "ok":
-            raise self._damaged(problem)
+            raise self._damaged(" ".join(problem.split()))
         self.count = int(row[0]) if row else 0
-        acknowledged = self._read_acknowledged(folder / COUNT_FILE)
         if self.count < acknowledged:
-            raise self._damaged(f"{acknowledged:,} events were acknowledged, and it has {self.count:,}")
+            raise self._damaged(
+                f"{acknowledged:,} events were acknowledged, and it has {self.count:,}",
+                f" To go on with the events that are left, delete {folder / COUNT_FILE}.",
+            )
 
     def append(self, records: Sequence[LogRecord]) -> None:
         """Write records in one transaction; on return they are durable."""
@@ -123,8 +126,7 @@ class SqliteLog:
         except ValueError:
             raise LogDamagedError(f"{path} is damaged: it must hold one number. Delete it, or restore it.") from None
 
-    def _damaged(self, reason: str) -> LogDamagedError:
+    def _damaged(self, reason: str, hint: str = "") -> LogDamagedError:
         return LogDamagedError(
-            f"The event log {self.path} is damaged: {reason}. Restore {self.path.parent} from a backup. "
-            f"To go on with the events that are left, delete {self.path.parent / COUNT_FILE}."
+            f"The event log {self.path} is damaged: {reason}. Restore {self.path.parent} from a backup.{hint}"
         )
