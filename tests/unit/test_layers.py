@@ -17,7 +17,7 @@ ORDER = """
     errors callbacks files
     runtime runtime.threads runtime.launch runtime.distributed runtime.profiling runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
-    events.backing events.notes events.stream events.fingerprints events.export events.describe
+    events.backing events.notes events.stream events.durations events.fingerprints events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.rhythm history.activity
     history.context history.recent history.walks history.cooccurrence history.distance history.queries

@@ -148,6 +148,11 @@ def epoch_unit(low: float, high: float) -> str:
     return ""
 
 
+def units_per_second(unit: str) -> int:
+    """Return how many of a unit of `epoch_unit` make a second."""
+    return _EPOCH_UNITS[unit]
+
+
 def format_time(value: float, unit: str) -> str:
     """Return a time as text, with its date if it counts ``unit`` (of `epoch_unit`) since 1970; without, if empty.
 
