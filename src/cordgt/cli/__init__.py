@@ -21,6 +21,7 @@ from cordgt.cli import (
     data,
     evaluation,
     fetch,
+    forecast,
     inference,
     info,
     report,
@@ -56,23 +57,31 @@ OUT_OF_MEMORY = (
 )
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# In the order of the help.
-COMMANDS: dict[str, Callable[..., None]] = {
-    "train": training.train,
-    "search": training.search,
-    "evaluate": evaluation.evaluate,
-    "compare": evaluation.compare,
-    "report": report.report,
-    "audit": evaluation.audit,
-    "predict": inference.predict,
-    "recommend": inference.recommend,
-    "embed": inference.embed,
-    "upgrade": upgrade.upgrade,
-    "models": info.list_models,
-    "demo": info.demo,
-    "bench": bench.bench,
-    "reproduce": reproduce.reproduce,
-    "version": info.show_version,
+# In the order of the help, by its panels.
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train and evaluate": {
+        "train": training.train,
+        "search": training.search,
+        "evaluate": evaluation.evaluate,
+        "compare": evaluation.compare,
+        "report": report.report,
+        "audit": evaluation.audit,
+    },
+    "Query a trained model": {
+        "predict": inference.predict,
+        "recommend": inference.recommend,
+        "next": forecast.next_event,
+        "active": forecast.active,
+        "embed": inference.embed,
+    },
+    "More": {
+        "upgrade": upgrade.upgrade,
+        "models": info.list_models,
+        "demo": info.demo,
+        "bench": bench.bench,
+        "reproduce": reproduce.reproduce,
+        "version": info.show_version,
+    },
 }
 DATA_COMMANDS: dict[str, Callable[..., None]] = {
     "fetch": fetch.data_fetch,
@@ -92,10 +101,12 @@ app = typer.Typer(
     add_completion=False,
 )
 data_app = typer.Typer(help="Download, describe and convert data, or keep it in a store.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-for group, commands in ((app, COMMANDS), (data_app, DATA_COMMANDS)):
+app.add_typer(data_app, name="data", rich_help_panel="More")
+for panel, commands in COMMANDS.items():
     for name, command in commands.items():
-        group.command(name)(command)
+        app.command(name, rich_help_panel=panel)(command)
+for name, command in DATA_COMMANDS.items():
+    data_app.command(name)(command)
 
 
 @app.callback()

@@ -56,6 +56,12 @@ def unit_name(stream: EventStream) -> str:
     return "seconds" if stream.time.kind == "date" else stream.epoch_unit
 
 
+def time_per_rate(stream: EventStream) -> float:
+    """Return the time, on the axis of ``stream.elapsed``, that rates are shown for: a day, or 1 without a unit."""
+    per_second = time_units_per_second(stream)
+    return 1.0 if per_second is None else SECONDS["d"] * per_second
+
+
 def format_duration(elapsed: float, stream: EventStream) -> str:
     """Return a duration on the axis of ``stream.elapsed`` for people: ``7 days``, ``1.5 hours``, ``250``."""
     per_second = time_units_per_second(stream)

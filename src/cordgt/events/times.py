@@ -167,6 +167,13 @@ def epoch_day(value: float, unit: str) -> str:
     return f"{_epoch_date(value, unit):%Y-%m-%d}"
 
 
+def epoch_date_text(value: float | None, unit: str) -> str | None:
+    """Return the ISO date, in UTC, of a time that counts ``unit`` since 1970; None without one, or after 9999."""
+    if value is None or value >= MAX_DATE / 10**6 * _EPOCH_UNITS[unit]:
+        return None
+    return f"{_epoch_date(value, unit):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def describe_range(low: float, high: float) -> str:
     """Describe a range of times in words, with the dates if they count from 1970."""
     unit = epoch_unit(low, high)

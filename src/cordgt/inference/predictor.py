@@ -34,12 +34,14 @@ NOTE_NOT_IN_MEMORY = "not yet in memory"
 
 @dataclass(frozen=True)
 class Recommendation:
-    """One recommended destination."""
+    """One recommended destination, or one recommended source of a destination."""
 
     node: Any  # id as in the user's data
     score: float  # between 0 and 1
     met: int  # number of earlier events of the pair
     note: str = ""  # see `Predictor.notes`
+    probability: float | None = None  # that the pair has an event within the horizon; None without a horizon
+    rate: float | None = None  # expected events of the pair per day, or per time without a unit; of a source only
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,14 @@ class Predictor:
                 index[i] = self.stream.n_nodes + new.setdefault(key, len(new))
         return indices
 
-    def destination_indices(self, ids: Any) -> np.ndarray:
-        """Return the node indices of ids of destinations. DataError if the history has no node of an id."""
-        index = self.stream.ids.encode(ids, "dst")
+    def candidate_indices(self, ids: Any, side: Side = "dst") -> np.ndarray:
+        """Return the node indices of ids of candidates. DataError if the history has no node of an id on this side."""
+        index = self.stream.ids.encode(ids, side)
         unknown = np.flatnonzero(index < 0)
         if len(unknown):
             first = str(ids[int(unknown[0])])
             more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-            kind = "node" if self.stream.ids.shared else "destination"
+            kind = "node" if self.stream.ids.shared else "destination" if side == "dst" else "source"
             raise DataError(f"The candidate {first!r}{more} is no {kind} of the history. Remove it, or add its events.")
         return index
 
@@ -144,30 +146,48 @@ class Predictor:
         self, src: Any, dst: Any, at: np.ndarray | None = None, callbacks: Callback = NO_CALLBACK
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return scores (n,) between 0 and 1 of pairs of the user's ids, and notes (n,) on their nodes, see `notes`."""
+        queries = self.pair_queries(src, dst, at)
+        logits = score_queries(self.model, self.history, queries, callbacks=callbacks)[:, 0]
+        return sigmoid(logits), self.pair_notes(queries)
+
+    def pair_queries(self, src: Any, dst: Any, at: np.ndarray | None = None) -> Queries:
+        """Return queries (n,) with one candidate each for pairs of the user's ids."""
         src_index, dst_index = self.node_indices((src, "src"), (dst, "dst"))
         t, cut = self.times_and_cuts(at, len(src_index))
         u, v = (torch.from_numpy(x).to(self.device) for x in (src_index, dst_index))
-        logits = score_queries(self.model, self.history, Queries(u, v[:, None], t, cut, cut), callbacks=callbacks)[:, 0]
-        cuts = cut.cpu().numpy()
-        return sigmoid(logits), _pair_notes(self.notes(src_index, cuts), self.notes(dst_index, cuts))
+        return Queries(u, v[:, None], t, cut, cut)
+
+    def pair_notes(self, queries: Queries) -> np.ndarray:
+        """Return notes (n,) on the nodes of `pair_queries`."""
+        src, dst, cut = (x.cpu().numpy() for x in (queries.src, queries.dst[:, 0], queries.cut))
+        return _join_notes(self.notes(src, cut), self.notes(dst, cut))
 
     def recommend(
-        self, node: Any, at: float | None = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        node: Any,
+        at: float | None = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        delay: float = 0.0,
     ) -> tuple[list[Recommendation], str]:
         """Return the ``top`` destinations most likely to interact with ``node``, best first, and the note on ``node``.
 
         ``candidates`` are ids of destinations; None means all destinations of the visible history. ``node`` itself is
         no candidate; with ``new_only``, only those without an earlier event with ``node``. There may be fewer than
         ``top``. Near-equal scores are made equal (`merge_near_ties`), and nodes with equal scores stand in order of
-        first appearance in the stream. So rounding does not decide the order.
+        first appearance in the stream. So rounding does not decide the order. ``delay`` is the elapsed time from the
+        end of the visible history to the interaction.
         """
         source = self.node_indices(([node], "src"))[0]
         t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
+        t = t + delay
         n_visible = int(cut[0])
         if candidates is None:
             candidates = unique_nodes(self.stream.dst[:n_visible], self.stream.n_nodes)
         else:
-            candidates = np.unique(self.destination_indices(candidates))
+            candidates = np.unique(self.candidate_indices(candidates))
         candidates = candidates[candidates != source[0]]
         u, v = (torch.from_numpy(x).to(self.device) for x in (source, candidates))
         n_met = self.history.index.pair_history(u, v, cut)[0].cpu().numpy()
@@ -217,7 +237,7 @@ def sigmoid(logits: np.ndarray | float) -> np.ndarray:
     return np.exp(-np.logaddexp(0.0, -np.asarray(logits, dtype=np.float64)))
 
 
-def _pair_notes(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+def _join_notes(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
     """Return one note per pair: "src: no history; dst: not in training", or empty."""
     src, dst = (
         np.where(notes == "", "", np.char.add(f"{side}: ", notes)) for side, notes in (("src", src), ("dst", dst))

@@ -5,6 +5,7 @@ The queries themselves are in `inference.predictor`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,8 +17,11 @@ import torch
 from torch import Tensor
 
 from cordgt.callbacks import Callbacks, as_callback
-from cordgt.errors import RunError, SettingError, check_choice
+from cordgt.errors import RunError, RunWarning, SettingError, check_choice
+from cordgt.events.durations import parse_horizon
 from cordgt.events.stream import EventStream
+from cordgt.inference.forecasts import ActiveNode, Forecasts, NextEvent
+from cordgt.inference.id_lists import IdList, as_list, check_ids, is_list
 from cordgt.inference.predictor import Predictor, Recommendation
 from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_options import has_columns
@@ -27,6 +31,7 @@ from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.store.store import is_store
+from cordgt.tasks.forecast import Forecaster
 from cordgt.tasks.histories import build_history
 from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, split_stream
 from cordgt.tasks.protocol import Protocol
@@ -58,9 +63,6 @@ def _check_metrics_match_config(folder: RunFolder, config: RunConfig, metrics: M
                 f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}. "
                 "Restore the original files."
             )
-
-
-IdList = list[Any] | tuple[Any, ...] | np.ndarray  # several node ids; an Arrow array works too
 
 
 @dataclass(frozen=True)
@@ -142,50 +144,174 @@ class Run:
             return dict(given)
         return {k: v for k, v in merged.items() if k != "label" or labels_needed or k in given}
 
-    def score(self, src: Any, dst: Any, at: Any = None) -> np.ndarray:
+    def score(self, src: Any, dst: Any, at: Any = None, *, within: Any = None) -> np.ndarray:
         """Return scores (n,) between 0 and 1: how likely each source interacts with each destination.
 
         A score compares with random partners: 0.9 means "more likely than a random partner", not "in nine of ten
-        cases". ``at`` is one time, or one per pair. Without it, the whole history is visible.
+        cases". With ``within``, a horizon such as "7d", the answer is a probability instead: that the pair has an event
+        within that time. ``at`` is one time, or one per pair. Without it, the whole history is visible.
+
+        Example: ``run.score("ada", ["tea", "milk"], within="7d")``.
         """
-        src, dst = (_check_ids(_as_list(x)) for x in (src, dst))
+        src, dst = (check_ids(as_list(x)) for x in (src, dst))
         n = max(len(src), len(dst))
         src, dst = (x * n if len(x) == 1 else x for x in (src, dst))
         if len(src) != len(dst):
             raise SettingError(
                 f"{len(src)} sources and {len(dst)} destinations: give the same number of each, or one of either."
             )
-        return self.predictor.score(src, dst, self._times(at, n))[0]
+        times = self._times(at, n)
+        if within is None:
+            return self.predictor.score(src, dst, times)[0]
+        return self.forecasts.score(src, dst, self.horizon(within, times), times)[1]
 
     @overload
     def recommend(
-        self, node: str | int, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        node: str | int,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
     ) -> list[Recommendation]: ...
 
     @overload
     def recommend(
-        self, node: IdList, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        node: IdList,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
+    ) -> dict[Any, list[Recommendation]]: ...
+
+    @overload
+    def recommend(
+        self,
+        *,
+        destination: str | int,
+        at: Any = None,
+        top: int = 10,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
+    ) -> list[Recommendation]: ...
+
+    @overload
+    def recommend(
+        self,
+        *,
+        destination: IdList,
+        at: Any = None,
+        top: int = 10,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
     ) -> dict[Any, list[Recommendation]]: ...
 
     def recommend(
-        self, node: Any, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        node: Any = None,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
+        destination: Any = None,
     ) -> list[Recommendation] | dict[Any, list[Recommendation]]:
         """Return the ``top`` destinations most likely to interact with ``node``, best first.
 
         ``node`` is an id, or a list of ids: then the answer is a dictionary with a list for each id. An unknown id is a
         node without history. ``candidates`` limits the answer to these ids; DataError if one is unknown. The default
         is every destination of the history. ``new_only`` leaves out destinations that ``node`` has interacted with.
+        With ``within``, a horizon such as "7d", each answer has the probability of an event within that time. With
+        ``destination`` instead of ``node``, the answer is the best sources of that destination: those with the highest
+        rate or, with ``within``, the highest probability of an event with it.
+
+        Example: ``run.recommend("ada", within="7d")[0].probability``.
 
         The model scores candidates in batches of ``max_pairs_per_batch`` pairs (an attribute of the model class), so
         the memory does not grow with the number of candidates, except for a few numbers per candidate.
         """
-        nodes = _check_ids(_as_list(node))
-        candidates = None if candidates is None else _check_ids(_as_list(candidates))
+        if (node is None) == (destination is None):
+            raise SettingError("Give either a node, or destination=ID.")
+        asked = node if destination is None else destination
+        nodes, time = check_ids(as_list(asked)), self._time(at)
+        candidates = None if candidates is None else check_ids(as_list(candidates))
+        horizon = None if within is None else self.horizon(within, time)
         answers = {
-            one: self.predictor.recommend(one, self._time(at), top, new_only=new_only, candidates=candidates)[0]
+            one: self.recommendations(
+                one,
+                time,
+                top,
+                horizon=horizon,
+                is_destination=destination is not None,
+                new_only=new_only,
+                candidates=candidates,
+            )[0]
             for one in nodes
         }
-        return answers if _is_list(node) else answers[nodes[0]]
+        return answers if is_list(asked) else answers[nodes[0]]
+
+    def recommendations(
+        self,
+        node: Any,
+        at: Any,
+        top: int,
+        *,
+        horizon: float | None = None,
+        is_destination: bool = False,
+        **options: Any,
+    ) -> tuple[list[Recommendation], str]:
+        """`recommend` for one node, a time of the stream's axis and an elapsed time; with the note on the node."""
+        if is_destination:
+            return self.forecasts.recommend_sources(node, horizon, at, top, **options)
+        if horizon is not None:
+            return self.forecasts.recommend(node, horizon, at, top, **options)
+        return self.predictor.recommend(node, at, top, **options)
+
+    @overload
+    def next_event(self, node: str | int, at: Any = None, *, top: int = 3) -> NextEvent: ...
+
+    @overload
+    def next_event(self, node: IdList, at: Any = None, *, top: int = 3) -> dict[Any, NextEvent]: ...
+
+    def next_event(self, node: Any, at: Any = None, *, top: int = 3) -> NextEvent | dict[Any, NextEvent]:
+        """Return when a source acts next (median and 80 % interval), and its ``top`` most likely partners then.
+
+        ``node`` is an id, or a list of ids: then the answer is a dictionary. An unknown id is a node without history.
+
+        Example: ``run.next_event("ada").median``.
+        """
+        nodes = check_ids(as_list(node))
+        answers = dict(zip(nodes, self.forecasts.next_events(nodes, self._time(at), top), strict=True))
+        return answers if is_list(node) else answers[nodes[0]]
+
+    def active(self, within: Any, at: Any = None, top: int | None = 10, *, role: str = "source") -> list[ActiveNode]:
+        """Return the ``top`` nodes most likely to act within a horizon such as "7d", best first; None means all nodes.
+
+        ``role`` is "source" or "destination".
+
+        Example: ``[(a.node, a.probability) for a in run.active("7d")]``.
+        """
+        time = self._time(at)
+        return self.forecasts.active(self.horizon(within, time), time, top, role=role)
+
+    def horizon(self, within: Any, at: Any = None) -> float:
+        """Return a horizon as elapsed time. RunWarning if it is longer than any in the data before the time ``at``.
+
+        ``at`` is a time of the stream's axis, or several, or None for the end of the history.
+        """
+        horizon = parse_horizon(within, self.stream)
+        note = self.forecasts.horizon_note(horizon, None if at is None else np.min(at))
+        if note:
+            warnings.warn(note, RunWarning, stacklevel=3)
+        return horizon
 
     def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
         """Return embeddings (n, D) of nodes at a time. The default is all nodes of the history, in order of appearance.
@@ -195,7 +321,7 @@ class Run:
         """
         indices = np.arange(self.stream.n_nodes)
         if nodes is not None:
-            indices = self.predictor.node_indices_of_either_side(_check_ids(_as_list(nodes)), sides)
+            indices = self.predictor.node_indices_of_either_side(check_ids(as_list(nodes)), sides)
         return self.predictor.embed(indices, self._time(at))
 
     def evaluate(self, callbacks: Callbacks = None, *, split: str | None = None, **changes: Any) -> RunMetrics:
@@ -237,6 +363,12 @@ class Run:
         )
         history = build_history(self.stream, seed=self.settings.seed, device=self.device)
         return Predictor(self._load_model(self.weights_file), self.stream, history, has_training_events)
+
+    @cached_property
+    def forecasts(self) -> Forecasts:
+        """The answers about time and probability. RunError if the run has no activity."""
+        model, task = self.evaluation_task()
+        return Forecasts(self.predictor, Forecaster.fit(task, model))
 
     @property
     def weights_file(self) -> str:
@@ -301,28 +433,7 @@ class Run:
     def _times(self, at: Any, n: int) -> np.ndarray | None:
         if at is None:
             return None
-        times = [self.stream.time.parse(x) for x in _as_list(at)]
+        times = [self.stream.time.parse(x) for x in as_list(at)]
         if len(times) not in (1, n):
             raise SettingError(f"{len(times)} times for {n} pairs: give one, or one per pair.")
         return np.array(times * n if len(times) == 1 else times)
-
-
-def _is_list(values: Any) -> bool:
-    """Return whether ids or times are several, not a single one."""
-    return hasattr(values, "__len__") and not isinstance(values, str)
-
-
-def _as_list(values: Any) -> list[Any]:
-    """Return ids or times as a list; a single one becomes a list of one."""
-    if not _is_list(values):
-        return [values]
-    return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
-
-
-def _check_ids(values: list[Any]) -> list[Any]:
-    """Return the values. SettingError if one cannot be a node id: it would count as a node without history."""
-    for value in values:
-        is_whole = isinstance(value, float | np.floating) and value == np.floor(value)
-        if isinstance(value, bool | np.bool_) or not (is_whole or isinstance(value, str | int | np.integer)):
-            raise SettingError(f"{value!r} is not a node id: an id is text or a whole number.")
-    return values

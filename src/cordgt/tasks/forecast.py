@@ -80,13 +80,23 @@ class Forecaster:
         wide = DecayedCounts(**{k: v.unsqueeze(1) for k, v in vars(counts).items()})
         return model.quantile(wide, _tensor(probability)).numpy()
 
-    def log_partner(self, model: LinkModel, history: History, queries: Queries) -> np.ndarray:
+    def rate(self, index: TemporalIndex, node: Any, cut: Any, t: Any, role: str = "source") -> np.ndarray:
+        """Return the rate (...) at which each node acts in the role at ``t``, per time of the stream's unit."""
+        model, counts = self._lookup(index, node, cut, t, role)
+        return model.rate(counts).numpy()
+
+    def log_partner(
+        self, model: LinkModel, history: History, queries: Queries, logits: np.ndarray | None = None
+    ) -> np.ndarray:
         """Return (B, M): the log probability that the source of each query picks the candidate at its next event.
+
+        ``logits`` (B, M) are the model's scores of these queries, if the caller has them.
 
         The logit of a model with a binary loss is the log of how much likelier the candidate is than a random
         destination. A model that learns ranking has a softmax over destinations of the training period.
         """
-        logits = score_queries(model, history, queries)
+        if logits is None:
+            logits = score_queries(model, history, queries)
         if not model.learns_ranking:
             return logits - np.log(self.n_destinations)
         references = torch.tensor(self.references, device=queries.src.device).expand(len(queries.src), -1)
