@@ -9,7 +9,7 @@ import pytest
 from .helpers import call, process, works
 
 DATA = ("fetch", "list", "describe", "convert", "append")
-OTHERS = "train search evaluate compare report reproduce audit predict recommend embed data models demo bench version"
+OTHERS = "train search evaluate compare report reproduce audit predict recommend next active embed data models demo bench version"
 COMMANDS = [[], *([name] for name in OTHERS.split()), *(["data", name] for name in DATA)]
 
 
@@ -31,6 +31,14 @@ def test_help_of_every_command(command: list[str]) -> None:
     assert undescribed == []
 
 
+def test_commands_are_shown_in_groups() -> None:
+    help_text = works("--help").out
+    panels = re.split(r"╭─ ", help_text)[1:]
+    found = {panel.partition(" ─")[0]: re.findall(r"^│ ([a-z]+) ", panel, re.MULTILINE) for panel in panels}
+    assert found["Query a trained model"] == ["predict", "recommend", "next", "active", "embed"]
+    assert sorted(sum(found.values(), [])) == sorted([*OTHERS.split(), "upgrade"])
+
+
 def test_help_shows_defaults() -> None:
     help_text = " ".join(works("train", "--help").out.split())
     for default in ("(cordgt)", "(0)", "(runs/DATA-MODEL-seedN)", "auto"):
@@ -49,6 +57,8 @@ def test_commands_with_column_options() -> None:
         ["search"],
         ["predict"],
         ["recommend"],
+        ["next"],
+        ["active"],
         ["embed"],
         ["data", "describe"],
         ["data", "convert"],

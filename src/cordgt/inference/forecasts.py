@@ -131,7 +131,7 @@ class Forecasts:
             nodes = np.unique(predictor.candidate_indices(candidates, "src"))
         nodes = nodes[nodes != target[0]]
         u, v = (torch.from_numpy(x).to(predictor.device) for x in (nodes, target))
-        n_met = index.pair_history(u, v.expand(len(u)), cut.expand(len(u)))[0].cpu().numpy()
+        n_met = index.pair_history(u, v, cut)[0].cpu().numpy()
         if new_only:
             nodes, n_met = nodes[n_met == 0], n_met[n_met == 0]
         rate = self._in_batches(lambda part: self.forecaster.rate(index, part, cut, t), nodes)
@@ -139,7 +139,8 @@ class Forecasts:
             keep = np.sort(np.lexsort((-rate, n_met == 0))[:MAX_SOURCES])
             nodes, n_met, rate = nodes[keep], n_met[keep], rate[keep]
         u = torch.from_numpy(nodes).to(predictor.device)
-        queries = Queries(u, v.expand(len(u))[:, None], t.expand(len(u)), cut.expand(len(u)), cut.expand(len(u)))
+        times = t.repeat(len(u)), cut.repeat(len(u)), cut.repeat(len(u))
+        queries = Queries(u, v.repeat(len(u))[:, None], *times)
         logits = score_queries(predictor.model, predictor.history, queries, callbacks=callbacks)
         logits = merge_near_ties(logits, predictor.model.score_tolerance)
         log_partner = self._log_partner(queries, logits)
