@@ -61,8 +61,8 @@ ORDER = """
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
-    cli.training cli.evaluation cli.inference cli.forecast cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli.info
-    cli.upgrade
+    cli.training cli.evaluation cli.inference cli.forecast cli.data cli.store cli.fetch cli.report cli.reproduce
+    cli.bench cli.info cli.upgrade
     cli
     __main__
 """.split()

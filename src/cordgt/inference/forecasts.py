@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from cordgt.callbacks import NO_CALLBACK, Callback
-from cordgt.errors import check_choice
+from cordgt.errors import DataError, check_choice
 from cordgt.events.arrays import unique_nodes
 from cordgt.events.durations import format_duration, time_after, time_per_rate
 from cordgt.events.stream import EventStream
@@ -128,7 +128,7 @@ class Forecasts:
         if candidates is None:
             nodes = unique_nodes(self.stream.src[:n_visible], self.stream.n_nodes)
         else:
-            nodes = np.unique(predictor.candidate_indices(candidates, "src"))
+            nodes = np.unique(self._source_indices(candidates))
         nodes = nodes[nodes != target[0]]
         u, v = (torch.from_numpy(x).to(predictor.device) for x in (nodes, target))
         n_met = index.pair_history(u, v, cut)[0].cpu().numpy()
@@ -224,6 +224,16 @@ class Forecasts:
         else:
             return ""
         return f"no event of this kind was seen for so long ({this}): {seen}. The probability is an extrapolation."
+
+    def _source_indices(self, ids: Any) -> np.ndarray:
+        """Return the node indices of ids of sources. DataError if the history has no node of an id."""
+        index = self.stream.ids.encode(ids, "src")
+        unknown = np.flatnonzero(index < 0)
+        if len(unknown):
+            kind = "node" if self.stream.ids.shared else "source"
+            first = str(ids[int(unknown[0])])
+            raise DataError(f"The candidate {first!r} is no {kind} of the history. Remove it, or add its events.")
+        return index
 
     def _log_partner(self, queries: Queries, logits: np.ndarray) -> np.ndarray:
         return self.forecaster.log_partner(self.predictor.model, self.predictor.history, queries, logits)

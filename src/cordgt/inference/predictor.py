@@ -89,14 +89,14 @@ class Predictor:
                 index[i] = self.stream.n_nodes + new.setdefault(key, len(new))
         return indices
 
-    def candidate_indices(self, ids: Any, side: Side = "dst") -> np.ndarray:
-        """Return the node indices of ids of candidates. DataError if the history has no node of an id on this side."""
-        index = self.stream.ids.encode(ids, side)
+    def destination_indices(self, ids: Any) -> np.ndarray:
+        """Return the node indices of ids of destinations. DataError if the history has no node of an id."""
+        index = self.stream.ids.encode(ids, "dst")
         unknown = np.flatnonzero(index < 0)
         if len(unknown):
             first = str(ids[int(unknown[0])])
             more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-            kind = "node" if self.stream.ids.shared else "destination" if side == "dst" else "source"
+            kind = "node" if self.stream.ids.shared else "destination"
             raise DataError(f"The candidate {first!r}{more} is no {kind} of the history. Remove it, or add its events.")
         return index
 
@@ -160,7 +160,7 @@ class Predictor:
     def pair_notes(self, queries: Queries) -> np.ndarray:
         """Return notes (n,) on the nodes of `pair_queries`."""
         src, dst, cut = (x.cpu().numpy() for x in (queries.src, queries.dst[:, 0], queries.cut))
-        return _join_notes(self.notes(src, cut), self.notes(dst, cut))
+        return _pair_notes(self.notes(src, cut), self.notes(dst, cut))
 
     def recommend(
         self,
@@ -187,7 +187,7 @@ class Predictor:
         if candidates is None:
             candidates = unique_nodes(self.stream.dst[:n_visible], self.stream.n_nodes)
         else:
-            candidates = np.unique(self.candidate_indices(candidates))
+            candidates = np.unique(self.destination_indices(candidates))
         candidates = candidates[candidates != source[0]]
         u, v = (torch.from_numpy(x).to(self.device) for x in (source, candidates))
         n_met = self.history.index.pair_history(u, v, cut)[0].cpu().numpy()
@@ -237,7 +237,7 @@ def sigmoid(logits: np.ndarray | float) -> np.ndarray:
     return np.exp(-np.logaddexp(0.0, -np.asarray(logits, dtype=np.float64)))
 
 
-def _join_notes(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+def _pair_notes(src: np.ndarray, dst: np.ndarray) -> np.ndarray:
     """Return one note per pair: "src: no history; dst: not in training", or empty."""
     src, dst = (
         np.where(notes == "", "", np.char.add(f"{side}: ", notes)) for side, notes in (("src", src), ("dst", dst))
