@@ -68,17 +68,23 @@ def recommendation_table(
     unused |= {"probability"} if horizon is None else set()
     rows: list[dict[str, Any]] = []
     notes = []
-    for node in nodes:
-        best, node_note = run.recommendations(
-            node, at, top, horizon=horizon, is_destination=to_destinations, new_only=new_only, candidates=candidates
-        )
+    answers = run.recommendations(
+        nodes,
+        at,
+        top,
+        horizon,
+        is_source=not to_destinations,
+        callbacks=callbacks,
+        new_only=new_only,
+        candidates=candidates,
+    )
+    for node, (best, node_note) in zip(nodes, answers, strict=True):
         if node_note:
             hint = "" if to_destinations else _destination_hint(run, node)
             notes.append(f"{node}: {node_note}{hint and f'{hint}, and only sources get recommendations'}")
         if not best:
             notes.append(f"{node}: no {'source' if to_destinations else 'partner'} to recommend")
         rows += [{side: node, "rank": i + 1, f"{side}_note": node_note} | vars(r) for i, r in enumerate(best)]
-        callbacks.on_step(1)
     print_notes(notes)
     kept = {name: dtype for name, dtype in columns.items() if name not in unused}
     return pa.table({name: pa.array(_cast([row[name] for row in rows], t), t) for name, t in kept.items()})

@@ -75,33 +75,36 @@ class Forecasts:
         probability = self._probability(queries, self._log_partner(queries, logits), horizon)
         return sigmoid(logits[:, 0]), probability[:, 0], predictor.pair_notes(queries)
 
-    def recommend(
+    def with_probabilities(
         self,
-        node: Any,
+        nodes: Sequence[Any],
+        answers: Sequence[list[Recommendation]],
         horizon: float,
         at: float | None = None,
-        top: int = 10,
-        *,
-        new_only: bool = False,
-        candidates: Any = None,
-    ) -> tuple[list[Recommendation], str]:
-        """Return what `Predictor.recommend` returns, with the probability of an event within the horizon, best first.
+    ) -> list[list[Recommendation]]:
+        """Return the recommendations of each source with the probability of an event within the horizon, best first.
 
-        The probability grows with the score of the candidates of one source, so these are the best of all candidates.
+        The probability grows with the score of the candidates of one source, so the best by score are the best by
+        probability.
         """
-        best, note = self.predictor.recommend(node, at, top, new_only=new_only, candidates=candidates)
-        if not best:
-            return best, note
-        source = self.predictor.node_indices(([node], "src"))[0]
-        nodes = self.stream.ids.encode([r.node for r in best], "dst")
-        t, cut = self.predictor.times_and_cuts(None if at is None else np.array([at]), 1)
-        u, v = (torch.from_numpy(x).to(self.predictor.device) for x in (source, nodes))
-        queries = Queries(u, v[None], t, cut, cut)
-        logits = score_queries(self.predictor.model, self.predictor.history, queries)
-        logits = merge_near_ties(logits, self.predictor.model.score_tolerance)
-        probability = self._probability(queries, self._log_partner(queries, logits), horizon)[0]
-        ranked = np.argsort(-probability, kind="stable").tolist()
-        return [replace(best[i], probability=float(probability[i])) for i in ranked], note
+        predictor, width = self.predictor, max(map(len, answers), default=0)
+        rows = [i for i, best in enumerate(answers) if best]
+        if not rows:
+            return list(answers)
+        source = predictor.node_indices(([nodes[i] for i in rows], "src"))[0]
+        padded = [[*best, *best[:1] * (width - len(best))] for best in (answers[i] for i in rows)]
+        ids = [r.node for best in padded for r in best]
+        target = self.stream.ids.encode(ids, "dst").reshape(len(rows), width)
+        t, cut = predictor.times_and_cuts(None if at is None else np.full(len(rows), at), len(rows))
+        u, v = (torch.from_numpy(x).to(predictor.device) for x in (source, target))
+        queries = Queries(u, v, t, cut, cut)
+        logits = score_queries(predictor.model, predictor.history, queries)
+        logits = np.stack([merge_near_ties(row, predictor.model.score_tolerance) for row in logits])
+        found = list(answers)
+        for i, row in zip(rows, self._probability(queries, self._log_partner(queries, logits), horizon), strict=True):
+            ranked = np.argsort(-row[: len(answers[i])], kind="stable").tolist()
+            found[i] = [replace(answers[i][k], probability=float(row[k])) for k in ranked]
+        return found
 
     def recommend_sources(
         self,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cordgt.callbacks import Callbacks, as_callback
+from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
 from cordgt.errors import RunError, RunWarning, SettingError, check_choice
 from cordgt.events.durations import parse_horizon
 from cordgt.events.stream import EventStream
@@ -244,36 +244,39 @@ class Run:
         nodes, time = check_ids(as_list(asked)), self._time(at)
         candidates = None if candidates is None else check_ids(as_list(candidates))
         horizon = None if within is None else self.horizon(within, time)
-        answers = {
-            one: self.recommendations(
-                one,
-                time,
-                top,
-                horizon=horizon,
-                is_destination=destination is not None,
-                new_only=new_only,
-                candidates=candidates,
-            )[0]
-            for one in nodes
-        }
+        options: dict[str, Any] = {"new_only": new_only, "candidates": candidates}
+        found = [
+            x for x, _ in self.recommendations(nodes, time, top, horizon, is_source=destination is None, **options)
+        ]
+        answers = dict(zip(nodes, found, strict=True))
         return answers if is_list(asked) else answers[nodes[0]]
 
     def recommendations(
         self,
-        node: Any,
+        nodes: Sequence[Any],
         at: Any,
         top: int,
-        *,
         horizon: float | None = None,
-        is_destination: bool = False,
+        *,
+        is_source: bool = True,
+        callbacks: Callback = NO_CALLBACK,
         **options: Any,
-    ) -> tuple[list[Recommendation], str]:
-        """`recommend` for one node, a time of the stream's axis and an elapsed time; with the note on the node."""
-        if is_destination:
-            return self.forecasts.recommend_sources(node, horizon, at, top, **options)
-        if horizon is not None:
-            return self.forecasts.recommend(node, horizon, at, top, **options)
-        return self.predictor.recommend(node, at, top, **options)
+    ) -> list[tuple[list[Recommendation], str]]:
+        """`recommend` for several nodes, a time of the stream's axis and an elapsed time; with the notes on the nodes.
+
+        ``is_source``: False if the nodes are destinations, whose best sources are the answer.
+        """
+        answers = []
+        for node in nodes:
+            if is_source:
+                answers.append(self.predictor.recommend(node, at, top, **options))
+            else:
+                answers.append(self.forecasts.recommend_sources(node, horizon, at, top, **options))
+            callbacks.on_step(1)
+        if horizon is None or not is_source:
+            return answers
+        best = self.forecasts.with_probabilities(nodes, [x for x, _ in answers], horizon, at)
+        return [(x, note) for x, (_, note) in zip(best, answers, strict=True)]
 
     @overload
     def next_event(self, node: str | int, at: Any = None, *, top: int = 3) -> NextEvent: ...
