@@ -119,8 +119,8 @@ def next_event_table(
         values = [row[name] for row in rows]
         if name == "partners":
             for k in range(max(map(len, values))):
-                ids = [str(x[k]["node"]) if len(x) > k else None for x in values]
-                columns[f"partner_{k + 1}"] = pa.array(ids, pa.string())
+                ids = [x[k]["node"] if len(x) > k else None for x in values]
+                columns[f"partner_{k + 1}"] = pa.array(ids, stream.ids.names.type)
         else:
             dtype = types.get(name, pa.string())
             columns[name] = pa.array(_cast(values, dtype) if name == "src" else values, dtype)

@@ -25,7 +25,7 @@ from cordgt.tasks.ties import merge_near_ties
 
 QUANTILES = (0.1, 0.5, 0.9)  # of the next event's time: the 80 % interval and the median
 MAX_SOURCES = 10_000  # sources that a model scores for one destination
-NOTE_BEYOND_HISTORY = "later than the history is long"
+NOTE_BEYOND_HISTORY = "the wait is longer than the history"
 _BATCH = 1_000_000  # nodes whose activity is computed at once
 
 
