@@ -5,12 +5,13 @@ All horizons and delays are elapsed times: seconds for dates, the file's own uni
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, check_choice
@@ -124,23 +125,11 @@ class Forecasts:
         history. Of more than `MAX_SOURCES`, the model scores earlier partners of the destination and those that act
         most often. Ties stand in order of first appearance in the stream.
         """
-        predictor, index = self.predictor, self.predictor.history.index
+        predictor = self.predictor
         target = predictor.node_indices(([destination], "dst"))[0]
         t, cut = predictor.times_and_cuts(None if at is None else np.array([at]), 1)
-        n_visible = int(cut[0])
-        if candidates is None:
-            nodes = unique_nodes(self.stream.src[:n_visible], self.stream.n_nodes)
-        else:
-            nodes = np.unique(self._source_indices(candidates))
-        nodes = nodes[nodes != target[0]]
-        u, v = (torch.from_numpy(x).to(predictor.device) for x in (nodes, target))
-        n_met = index.pair_history(u, v, cut)[0].cpu().numpy()
-        if new_only:
-            nodes, n_met = nodes[n_met == 0], n_met[n_met == 0]
-        rate = self._in_batches(lambda part: self.forecaster.rate(index, part, cut, t), nodes)
-        if len(nodes) > MAX_SOURCES:
-            keep = np.sort(np.lexsort((-rate, n_met == 0))[:MAX_SOURCES])
-            nodes, n_met, rate = nodes[keep], n_met[keep], rate[keep]
+        n_visible, v = int(cut[0]), torch.from_numpy(target).to(predictor.device)
+        nodes, n_met, rate = self._choose_sources(v, t, cut, candidates, new_only)
         u = torch.from_numpy(nodes).to(predictor.device)
         times = t.repeat(len(u)), cut.repeat(len(u)), cut.repeat(len(u))
         queries = Queries(u, v.repeat(len(u))[:, None], *times)
@@ -164,6 +153,28 @@ class Forecasts:
         ]
         return answers, str(predictor.notes(target, np.array([n_visible]))[0])
 
+    def _choose_sources(
+        self, target: Tensor, t: Tensor, cut: Tensor, candidates: Any, new_only: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the sources (n,) to score for a destination, their numbers of events with it, and their rates.
+
+        ``target``, ``t`` and ``cut`` are (1,).
+        """
+        index = self.predictor.history.index
+        if candidates is None:
+            nodes = unique_nodes(self.stream.src[: int(cut[0])], self.stream.n_nodes)
+        else:
+            nodes = np.unique(self._source_indices(candidates))
+        nodes = nodes[nodes != int(target[0])]
+        n_met = index.pair_history(torch.from_numpy(nodes).to(self.predictor.device), target, cut)[0].cpu().numpy()
+        if new_only:
+            nodes, n_met = nodes[n_met == 0], n_met[n_met == 0]
+        rate = _in_batches(lambda part: self.forecaster.rate(index, part, cut, t), nodes)
+        if len(nodes) > MAX_SOURCES:
+            keep = np.sort(np.lexsort((-rate, n_met == 0))[:MAX_SOURCES])
+            nodes, n_met, rate = nodes[keep], n_met[keep], rate[keep]
+        return nodes, n_met, rate
+
     def next_events(
         self, nodes: Sequence[Any], at: float | None = None, top: int = 3, callbacks: Callback = NO_CALLBACK
     ) -> list[NextEvent]:
@@ -180,7 +191,7 @@ class Forecasts:
         answers = []
         for node, wait, start, note in zip(nodes, waits, t.tolist(), notes, strict=True):
             low, median, high = (self._format_time(self._time_after(start, w)) for w in wait.tolist())
-            is_far = not wait[1] <= start
+            is_far = not wait[1] <= self._history_length(at)
             delay = float(wait[1]) if median is not None else 0.0
             partners = predictor.recommend(node, at, top, delay=delay)[0] if top else []
             all_notes = "; ".join([str(note)] * bool(note) + [NOTE_BEYOND_HISTORY] * is_far)
@@ -200,7 +211,7 @@ class Forecasts:
         ends = (stream.src if role == "source" else stream.dst)[:n_visible]
         nodes = unique_nodes(ends, stream.n_nodes)
         index = predictor.history.index
-        probability = self._in_batches(
+        probability = _in_batches(
             lambda part: self.forecaster.act_probability(index, part, cut, t, horizon, role), nodes
         )
         best = np.lexsort((nodes, -probability))[:top]
@@ -217,16 +228,21 @@ class Forecasts:
 
     def horizon_note(self, horizon: float, at: float | None = None) -> str:
         """Say that a horizon is longer than any in the data, so that its probabilities are extrapolated; or nothing."""
-        span = float(self.stream.elapsed[-1] if at is None else self.stream.elapsed_at(at))
+        span = self._history_length(at)
         longest = self.forecaster.longest_horizon
         this = format_duration(horizon, self.stream)
         if horizon > span:
-            seen = f"the history before the query is {format_duration(max(span, 0.0), self.stream)} long"
+            seen = f"the history before the query is {format_duration(span, self.stream)} long"
         elif longest and horizon > longest:
             seen = f"the probabilities were calibrated for horizons up to {format_duration(longest, self.stream)}"
         else:
             return ""
         return f"no event of this kind was seen for so long ({this}): {seen}. The probability is an extrapolation."
+
+    def _history_length(self, at: float | None) -> float:
+        """Return the time from the first event to the query, or to the last event if that is earlier."""
+        end = float(self.stream.elapsed[-1])
+        return end if at is None else min(max(float(self.stream.elapsed_at(at)), 0.0), end)
 
     def _source_indices(self, ids: Any) -> np.ndarray:
         """Return the node indices of ids of sources. DataError if the history has no node of an id."""
@@ -246,11 +262,6 @@ class Forecasts:
         index = self.predictor.history.index
         return self.forecaster.pair_probability(index, log_partner, queries.src, queries.cut, queries.t, horizon)
 
-    def _in_batches(self, function: Any, nodes: np.ndarray) -> np.ndarray:
-        """Return a function of nodes (n,), some nodes at a time."""
-        parts = [function(nodes[i : i + _BATCH]) for i in range(0, len(nodes), _BATCH)]
-        return np.concatenate(parts) if parts else np.empty(0)
-
     def _time_after(self, start: float, wait: float) -> int | float | None:
         """Return the time ``wait`` after ``start``, on the stream's axis. Dates far away are whole seconds."""
         time = time_after(self.stream, start + wait)
@@ -259,3 +270,9 @@ class Forecasts:
     def _format_time(self, time: Any) -> Any:
         """Return a time of the stream's axis as the user writes it: a number, or ISO text for a date."""
         return None if time is None else self.stream.time.format([time])[0].as_py()
+
+
+def _in_batches(function: Callable[[np.ndarray], np.ndarray], nodes: np.ndarray) -> np.ndarray:
+    """Return a function of nodes (n,), computed for some nodes at a time."""
+    parts = [function(nodes[i : i + _BATCH]) for i in range(0, len(nodes), _BATCH)]
+    return np.concatenate(parts) if parts else np.empty(0)
