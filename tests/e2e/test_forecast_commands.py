@@ -75,9 +75,12 @@ def test_a_horizon_longer_than_the_history_is_mentioned(trained: Trained, shop: 
     span = LAST - events()[0][2]
     note = "no event of this kind was seen for so long"
     assert note not in works("predict", trained.run, *PAIR, "--within", "20").err
-    assert f"{note} ({span + 1})" in works("predict", trained.run, *PAIR, "--within", span + 1).err
+    assert (
+        f"{note}: the horizon is {span + 1}, the history before the query {span}"
+        in works("predict", trained.run, *PAIR, "--within", span + 1).err
+    )
     result = works("active", shop.run, "--within", "4w")
-    assert f"{note} (28 days): the history before the query is 13.9 hours long" in result.err
+    assert f"{note}: the horizon is 28 days, the history before the query 13.9 hours" in result.err
     assert "The probability is an extrapolation" in result.err
 
 

@@ -230,14 +230,18 @@ class Forecasts:
         """Say that a horizon is longer than any in the data, so that its probabilities are extrapolated; or nothing."""
         span = self._history_length(at)
         longest = self.forecaster.longest_horizon
-        this = format_duration(horizon, self.stream)
+        this, *limits = (format_duration(x, self.stream) for x in (horizon, span, longest))
         if horizon > span:
-            seen = f"the history before the query is {format_duration(span, self.stream)} long"
-        elif longest and horizon > longest:
-            seen = f"the probabilities were calibrated for horizons up to {format_duration(longest, self.stream)}"
-        else:
-            return ""
-        return f"no event of this kind was seen for so long ({this}): {seen}. The probability is an extrapolation."
+            return (
+                f"no event of this kind was seen for so long: the horizon is {this}, the history before the query "
+                f"{limits[0]}. The probability is an extrapolation."
+            )
+        if longest and horizon > longest:
+            return (
+                f"the horizon ({this}) is longer than those that were calibrated (up to {limits[1]}). "
+                "The probability is an extrapolation."
+            )
+        return ""
 
     def _history_length(self, at: float | None) -> float:
         """Return the time from the first event to the query, or to the last event if that is earlier."""
