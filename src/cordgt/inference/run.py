@@ -27,6 +27,7 @@ from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.store.store import is_store
+from cordgt.tasks.forecast import Forecaster
 from cordgt.tasks.histories import build_history
 from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, split_stream
 from cordgt.tasks.protocol import Protocol
@@ -34,7 +35,7 @@ from cordgt.tasks.run_metrics import SPLITS, RunMetrics
 from cordgt.training.devices import choose_device, set_matmul_precision
 from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
-from cordgt.training.run_folder import RunConfig, RunFolder, is_same_data
+from cordgt.training.run_folder import ACTIVITY_FILE, RunConfig, RunFolder, is_same_data
 from cordgt.training.settings import Settings, known_keys, make_settings, unknown_setting
 from cordgt.training.versions import follow_link
 
@@ -237,6 +238,12 @@ class Run:
         )
         history = build_history(self.stream, seed=self.settings.seed, device=self.device)
         return Predictor(self._load_model(self.weights_file), self.stream, history, has_training_events)
+
+    @cached_property
+    def forecaster(self) -> Forecaster:
+        """The run's probabilities of events within a time. RunError if the run was trained without activity."""
+        checksums = self.checksums or self.folder.read_result()[1]  # a run that was just trained has read none yet
+        return self.folder.read_activity(checksums.get(ACTIVITY_FILE))
 
     @property
     def weights_file(self) -> str:
