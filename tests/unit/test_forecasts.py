@@ -260,7 +260,7 @@ def test_a_horizon_beyond_the_data_has_a_warning(run: Run) -> None:
         run.score("ada", "tea", within="1000d")
     with pytest.warns(RunWarning, match=r"horizon is 12 hours, the history before the query 1 hour\."):
         run.active("12h", at=int(run.stream.t[0]) + 3600)
-    forecaster = replace(run.forecasts.forecaster, longest_horizon=7200.0)
+    forecaster = replace(run.forecasts.forecaster, horizons=(3600.0, 7200.0))
     answers = replace(run.forecasts, forecaster=forecaster)
     assert "calibrated (up to 2 hours)" in answers.horizon_note(7201.0)
     assert answers.horizon_note(7200.0) == ""

@@ -36,7 +36,8 @@ ORDER = """
     models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories tasks.link tasks.scoring
     tasks.link_evaluation tasks.node
-    tasks.baselines tasks.forecast
+    tasks.baselines tasks.probability tasks.calibration tasks.time_grid tasks.questions tasks.drift tasks.forecast
+    tasks.forecast_metrics
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
     training.model_factory training.step training.oom

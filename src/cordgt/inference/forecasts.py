@@ -20,7 +20,7 @@ from cordgt.events.durations import format_duration, time_after, time_per_rate
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import Queries
 from cordgt.inference.predictor import Predictor, Recommendation, sigmoid
-from cordgt.tasks.forecast import ACT_ROLES, Forecaster
+from cordgt.tasks.forecast import ACT_ROLES, ActRole, Forecaster
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
 
@@ -201,7 +201,7 @@ class Forecasts:
         return answers
 
     def active(
-        self, horizon: float, at: float | None = None, top: int | None = 10, *, role: str = "source"
+        self, horizon: float, at: float | None = None, top: int | None = 10, *, role: ActRole = "source"
     ) -> list[ActiveNode]:
         """Return the ``top`` nodes of the history most likely to act within the horizon, best first; None: all."""
         check_choice("role", role, ACT_ROLES)
@@ -259,7 +259,7 @@ class Forecasts:
         return index
 
     def _log_partner(self, queries: Queries, logits: np.ndarray) -> np.ndarray:
-        return self.forecaster.log_partner(self.predictor.model, self.predictor.history, queries, logits)
+        return self.forecaster.log_partner(self.predictor.model, self.predictor.history, queries, logits=logits)
 
     def _probability(self, queries: Queries, log_partner: np.ndarray, horizon: float) -> np.ndarray:
         """Return (B, M): the probability that each pair has an event within the horizon."""

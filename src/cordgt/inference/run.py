@@ -31,7 +31,7 @@ from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.store.store import is_store
-from cordgt.tasks.forecast import Forecaster
+from cordgt.tasks.forecast import ActRole, Forecaster
 from cordgt.tasks.histories import build_history
 from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, split_stream
 from cordgt.tasks.protocol import Protocol
@@ -39,7 +39,7 @@ from cordgt.tasks.run_metrics import SPLITS, RunMetrics
 from cordgt.training.devices import choose_device, set_matmul_precision
 from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
-from cordgt.training.run_folder import RunConfig, RunFolder, is_same_data
+from cordgt.training.run_folder import ACTIVITY_FILE, RunConfig, RunFolder, is_same_data
 from cordgt.training.settings import Settings, known_keys, make_settings, unknown_setting
 from cordgt.training.versions import follow_link
 
@@ -295,7 +295,9 @@ class Run:
         answers = dict(zip(nodes, self.forecasts.next_events(nodes, self._time(at), top), strict=True))
         return answers if is_list(node) else answers[nodes[0]]
 
-    def active(self, within: Any, at: Any = None, top: int | None = 10, *, role: str = "source") -> list[ActiveNode]:
+    def active(
+        self, within: Any, at: Any = None, top: int | None = 10, *, role: ActRole = "source"
+    ) -> list[ActiveNode]:
         """Return the ``top`` nodes most likely to act within a horizon such as "7d", best first; None means all nodes.
 
         ``role`` is "source" or "destination".
@@ -368,10 +370,15 @@ class Run:
         return Predictor(self._load_model(self.weights_file), self.stream, history, has_training_events)
 
     @cached_property
+    def forecaster(self) -> Forecaster:
+        """The run's probabilities of events within a time. RunError if the run was trained without activity."""
+        checksums = self.checksums or self.folder.read_result()[1]  # a run that was just trained has read none yet
+        return self.folder.read_activity(checksums.get(ACTIVITY_FILE))
+
+    @cached_property
     def forecasts(self) -> Forecasts:
         """The answers about time and probability. RunError if the run has no activity."""
-        model, task = self.evaluation_task()
-        return Forecasts(self.predictor, Forecaster.fit(task, model))
+        return Forecasts(self.predictor, self.forecaster)
 
     @property
     def weights_file(self) -> str:
