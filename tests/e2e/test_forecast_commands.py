@@ -213,3 +213,23 @@ def test_time_of_the_query_and_later_events(tmp_path: Path, shop: Trained) -> No
         before = works(*question, *at, "--json").json
         assert works(*question, *at, "--events", later, *SHOP_COLUMNS, "--json").json == before
         assert works(*question, "--events", later, *SHOP_COLUMNS, "--json").json != before
+
+
+# -------------------- a run without activity
+
+
+def test_a_run_without_activity(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "data.csv", events(), header=("src", "dst", "time"))
+    off = ["--set", "activity=false", "--set", "epochs=1"]
+    works("train", data, "--model", "counts", *off, "--out", tmp_path / "run")
+    run = tmp_path / "run"
+    for question in (
+        ["predict", run, *PAIR, "--within", "20"],
+        ["recommend", run, "--source", "3", "--within", "20"],
+        ["recommend", run, "--destination", "4"],
+        ["next", run, "--source", "3"],
+        ["active", run, "--within", "20"],
+    ):
+        fails(*question, containing=["has no activity", "activity=false"])
+    works("predict", run, *PAIR)
+    works("recommend", run, "--source", "3")
