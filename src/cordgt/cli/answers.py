@@ -127,7 +127,7 @@ def next_event_table(
     return pa.table(columns), rows
 
 
-def active_table(run: Run, horizon: float, at: Any, top: int, role: str) -> pa.Table:
+def active_table(run: Run, horizon: float, at: Any, top: int, role: Any) -> pa.Table:
     """Return the nodes most likely to act, best first: ``rank, node, probability, events, last, note``."""
     found = run.forecasts.active(horizon, at, top, role=role)
     names = ("node", "probability", "events", "last", "note")
