@@ -44,7 +44,7 @@ class RunError(CordgtError):
 
 
 class RunWarning(UserWarning):
-    """A run folder can be used, but not everything in it can be verified. The command line prints it as a note."""
+    """A run or its answer can be used, but with a limit. The command line prints it as a note."""
 
 
 class PluginWarning(RunWarning):

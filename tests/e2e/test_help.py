@@ -9,8 +9,9 @@ import pytest
 from .helpers import call, process, works
 
 DATA = ("fetch", "list", "describe", "convert", "append")
-OTHERS = "train search evaluate compare report reproduce audit predict recommend embed data models demo bench version"
-COMMANDS = [[], *([name] for name in OTHERS.split()), *(["data", name] for name in DATA)]
+QUERIES = ("predict", "recommend", "next", "active", "embed")
+OTHERS = (*"train search evaluate compare report reproduce audit data models demo bench version".split(), *QUERIES)
+COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +32,14 @@ def test_help_of_every_command(command: list[str]) -> None:
     assert undescribed == []
 
 
+def test_commands_are_shown_in_groups() -> None:
+    help_text = works("--help").out
+    panels = re.split(r"╭─ ", help_text)[1:]
+    found = {panel.partition(" ─")[0]: re.findall(r"^│ ([a-z]+) ", panel, re.MULTILINE) for panel in panels}
+    assert found["Query a trained model"] == list(QUERIES)
+    assert sorted(name for names in found.values() for name in names) == sorted([*OTHERS, "upgrade"])
+
+
 def test_help_shows_defaults() -> None:
     help_text = " ".join(works("train", "--help").out.split())
     for default in ("(cordgt)", "(0)", "(runs/DATA-MODEL-seedN)", "auto"):
@@ -49,7 +58,9 @@ def test_commands_with_column_options() -> None:
         ["search"],
         ["predict"],
         ["recommend"],
-        ["embed"],
+        ["next"],
+        ["active"],
+        ["embed", "serve"],
         ["data", "describe"],
         ["data", "convert"],
     ):

@@ -17,7 +17,8 @@ ORDER = """
     errors plugins callbacks locks files runtime runtime.limits runtime.threads runtime.launch runtime.distributed
     runtime.profiling runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
-    events.backing events.notes events.frames events.stream events.fingerprints events.export events.describe
+    events.backing events.notes events.frames events.stream events.durations events.fingerprints events.export
+    events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.growing history.rhythm
     history.activity history.context history.recent history.walks history.cooccurrence history.distance history.queries
@@ -36,16 +37,16 @@ ORDER = """
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
-    tasks.histories tasks.link tasks.scoring tasks.link_evaluation tasks.node
-    tasks.baselines
+    tasks.histories tasks.link tasks.scoring tasks.link_evaluation tasks.node tasks.baselines tasks.probability
+    tasks.calibration tasks.time_grid tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
     training.model_factory training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
-    inference inference.predictor inference.answers inference.run analysis analysis.exporters analysis.remarks
-    analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model analysis.audit.data
-    analysis.compare
+    inference inference.id_lists inference.predictor inference.forecasts inference.answers inference.run analysis
+    analysis.exporters analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations
+    analysis.audit.model analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.run_report
     analysis.report.comparison_report
@@ -66,8 +67,8 @@ ORDER = """
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
-    cli.training cli.evaluation cli.inference cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli.info
-    cli.upgrade cli.serve
+    cli.training cli.evaluation cli.inference cli.forecast cli.data cli.store cli.fetch cli.report cli.reproduce
+    cli.bench cli.info cli.upgrade cli.serve
     cli
     __main__
 """.split()

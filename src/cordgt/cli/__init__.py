@@ -20,6 +20,7 @@ from cordgt.cli import (
     data,
     evaluation,
     fetch,
+    forecast,
     inference,
     info,
     report,
@@ -58,24 +59,32 @@ OUT_OF_MEMORY = (
 )
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-# In the order of the help.
-COMMANDS: dict[str, Callable[..., None]] = {
-    "train": training.train,
-    "search": training.search,
-    "evaluate": evaluation.evaluate,
-    "compare": evaluation.compare,
-    "report": report.report,
-    "audit": evaluation.audit,
-    "predict": inference.predict,
-    "recommend": inference.recommend,
-    "embed": inference.embed,
-    "serve": serve.serve,
-    "upgrade": upgrade.upgrade,
-    "models": info.list_models,
-    "demo": info.demo,
-    "bench": bench.bench,
-    "reproduce": reproduce.reproduce,
-    "version": info.show_version,
+# In the order of the help, by its panels.
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train and evaluate": {
+        "train": training.train,
+        "search": training.search,
+        "evaluate": evaluation.evaluate,
+        "compare": evaluation.compare,
+        "report": report.report,
+        "audit": evaluation.audit,
+    },
+    "Query a trained model": {
+        "predict": inference.predict,
+        "recommend": inference.recommend,
+        "next": forecast.next_event,
+        "active": forecast.active,
+        "embed": inference.embed,
+        "serve": serve.serve,
+    },
+    "More": {
+        "upgrade": upgrade.upgrade,
+        "models": info.list_models,
+        "demo": info.demo,
+        "bench": bench.bench,
+        "reproduce": reproduce.reproduce,
+        "version": info.show_version,
+    },
 }
 DATA_COMMANDS: dict[str, Callable[..., None]] = {
     "fetch": fetch.data_fetch,
@@ -95,11 +104,19 @@ app = typer.Typer(
     add_completion=False,
 )
 data_app = typer.Typer(help="Download, describe and convert data, or keep it in a store.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+app.add_typer(data_app, name="data", rich_help_panel="More")
 WITHOUT_PLUGINS = ("version", "fetch", "check")  # commands that use no extension
-for group, commands in ((app, COMMANDS), (data_app, DATA_COMMANDS)):
+
+
+def _add_commands(group: typer.Typer, commands: dict[str, Callable[..., None]], panel: str | None = None) -> None:
     for name, command in commands.items():
-        group.command(name)(command if name in WITHOUT_PLUGINS else add_plugin_option(command))
+        function = command if name in WITHOUT_PLUGINS else add_plugin_option(command)
+        group.command(name, rich_help_panel=panel)(function)
+
+
+for panel, commands in COMMANDS.items():
+    _add_commands(app, commands, panel)
+_add_commands(data_app, DATA_COMMANDS)
 
 
 @app.callback()

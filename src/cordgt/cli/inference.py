@@ -19,11 +19,13 @@ from cordgt.cli.options import (
     Json,
     Output,
     RunDir,
+    Within,
     add_column_options,
     flag,
     option,
 )
 from cordgt.errors import SettingError
+from cordgt.events.arrays import looks_like_number
 from cordgt.events.ids import Side
 
 
@@ -35,6 +37,7 @@ def predict(
     source: Annotated[str | None, option("ID", "Source of a single pair, instead of --pairs.")] = None,
     destination: Annotated[str | None, option("ID", "Destination of a single pair.")] = None,
     at: At = None,
+    within: Within = None,
     output: Output = None,
     escape_formulas: EscapeFormulas = False,
     events: Events = None,
@@ -44,6 +47,7 @@ def predict(
     """Score pairs of nodes. A higher score means that an interaction is more likely.
 
     A score lies between 0 and 1 and compares the pair with a random one. It is not a probability.
+    --within 7d adds the probability that the pair has an event within 7 days.
     Column options apply to --pairs, and to --events if that file has these columns.
     """
     import numpy as np
@@ -73,13 +77,15 @@ def predict(
             if times is not None:
                 raise SettingError(f"--at: {pairs} has its own times. Remove --at, or the times.")
             times = np.full(len(sources), loaded.stream.time.parse(at))
-    _note_times(loaded, times)
-    if loaded.predictor.model.learns_ranking:
+    note_times(loaded, times)
+    horizon = None if within is None else parse_within(loaded, within, times)
+    if loaded.predictor.model.learns_ranking and horizon is None:
         console.print_note("This model learns to rank: compare scores of one source, not of different sources.")
-    with _query_progress(len(sources)) as callbacks:
-        table = score_table(loaded.predictor, sources, destinations, times, callbacks)
+    with query_progress(len(sources)) as callbacks:
+        options: dict[str, Any] = {} if horizon is None else {"horizon": horizon, "forecasts": loaded.forecasts}
+        table = score_table(loaded.predictor, sources, destinations, times, callbacks, **options)
     writers.write_table(table, output, json_, escape_formulas=escape_formulas)
-    _explain_untrained(loaded, table.column("note"))
+    explain_untrained(loaded, table.column("note"))
 
 
 @add_column_options(without="ids")
@@ -88,11 +94,15 @@ def recommend(
     columns: dict[str, Any],
     source: Annotated[list[str], option("ID", "The node to find partners for; may be repeated.")] = [],  # noqa: B006
     sources: Annotated[Path | None, option("FILE", "Many nodes to find partners for.")] = None,
-    candidate: Annotated[
-        list[str], option("ID", "A destination to choose from; may be repeated.", show_default="every destination")
+    destination: Annotated[
+        list[str], option("ID", "A destination to find its best sources for; may be repeated.")
     ] = [],  # noqa: B006
-    candidates: Annotated[Path | None, option("FILE", "The destinations to choose from, one id per row.")] = None,
+    candidate: Annotated[
+        list[str], option("ID", "A node to choose from; may be repeated.", show_default="every destination")
+    ] = [],  # noqa: B006
+    candidates: Annotated[Path | None, option("FILE", "The nodes to choose from, one id per row.")] = None,
     at: At = None,
+    within: Within = None,
     top: Annotated[int, option("N", "Number of partners.", min=1)] = 10,
     new_only: Annotated[bool, flag("--new-only", "Leave out earlier partners.")] = False,
     output: Output = None,
@@ -104,14 +114,16 @@ def recommend(
     """Recommend the destinations that a node is most likely to interact with next.
 
     Candidates are the destinations of the history, or those of --candidates, without the node itself.
+    --within 7d ranks by the probability of an event within 7 days.
+    --destination ID finds the best sources of a destination instead.
     """
     from cordgt.cli import answers, writers
     from cordgt.inference.answers import recommendation_table
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_ids
 
-    if bool(source) == (sources is not None):
-        raise SettingError("Give either --source ID or --sources FILE.")
+    if (bool(source), sources is not None, bool(destination)).count(True) != 1:
+        raise SettingError("Give either --source ID or --sources FILE, or --destination ID.")
     if candidate and candidates is not None:
         raise SettingError("Give either --candidate ID or --candidates FILE.")
     writers.check_output(output)
@@ -123,18 +135,29 @@ def recommend(
         in_file = query_columns(loaded, file, columns, (name,), has_events=events is not None)
         return read_ids(file, column=in_file.get(name), side=name).to_pylist()
 
-    ids: list[Any] = source if sources is None else read_file(sources, "src")
-    choices: list[Any] = candidate if candidates is None else read_file(candidates, "dst")
+    ids: list[Any] = (source or destination) if sources is None else read_file(sources, "src")
+    choices: list[Any] = candidate if candidates is None else read_file(candidates, "src" if destination else "dst")
     time_of_query = None if at is None else loaded.stream.time.parse(at)
-    _note_times(loaded, None if time_of_query is None else [time_of_query])
-    with _query_progress(len(ids)) as callbacks:
-        table, remarks = recommendation_table(
-            loaded.predictor, ids, time_of_query, top, callbacks, new_only=new_only, candidates=choices or None
+    note_times(loaded, None if time_of_query is None else [time_of_query])
+    horizon = None if within is None else parse_within(loaded, within, time_of_query)
+    is_source = not destination
+    with query_progress(len(ids)) as callbacks:
+        found = loaded.recommendations(
+            ids,
+            time_of_query,
+            top,
+            horizon,
+            is_source=is_source,
+            callbacks=callbacks,
+            new_only=new_only,
+            candidates=choices or None,
         )
+    table, remarks = recommendation_table(loaded.predictor, ids, found, horizon, is_source=is_source)
     answers.print_remarks(remarks)
-    shown = ["rank", "node", "score", "met", "note"] if len(ids) == 1 else None
+    side_note = "src_note" if is_source else "dst_note"
+    shown = [name for name in table.column_names if name not in ("src", "dst", side_note)] if len(ids) == 1 else None
     writers.write_table(table, output, json_, shown, escape_formulas=escape_formulas)
-    _explain_untrained(loaded, table.column("src_note"))
+    explain_untrained(loaded, table.column(side_note))
 
 
 @add_column_options(without="ids")
@@ -176,7 +199,7 @@ def embed(
     writers.write_table(table, output, None, escape_formulas=escape_formulas)
 
 
-def _note_times(run: Any, times: Any) -> None:
+def note_times(run: Any, times: Any) -> None:
     """Print the times of the queries with their dates, if they are numbers that count from 1970."""
     stream = run.stream
     if not stream.epoch_unit:
@@ -188,7 +211,17 @@ def _note_times(run: Any, times: Any) -> None:
         console.print_note(f"times of the queries: {stream.format_time(low)} to {stream.format_time(high)}")
 
 
-def _explain_untrained(run: Any, notes: Any) -> None:
+def parse_within(run: Any, within: str, times: Any) -> float:
+    """Return the horizon as elapsed time. Print the unit of a bare number, if the times have one."""
+    from cordgt.events.durations import unit_name
+
+    horizon: float = run.horizon(within, times)
+    if looks_like_number(within) and unit_name(run.stream):
+        console.print_note(f"--within {within}: {within} {unit_name(run.stream)}")
+    return horizon
+
+
+def explain_untrained(run: Any, notes: Any) -> None:
     """Suggest --refit if an answer has a node without training events and the run is not refitted."""
     from cordgt.inference.predictor import NOTE_NOT_IN_TRAINING
 
@@ -201,7 +234,7 @@ def _explain_untrained(run: Any, notes: Any) -> None:
 
 
 @contextmanager
-def _query_progress(n_queries: int) -> Iterator[Callback]:
+def query_progress(n_queries: int) -> Iterator[Callback]:
     """Show a progress bar over ``n_queries``."""
     with console.ProgressBar() as bar:
         bar.on_stage_start("scoring", n_queries)

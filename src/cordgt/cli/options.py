@@ -149,6 +149,10 @@ EscapeFormulas = Annotated[
 ]
 Events = Annotated[Path | None, option("FILE", "Later events, appended to the history before the query.")]
 At = Annotated[str | None, option("TIME", "Time of the query.", show_default="after the whole history")]
+Within = Annotated[
+    str | None,
+    option("TIME", "Horizon, such as 15m, 12h, 7d, or a number in the unit of the times: adds the probability."),
+]
 
 
 def _refuse_part(value: str | None) -> None:

@@ -148,6 +148,11 @@ def epoch_unit(low: float, high: float) -> str:
     return ""
 
 
+def units_per_second(unit: str) -> int:
+    """Return how many of a unit of `epoch_unit` make a second."""
+    return _EPOCH_UNITS[unit]
+
+
 def format_time(value: float, unit: str) -> str:
     """Return a time as text, with its date if it counts ``unit`` (of `epoch_unit`) since 1970; without, if empty.
 
@@ -160,6 +165,13 @@ def format_time(value: float, unit: str) -> str:
 def epoch_day(value: float, unit: str) -> str:
     """Return the day, in UTC, of a time that counts ``unit`` since 1970."""
     return f"{_epoch_date(value, unit):%Y-%m-%d}"
+
+
+def epoch_date_text(value: float | None, unit: str) -> str | None:
+    """Return the ISO date, in UTC, of a time that counts ``unit`` since 1970; None without one, or after 9999."""
+    if value is None or value >= MAX_DATE / 10**6 * _EPOCH_UNITS[unit]:
+        return None
+    return f"{_epoch_date(value, unit):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def describe_range(low: float, high: float) -> str:

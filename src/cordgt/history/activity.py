@@ -184,7 +184,7 @@ def _clock(rhythm: Rhythm | None) -> tuple[float, float]:
 
 
 @njit(inline="always")
-def _is_in_role(role, node, nbr, src):  # type: ignore[no-untyped-def]
+def is_in_role(role, node, nbr, src):  # type: ignore[no-untyped-def]
     """Return whether an entry of the node's row, with this neighbor and source, counts in a role (place in ROLES)."""
     return role == 2 or (src == node if role == 0 else (src != node or nbr == node))
 
@@ -194,7 +194,7 @@ def _fill_first(row_start, nbr, pos, src, role, first_pos):  # type: ignore[no-u
     for u in prange(len(first_pos)):
         first_pos[u] = -1
         for at in range(row_start[u], row_start[u + 1]):
-            if _is_in_role(role, u, nbr[at], src[pos[at]]):
+            if is_in_role(role, u, nbr[at], src[pos[at]]):
                 first_pos[u] = pos[at]
                 break
 
@@ -218,7 +218,7 @@ def _fill_stored(  # type: ignore[no-untyped-def]
             for c in range(start[u + 1] - start[u]):
                 first = row_start[u] + c * STRIDE
                 for at in range(first, first + STRIDE):
-                    in_role = _is_in_role(role, u, nbr[at], src[pos[at]])
+                    in_role = is_in_role(role, u, nbr[at], src[pos[at]])
                     if in_role or at == first + STRIDE - 1:  # decay is needed only here
                         t = rescale_scalar(elapsed[pos[at]], clock[0], clock[1], knots)
                         _decay(sums, t - now, taus)
@@ -252,7 +252,7 @@ def _fill_lookup(  # type: ignore[no-untyped-def]
                 _decay(sums[i], now - rescale_scalar(base, clock[0], clock[1], knots), taus)
                 count[i], latest = stored_count[which], stored_last[which]
             for at in range(row + n_stored * STRIDE, row + n):
-                if _is_in_role(role, u, nbr[at], src[pos[at]]):
+                if is_in_role(role, u, nbr[at], src[pos[at]]):
                     age = max(now - rescale_scalar(elapsed[pos[at]], clock[0], clock[1], knots), 0.0)
                     for k in range(len(taus)):
                         x = age / taus[k]
@@ -272,7 +272,7 @@ def _sum_last_events(  # type: ignore[no-untyped-def]
         for at in range(row_start[u], row_start[u + 1]):
             if pos[at] >= cut:
                 break
-            if _is_in_role(role, u, nbr[at], src[pos[at]]):
+            if is_in_role(role, u, nbr[at], src[pos[at]]):
                 t = rescale_scalar(elapsed[pos[at]], clock[0], clock[1], knots)
                 _add_last_event(out, taus, last, low, t)
                 last = t

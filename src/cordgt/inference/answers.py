@@ -10,58 +10,63 @@ import pyarrow as pa
 
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.events.arrays import as_column, is_text, to_list_column
-from cordgt.inference.predictor import Predictor
+from cordgt.inference.forecasts import Forecasts
+from cordgt.inference.predictor import Predictor, Recommendation
 
 
 def score_table(
-    predictor: Predictor, src: Any, dst: Any, times: np.ndarray | None, callbacks: Callback = NO_CALLBACK
+    predictor: Predictor,
+    src: Any,
+    dst: Any,
+    times: np.ndarray | None,
+    callbacks: Callback = NO_CALLBACK,
+    *,
+    horizon: float | None = None,
+    forecasts: Forecasts | None = None,
 ) -> pa.Table:
-    """Return one row per pair, in the order of the pairs: ``src, dst, time, score, note``."""
-    score, note = predictor.score(src, dst, times, callbacks)
-    stream = predictor.stream
+    """Return one row per pair, in the order of the pairs: ``src, dst, time, score, [probability,] note``.
+
+    ``horizon``, with ``forecasts``, adds the probability of an event within that time.
+    """
+    stream, columns = predictor.stream, {}
+    if horizon is None or forecasts is None:
+        score, note = predictor.score(src, dst, times, callbacks)
+    else:
+        score, columns["probability"], note = forecasts.score(src, dst, horizon, times, callbacks)
     t = np.full(len(score), stream.t[-1]) if times is None else times
-    columns = {"src": as_column(src), "dst": as_column(dst), "time": stream.time.format(t), "score": score}
-    return pa.table(columns | {"note": pa.array(note.tolist(), pa.string())})
+    shown = {"src": as_column(src), "dst": as_column(dst), "time": stream.time.format(t), "score": score}
+    return pa.table(shown | columns | {"note": pa.array(note.tolist(), pa.string())})
 
 
 def recommendation_table(
     predictor: Predictor,
-    sources: Sequence[Any],
-    at: Any,
-    top: int,
-    callbacks: Callback = NO_CALLBACK,
+    nodes: Sequence[Any],
+    answers: Sequence[tuple[list[Recommendation], str]],
+    horizon: float | None = None,
     *,
-    new_only: bool = False,
-    candidates: list[Any] | None = None,
+    is_source: bool = True,
 ) -> tuple[pa.Table, list[str]]:
-    """Return the destinations of each source, best first, and remarks on the sources.
+    """Return the answers of `Run.recommendations` as rows, best first, and remarks on the nodes.
 
-    The columns are ``src, rank, node, score, met, note, src_note``. A source without a partner has no row.
+    The columns are ``src, rank, node, score, [probability,] met, note, src_note``. If the nodes are destinations, the
+    answers are sources: ``dst, rank, node, score, rate, [probability,] met, note, dst_note``. A node without answers
+    has no row.
     """
-    rows: list[tuple[Any, ...]] = []
+    side, id_type = "src" if is_source else "dst", predictor.stream.ids.names.type
+    columns = {side: id_column_type(nodes, id_type), "rank": pa.int64(), "node": id_type, "score": pa.float64()}
+    columns |= {} if is_source else {"rate": pa.float64()}
+    columns |= {} if horizon is None else {"probability": pa.float64()}
+    columns |= {"met": pa.int64(), "note": pa.string(), f"{side}_note": pa.string()}
+    rows: list[dict[str, Any]] = []
     remarks = []
-    for source in sources:
-        best, src_note = predictor.recommend(source, at, top, new_only=new_only, candidates=candidates)
-        if src_note:
-            remarks.append(f"{source}: {src_note}{_destination_hint(predictor, source)}")
+    for node, (best, node_note) in zip(nodes, answers, strict=True):
+        if node_note:
+            hint = destination_hint(predictor, node) if is_source else ""
+            remarks.append(f"{node}: {node_note}{hint and f'{hint}, and only sources get recommendations'}")
         if not best:
-            remarks.append(f"{source}: no partner to recommend")
-        rows += [(source, i + 1, r.node, r.score, r.met, r.note, src_note) for i, r in enumerate(best)]
-        callbacks.on_step(1)
-    id_type = predictor.stream.ids.names.type
-    columns = {
-        "src": id_column_type(sources, id_type),
-        "rank": pa.int64(),
-        "node": id_type,
-        "score": pa.float64(),
-        "met": pa.int64(),
-        "note": pa.string(),
-        "src_note": pa.string(),
-    }
-    values = zip(*rows, strict=True) if rows else ((),) * len(columns)
-    arrays = {
-        name: pa.array(cast_ids(x, dtype), dtype) for (name, dtype), x in zip(columns.items(), values, strict=True)
-    }
+            remarks.append(f"{node}: no {'partner' if is_source else 'source'} to recommend")
+        rows += [{side: node, "rank": i + 1, f"{side}_note": node_note} | vars(r) for i, r in enumerate(best)]
+    arrays = {name: pa.array(cast_ids([row[name] for row in rows], dtype), dtype) for name, dtype in columns.items()}
     return pa.table(arrays), remarks
 
 
@@ -86,12 +91,12 @@ def embedding_table(predictor: Predictor, nodes: Any, sides: Any, at: Any) -> pa
     return pa.table(columns)
 
 
-def _destination_hint(predictor: Predictor, source: Any) -> str:
+def destination_hint(predictor: Predictor, source: Any) -> str:
     """Return a hint for an unknown source whose id is that of a destination; otherwise empty."""
     ids = predictor.stream.ids
     if ids.shared or ids.encode([source], "src")[0] >= 0 or ids.encode([source], "dst")[0] < 0:
         return ""
-    return " as a source; it is a destination, and only sources get recommendations"
+    return " as a source; it is a destination"
 
 
 def _sides(side: np.ndarray, nodes: np.ndarray) -> pa.Array:

@@ -34,12 +34,14 @@ NOTE_NOT_IN_MEMORY = "not yet in memory"
 
 @dataclass(frozen=True)
 class Recommendation:
-    """One recommended destination."""
+    """One recommended destination, or one recommended source of a destination."""
 
     node: Any  # id as in the user's data
     score: float  # between 0 and 1
     met: int  # number of earlier events of the pair
     note: str = ""  # see `Predictor.notes`
+    probability: float | None = None  # that the pair has an event within the horizon; None without a horizon
+    rate: float | None = None  # expected events of the pair per day, or per time without a unit; of a source only
 
 
 @dataclass(frozen=True)
@@ -144,25 +146,43 @@ class Predictor:
         self, src: Any, dst: Any, at: np.ndarray | None = None, callbacks: Callback = NO_CALLBACK
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return scores (n,) between 0 and 1 of pairs of the user's ids, and notes (n,) on their nodes, see `notes`."""
+        queries = self.pair_queries(src, dst, at)
+        logits = score_queries(self.model, self.history, queries, callbacks=callbacks)[:, 0]
+        return sigmoid(logits), self.pair_notes(queries)
+
+    def pair_queries(self, src: Any, dst: Any, at: np.ndarray | None = None) -> Queries:
+        """Return queries (n,) with one candidate each for pairs of the user's ids."""
         src_index, dst_index = self.node_indices((src, "src"), (dst, "dst"))
         t, cut = self.times_and_cuts(at, len(src_index))
         u, v = (torch.from_numpy(x).to(self.device) for x in (src_index, dst_index))
-        logits = score_queries(self.model, self.history, Queries(u, v[:, None], t, cut, cut), callbacks=callbacks)[:, 0]
-        cuts = cut.cpu().numpy()
-        return sigmoid(logits), _pair_notes(self.notes(src_index, cuts), self.notes(dst_index, cuts))
+        return Queries(u, v[:, None], t, cut, cut)
+
+    def pair_notes(self, queries: Queries) -> np.ndarray:
+        """Return notes (n,) on the nodes of `pair_queries`."""
+        src, dst, cut = (x.cpu().numpy() for x in (queries.src, queries.dst[:, 0], queries.cut))
+        return _pair_notes(self.notes(src, cut), self.notes(dst, cut))
 
     def recommend(
-        self, node: Any, at: float | None = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        node: Any,
+        at: float | None = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        delay: float = 0.0,
     ) -> tuple[list[Recommendation], str]:
         """Return the ``top`` destinations most likely to interact with ``node``, best first, and the note on ``node``.
 
         ``candidates`` are ids of destinations; None means all destinations of the visible history. ``node`` itself is
         no candidate; with ``new_only``, only those without an earlier event with ``node``. There may be fewer than
         ``top``. Near-equal scores are made equal (`merge_near_ties`), and nodes with equal scores stand in order of
-        first appearance in the stream. So rounding does not decide the order.
+        first appearance in the stream. So rounding does not decide the order. ``delay`` is the elapsed time from the
+        end of the visible history to the interaction.
         """
         source = self.node_indices(([node], "src"))[0]
         t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
+        t = t + delay
         n_visible = int(cut[0])
         if candidates is None:
             candidates = unique_nodes(self.stream.dst[:n_visible], self.stream.n_nodes)

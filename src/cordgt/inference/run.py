@@ -5,6 +5,7 @@ The queries themselves are in `inference.predictor`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,11 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cordgt.callbacks import Callbacks, as_callback
-from cordgt.errors import RunError, SettingError, check_choice
+from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
+from cordgt.errors import RunError, RunWarning, SettingError, check_choice
+from cordgt.events.durations import parse_horizon
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import History
 from cordgt.inference.answers import embedding_table, recommendation_table, score_table
+from cordgt.inference.forecasts import ActiveNode, Forecasts, NextEvent
+from cordgt.inference.id_lists import IdList, as_list, check_ids, is_list
 from cordgt.inference.predictor import Predictor, Recommendation
 from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_options import has_columns
@@ -31,6 +35,7 @@ from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.store.store import is_store
 from cordgt.tasks.benchmarks import BENCHMARKS, benchmark_changes
+from cordgt.tasks.forecast import ActRole, Forecaster
 from cordgt.tasks.histories import build_history
 from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, split_stream
 from cordgt.tasks.protocol import Protocol
@@ -38,7 +43,7 @@ from cordgt.tasks.run_metrics import SPLITS, RunMetrics
 from cordgt.training.devices import choose_device, set_matmul_precision
 from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
-from cordgt.training.run_folder import RunConfig, RunFolder, is_same_data
+from cordgt.training.run_folder import ACTIVITY_FILE, RunConfig, RunFolder, is_same_data
 from cordgt.training.settings import Settings, known_keys, make_settings, unknown_setting
 from cordgt.training.versions import follow_link
 
@@ -62,9 +67,6 @@ def _check_metrics_match_config(folder: RunFolder, config: RunConfig, metrics: M
                 f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}. "
                 "Restore the original files."
             )
-
-
-IdList = list[Any] | tuple[Any, ...] | np.ndarray  # several node ids; an Arrow array works too
 
 
 @dataclass(frozen=True)
@@ -146,24 +148,36 @@ class Run:
             return dict(given)
         return {k: v for k, v in merged.items() if k != "label" or labels_needed or k in given}
 
-    def score(self, src: Any, dst: Any, at: Any = None) -> np.ndarray:
+    def score(self, src: Any, dst: Any, at: Any = None, *, within: Any = None) -> np.ndarray:
         """Return scores (n,) between 0 and 1: how likely each source interacts with each destination.
 
         A score compares with random partners: 0.9 means "more likely than a random partner", not "in nine of ten
-        cases". ``at`` is one time, or one per pair. Without it, the whole history is visible.
-        """
-        return self.predictor.score(*self._pairs(src, dst, at))[0]
+        cases". With ``within``, a horizon such as "7d", the answer is a probability instead: that the pair has an event
+        within that time. ``at`` is one time, or one per pair. Without it, the whole history is visible.
 
-    def score_table(self, src: Any, dst: Any, at: Any = None) -> Any:
-        """Return `score` as a ``pyarrow.Table``: ``src, dst, time, score, note``, one row per pair.
+        Example: ``run.score("ada", ["tea", "milk"], within="7d")``.
+        """
+        src, dst, times = self._pairs(src, dst, at)
+        if within is None:
+            return self.predictor.score(src, dst, times)[0]
+        return self.forecasts.score(src, dst, self.horizon(within, times), times)[1]
+
+    def score_table(self, src: Any, dst: Any, at: Any = None, *, within: Any = None) -> Any:
+        """Return `score` as a ``pyarrow.Table``: ``src, dst, time, score, [probability,] note``, one row per pair.
 
         The note says what is new to the model: "src: no history", "dst: not in training"; see `Predictor.notes`.
         """
-        return score_table(self.predictor, *self._pairs(src, dst, at))
+        src, dst, times = self._pairs(src, dst, at)
+        horizon = None if within is None else self.horizon(within, times)
+        return score_table(self.predictor, src, dst, times, **self._with_horizon(horizon))
+
+    def _with_horizon(self, horizon: float | None) -> dict[str, Any]:
+        """Return what `score_table` needs for probabilities; nothing without a horizon."""
+        return {} if horizon is None else {"horizon": horizon, "forecasts": self.forecasts}
 
     def _pairs(self, src: Any, dst: Any, at: Any) -> tuple[list[Any], list[Any], np.ndarray | None]:
         """Return sources, destinations and times of equal length, or no times. SettingError if that is not possible."""
-        src, dst = (_check_ids(_as_list(x)) for x in (src, dst))
+        src, dst = (check_ids(as_list(x)) for x in (src, dst))
         n = max(len(src), len(dst))
         src, dst = (x * n if len(x) == 1 else x for x in (src, dst))
         if len(src) != len(dst):
@@ -174,47 +188,182 @@ class Run:
 
     @overload
     def recommend(
-        self, node: str | int, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        node: str | int,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
     ) -> list[Recommendation]: ...
 
     @overload
     def recommend(
-        self, node: IdList, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        node: IdList,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
+    ) -> dict[Any, list[Recommendation]]: ...
+
+    @overload
+    def recommend(
+        self,
+        *,
+        destination: str | int,
+        at: Any = None,
+        top: int = 10,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
+    ) -> list[Recommendation]: ...
+
+    @overload
+    def recommend(
+        self,
+        *,
+        destination: IdList,
+        at: Any = None,
+        top: int = 10,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
     ) -> dict[Any, list[Recommendation]]: ...
 
     def recommend(
-        self, node: Any, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        node: Any = None,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
+        destination: Any = None,
     ) -> list[Recommendation] | dict[Any, list[Recommendation]]:
         """Return the ``top`` destinations most likely to interact with ``node``, best first.
 
         ``node`` is an id, or a list of ids: then the answer is a dictionary with a list for each id. An unknown id is a
         node without history. ``candidates`` limits the answer to these ids; DataError if one is unknown. The default
         is every destination of the history. ``new_only`` leaves out destinations that ``node`` has interacted with.
+        With ``within``, a horizon such as "7d", each answer has the probability of an event within that time. With
+        ``destination`` instead of ``node``, the answer is the best sources of that destination: those with the highest
+        rate or, with ``within``, the highest probability of an event with it.
+
+        Example: ``run.recommend("ada", within="7d")[0].probability``.
 
         The model scores candidates in batches of ``max_pairs_per_batch`` pairs (an attribute of the model class), so
         the memory does not grow with the number of candidates, except for a few numbers per candidate.
         """
-        nodes = _check_ids(_as_list(node))
-        candidates = None if candidates is None else _check_ids(_as_list(candidates))
-        answers = {
-            one: self.predictor.recommend(one, self._time(at), top, new_only=new_only, candidates=candidates)[0]
-            for one in nodes
-        }
-        return answers if _is_list(node) else answers[nodes[0]]
+        if (node is None) == (destination is None):
+            raise SettingError("Give either a node, or destination=ID.")
+        asked = node if destination is None else destination
+        nodes, time = check_ids(as_list(asked)), self._time(at)
+        candidates = None if candidates is None else check_ids(as_list(candidates))
+        horizon = None if within is None else self.horizon(within, time)
+        options: dict[str, Any] = {"new_only": new_only, "candidates": candidates}
+        found = [
+            x for x, _ in self.recommendations(nodes, time, top, horizon, is_source=destination is None, **options)
+        ]
+        answers = dict(zip(nodes, found, strict=True))
+        return answers if is_list(asked) else answers[nodes[0]]
+
+    def recommendations(
+        self,
+        nodes: Sequence[Any],
+        at: Any,
+        top: int,
+        horizon: float | None = None,
+        *,
+        is_source: bool = True,
+        callbacks: Callback = NO_CALLBACK,
+        **options: Any,
+    ) -> list[tuple[list[Recommendation], str]]:
+        """`recommend` for several nodes, a time of the stream's axis and an elapsed time; with the notes on the nodes.
+
+        ``is_source``: False if the nodes are destinations, whose best sources are the answer.
+        """
+        answers = []
+        for node in nodes:
+            if is_source:
+                answers.append(self.predictor.recommend(node, at, top, **options))
+            else:
+                answers.append(self.forecasts.recommend_sources(node, horizon, at, top, **options))
+            callbacks.on_step(1)
+        if horizon is None or not is_source:
+            return answers
+        best = self.forecasts.with_probabilities(nodes, [x for x, _ in answers], horizon, at)
+        return [(x, note) for x, (_, note) in zip(best, answers, strict=True)]
+
+    @overload
+    def next_event(self, node: str | int, at: Any = None, *, top: int = 3) -> NextEvent: ...
+
+    @overload
+    def next_event(self, node: IdList, at: Any = None, *, top: int = 3) -> dict[Any, NextEvent]: ...
+
+    def next_event(self, node: Any, at: Any = None, *, top: int = 3) -> NextEvent | dict[Any, NextEvent]:
+        """Return when a source acts next (median and 80 % interval), and its ``top`` most likely partners then.
+
+        ``node`` is an id, or a list of ids: then the answer is a dictionary. An unknown id is a node without history.
+
+        Example: ``run.next_event("ada").median``.
+        """
+        nodes = check_ids(as_list(node))
+        answers = dict(zip(nodes, self.forecasts.next_events(nodes, self._time(at), top), strict=True))
+        return answers if is_list(node) else answers[nodes[0]]
+
+    def active(
+        self, within: Any, at: Any = None, top: int | None = 10, *, role: ActRole = "source"
+    ) -> list[ActiveNode]:
+        """Return the ``top`` nodes most likely to act within a horizon such as "7d", best first; None means all nodes.
+
+        ``role`` is "source" or "destination".
+
+        Example: ``[(a.node, a.probability) for a in run.active("7d")]``.
+        """
+        time = self._time(at)
+        return self.forecasts.active(self.horizon(within, time), time, top, role=role)
+
+    def horizon(self, within: Any, at: Any = None) -> float:
+        """Return a horizon as elapsed time. RunWarning if it is longer than any in the data before the time ``at``.
+
+        ``at`` is a time of the stream's axis, or several, or None for the end of the history.
+        """
+        horizon = parse_horizon(within, self.stream)
+        note = self.forecasts.horizon_note(horizon, None if at is None else np.min(at))
+        if note:
+            warnings.warn(note, RunWarning, stacklevel=3)
+        return horizon
 
     def recommend_table(
-        self, nodes: Any, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        nodes: Any = None,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        within: Any = None,
+        destination: Any = None,
     ) -> Any:
         """Return `recommend` as a ``pyarrow.Table``: ``src, rank, node, score, met, note, src_note``.
 
         ``met`` is the number of earlier events of the pair. The notes say what is new to the model; ``src_note`` is
-        that on the source. A source without a partner has no row.
+        that on the source. A source without a partner has no row. With ``within`` there is a column ``probability``.
+        With ``destination`` the nodes are sources, and the table has ``dst, rate, dst_note`` too.
         """
-        sources = _check_ids(_as_list(nodes))
-        candidates = None if candidates is None else _check_ids(_as_list(candidates))
-        return recommendation_table(
-            self.predictor, sources, self._time(at), top, new_only=new_only, candidates=candidates
-        )[0]
+        if (nodes is None) == (destination is None):
+            raise SettingError("Give either nodes, or destination=ID.")
+        asked, time = check_ids(as_list(nodes if destination is None else destination)), self._time(at)
+        candidates = None if candidates is None else check_ids(as_list(candidates))
+        horizon = None if within is None else self.horizon(within, time)
+        options: dict[str, Any] = {"new_only": new_only, "candidates": candidates}
+        found = self.recommendations(asked, time, top, horizon, is_source=destination is None, **options)
+        return recommendation_table(self.predictor, asked, found, horizon, is_source=destination is None)[0]
 
     def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
         """Return embeddings (n, D) of nodes at a time. The default is all nodes of the history, in order of appearance.
@@ -224,12 +373,12 @@ class Run:
         """
         indices = np.arange(self.stream.n_nodes)
         if nodes is not None:
-            indices = self.predictor.node_indices_of_either_side(_check_ids(_as_list(nodes)), sides)
+            indices = self.predictor.node_indices_of_either_side(check_ids(as_list(nodes)), sides)
         return self.predictor.embed(indices, self._time(at))
 
     def embed_table(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> Any:
         """Return `embed` as a ``pyarrow.Table``: ``node, [side,] time, embedding, note``."""
-        ids = None if nodes is None else _check_ids(_as_list(nodes))
+        ids = None if nodes is None else check_ids(as_list(nodes))
         return embedding_table(self.predictor, ids, sides, self._time(at))
 
     def evaluate(
@@ -281,6 +430,17 @@ class Run:
         )
         history = build_history(self.stream, seed=self.settings.seed, device=self.device)
         return Predictor(self._load_model(self.weights_file), self.stream, history, has_training_events)
+
+    @cached_property
+    def forecaster(self) -> Forecaster:
+        """The run's probabilities of events within a time. RunError if the run was trained without activity."""
+        checksums = self.checksums or self.folder.read_result()[1]  # a run that was just trained has read none yet
+        return self.folder.read_activity(checksums.get(ACTIVITY_FILE))
+
+    @cached_property
+    def forecasts(self) -> Forecasts:
+        """The answers about time and probability. RunError if the run has no activity."""
+        return Forecasts(self.predictor, self.forecaster)
 
     @property
     def model(self) -> LinkModel:
@@ -355,28 +515,7 @@ class Run:
     def _times(self, at: Any, n: int) -> np.ndarray | None:
         if at is None:
             return None
-        times = [self.stream.time.parse(x) for x in _as_list(at)]
+        times = [self.stream.time.parse(x) for x in as_list(at)]
         if len(times) not in (1, n):
             raise SettingError(f"{len(times)} times for {n} pairs: give one, or one per pair.")
         return np.array(times * n if len(times) == 1 else times)
-
-
-def _is_list(values: Any) -> bool:
-    """Return whether ids or times are several, not a single one."""
-    return hasattr(values, "__len__") and not isinstance(values, str)
-
-
-def _as_list(values: Any) -> list[Any]:
-    """Return ids or times as a list; a single one becomes a list of one."""
-    if not _is_list(values):
-        return [values]
-    return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
-
-
-def _check_ids(values: list[Any]) -> list[Any]:
-    """Return the values. SettingError if one cannot be a node id: it would count as a node without history."""
-    for value in values:
-        is_whole = isinstance(value, float | np.floating) and value == np.floor(value)
-        if isinstance(value, bool | np.bool_) or not (is_whole or isinstance(value, str | int | np.integer)):
-            raise SettingError(f"{value!r} is not a node id: an id is text or a whole number.")
-    return values

@@ -8,13 +8,14 @@ model.safetensors    the best weights so far
 init.safetensors     the initial weights, with `--init`
 state.safetensors    checkpoint for `--resume`, and state.previous.safetensors, the one before; deleted at the end
 refit.safetensors    weights trained on all events, with `--refit`
+activity.json        how often nodes act, and the calibration of probabilities; not with activity=false
 metrics.json         the final metrics; a run with this file is finished
 report.html          the report; written last, or by `cordgt report`
 tensorboard/         training curves, if TensorBoard is installed
 
 Every file is bound to its run. config.toml has the fingerprint of the data and the checksums of the event files. Every
 tensor file has a checksum, which covers config.toml. metrics.json has the checksums of config.toml, the weights, the
-history and itself. All are verified on reading. Runs of formats 1 and 2 have fewer checksums: opening one warns.
+history, the activity and itself. All are verified on reading. Runs of formats 1 and 2 have fewer checksums: opening one warns.
 
 A file may not be a link, pipe or device. Only one process at a time trains in a folder: it holds a lock on the folder,
 which the operating system releases when the process ends.
@@ -38,6 +39,7 @@ from cordgt.errors import DataError, RunError, RunWarning, SettingError, did_you
 from cordgt.events.stream import EventStream
 from cordgt.files import file_lock, read_regular_file, sibling_names, write_bytes
 from cordgt.store.store import is_store, open_store
+from cordgt.tasks.forecast import Forecaster
 from cordgt.tasks.run_metrics import RunMetrics, rename_old_keys
 from cordgt.training.run_checks import check_metrics, parse_json
 from cordgt.training.run_checksums import FIRST_BOUND_FORMAT, file_checksum, metrics_checksum, take_checksums
@@ -73,7 +75,9 @@ STORE_FILE = "events.json"
 FILES_BEFORE_CONFIG = ("events.parquet", "nodes.parquet", STORE_FILE, "init.safetensors", "history.jsonl")
 CHECKPOINT_FILES = ("state.safetensors", "state.previous.safetensors")  # the latest checkpoint first
 EVENT_CHECKSUMS = {"events.parquet": "events_sha256", "nodes.parquet": "nodes_sha256"}  # keys of [data], from format 3
+ACTIVITY_FILE = "activity.json"
 MAX_CONFIG_BYTES = 2**20
+MAX_ACTIVITY_BYTES = 2**24
 MAX_METRICS_BYTES = 2**26
 
 
@@ -302,10 +306,36 @@ class RunFolder:
         if self.has_run and self.has("model.safetensors"):
             names = ("model.safetensors", *(["refit.safetensors"] if "refit" in metrics else []))
             checksums = {"config.toml": self._format_and_digest()[1]} | {n: read_checksum(self.path / n) for n in names}
-            if self.has("history.jsonl"):
-                checksums["history.jsonl"] = file_checksum(self.path / "history.jsonl")
+            for name in ("history.jsonl", ACTIVITY_FILE):
+                if self.has(name):
+                    checksums[name] = file_checksum(self.path / name)
             content["checksums"] = checksums | {"metrics.json": metrics_checksum(content, checksums)}
         self.write_text("metrics.json", RunMetrics(content).to_json())
+
+    def write_activity(self, forecaster: Forecaster) -> None:
+        """Write ``activity.json``. The next `write_metrics` binds it to the run."""
+        self.write_text(ACTIVITY_FILE, json.dumps(forecaster.to_dict(), indent=1) + "\n")
+
+    def read_activity(self, checksum: str | None) -> Forecaster:
+        """Return the content of ``activity.json``; ``checksum`` is that in ``metrics.json``, None if it has none.
+
+        RunError if the run has no activity, or the file is damaged or of another run.
+        """
+        path = self.path / ACTIVITY_FILE
+        if checksum is None:
+            raise RunError(
+                f"{self.path} has no activity, so it gives scores, not probabilities of events in a time. Train it "
+                f"again, without activity=false, or run `cordgt upgrade {self.path} --out NEW`."
+            )
+        if not self.has(ACTIVITY_FILE):
+            raise RunError(f"{path} is missing: the run folder is incomplete.")
+        if file_checksum(path) != checksum:
+            raise RunError(f"{path} is damaged, or of another run: its checksum is not that in metrics.json.")
+        try:
+            content = parse_json(self._read_text(ACTIVITY_FILE, MAX_ACTIVITY_BYTES))
+        except ValueError as error:
+            raise RunError(f"{path} is damaged: {_sentence(error)}") from None
+        return Forecaster.from_dict(content)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file atomically."""

@@ -30,6 +30,8 @@ from cordgt.errors import RunError, SettingError
 from cordgt.history import rng
 from cordgt.runtime.distributed import ProcessGroup, ProcessLostError
 from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped, defer_signals
+from cordgt.tasks.forecast import Forecaster
+from cordgt.tasks.forecast_metrics import forecast_metrics
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.metrics import LINK_METRICS, summary_metrics
@@ -381,7 +383,12 @@ def _run_phases(
     )
     if task.group.world_size > 1:
         metrics["processes"] = task.group.world_size
-    metrics |= evaluate_splits(model, task, CallbackList([callbacks, StopCallback(stop)]))
+    stoppable = CallbackList([callbacks, StopCallback(stop)])
+    metrics |= evaluate_splits(model, task, stoppable)
+    if task.protocol.activity:
+        forecaster = Forecaster.fit(task, model, stoppable)
+        folder.write_activity(forecaster)
+        metrics |= forecast_metrics(forecaster, task, model, stoppable)
     if refit and model.is_trainable:
         trainer = make_trainer(task.with_all_events(), phase="refit", epochs=progress.best_epoch)
         weights = trainer.fit()

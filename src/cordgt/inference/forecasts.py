@@ -1,0 +1,282 @@
+"""`Forecasts`: who acts, when, and how likely. Answers of a predictor together with the activity of its run.
+
+All horizons and delays are elapsed times: seconds for dates, the file's own unit for numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cordgt.callbacks import NO_CALLBACK, Callback
+from cordgt.errors import DataError, check_choice
+from cordgt.events.arrays import unique_nodes
+from cordgt.events.durations import format_duration, time_after, time_per_rate
+from cordgt.events.stream import EventStream
+from cordgt.history.queries import Queries
+from cordgt.inference.predictor import Predictor, Recommendation, sigmoid
+from cordgt.tasks.forecast import ACT_ROLES, ActRole, Forecaster
+from cordgt.tasks.scoring import score_queries
+from cordgt.tasks.ties import merge_near_ties
+
+QUANTILES = (0.1, 0.5, 0.9)  # of the next event's time: the 80 % interval and the median
+MAX_SOURCES = 10_000  # sources that a model scores for one destination
+NOTE_BEYOND_HISTORY = "the wait is longer than the history"
+_BATCH = 1_000_000  # nodes whose activity is computed at once
+
+
+@dataclass(frozen=True)
+class NextEvent:
+    """When a source acts next, and with whom. Times are numbers, or ISO text for dates."""
+
+    node: Any  # id as in the user's data
+    time: int | float | str  # of the query
+    median: int | float | str | None  # None: the next event may never come
+    low: int | float | str | None  # the next event is earlier with a probability of 10 %
+    high: int | float | str | None  # the next event is earlier with a probability of 90 %
+    wait: float  # from the query to the median: seconds for dates, the file's own unit for numbers; may be infinite
+    partners: tuple[Recommendation, ...]  # the most likely destinations at the median, best first
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ActiveNode:
+    """A node and the probability that it acts within a horizon."""
+
+    node: Any  # id as in the user's data
+    probability: float
+    events: int  # number of earlier events in the role
+    last: int | float | str  # time of the last one
+    note: str = ""  # see `Predictor.notes`
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """A predictor, and the forecaster of its run."""
+
+    predictor: Predictor
+    forecaster: Forecaster
+
+    @property
+    def stream(self) -> EventStream:
+        return self.predictor.stream
+
+    def score(
+        self, src: Any, dst: Any, horizon: float, at: np.ndarray | None = None, callbacks: Callback = NO_CALLBACK
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return scores, probabilities of an event within the horizon, and notes, (n,) each, of pairs of ids."""
+        predictor = self.predictor
+        queries = predictor.pair_queries(src, dst, at)
+        logits = score_queries(predictor.model, predictor.history, queries, callbacks=callbacks)
+        probability = self._probability(queries, self._log_partner(queries, logits), horizon)
+        return sigmoid(logits[:, 0]), probability[:, 0], predictor.pair_notes(queries)
+
+    def with_probabilities(
+        self,
+        nodes: Sequence[Any],
+        answers: Sequence[list[Recommendation]],
+        horizon: float,
+        at: float | None = None,
+    ) -> list[list[Recommendation]]:
+        """Return the recommendations of each source with the probability of an event within the horizon, best first.
+
+        The probability grows with the score of the candidates of one source, so the best by score are the best by
+        probability.
+        """
+        predictor, width = self.predictor, max(map(len, answers), default=0)
+        rows = [i for i, best in enumerate(answers) if best]
+        if not rows:
+            return list(answers)
+        source = predictor.node_indices(([nodes[i] for i in rows], "src"))[0]
+        padded = [[*best, *best[:1] * (width - len(best))] for best in (answers[i] for i in rows)]
+        ids = [r.node for best in padded for r in best]
+        target = self.stream.ids.encode(ids, "dst").reshape(len(rows), width)
+        t, cut = predictor.times_and_cuts(None if at is None else np.full(len(rows), at), len(rows))
+        u, v = (torch.from_numpy(x).to(predictor.device) for x in (source, target))
+        queries = Queries(u, v, t, cut, cut)
+        logits = score_queries(predictor.model, predictor.history, queries)
+        logits = np.stack([merge_near_ties(row, predictor.model.score_tolerance) for row in logits])
+        found = list(answers)
+        for i, row in zip(rows, self._probability(queries, self._log_partner(queries, logits), horizon), strict=True):
+            ranked = np.argsort(-row[: len(answers[i])], kind="stable").tolist()
+            found[i] = [replace(answers[i][k], probability=float(row[k])) for k in ranked]
+        return found
+
+    def recommend_sources(
+        self,
+        destination: Any,
+        horizon: float | None = None,
+        at: float | None = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        callbacks: Callback = NO_CALLBACK,
+    ) -> tuple[list[Recommendation], str]:
+        """Return the ``top`` sources most likely to interact with a destination, best first, and the note on it.
+
+        Without a horizon, they are ranked by the rate of the pair, ``rate(u, t) * P(v | u, t)``; with one, by the
+        probability of an event within it. ``candidates`` are ids of sources; None means all sources of the visible
+        history. Of more than `MAX_SOURCES`, the model scores earlier partners of the destination and those that act
+        most often. Ties stand in order of first appearance in the stream.
+        """
+        predictor = self.predictor
+        target = predictor.node_indices(([destination], "dst"))[0]
+        t, cut = predictor.times_and_cuts(None if at is None else np.array([at]), 1)
+        n_visible, v = int(cut[0]), torch.from_numpy(target).to(predictor.device)
+        nodes, n_met, rate = self._choose_sources(v, t, cut, candidates, new_only)
+        u = torch.from_numpy(nodes).to(predictor.device)
+        times = t.repeat(len(u)), cut.repeat(len(u)), cut.repeat(len(u))
+        queries = Queries(u, v.repeat(len(u))[:, None], *times)
+        logits = score_queries(predictor.model, predictor.history, queries, callbacks=callbacks)
+        logits = merge_near_ties(logits, predictor.model.score_tolerance)
+        log_partner = self._log_partner(queries, logits)
+        pair_rate = rate * np.exp(np.minimum(log_partner[:, 0], 0.0))
+        probability = None if horizon is None else self._probability(queries, log_partner, horizon)[:, 0]
+        best = np.lexsort((nodes, -pair_rate, np.zeros(len(nodes)) if probability is None else -probability))[:top]
+        notes = predictor.notes(nodes[best], np.full(len(best), n_visible))
+        answers = [
+            Recommendation(
+                node=node,
+                score=float(sigmoid(logits[i, 0])),
+                met=int(n_met[i]),
+                note=str(note),
+                probability=None if probability is None else float(probability[i]),
+                rate=float(pair_rate[i] * time_per_rate(self.stream)),
+            )
+            for node, i, note in zip(self.stream.ids.decode(nodes[best]).to_pylist(), best.tolist(), notes, strict=True)
+        ]
+        return answers, str(predictor.notes(target, np.array([n_visible]))[0])
+
+    def _choose_sources(
+        self, target: Tensor, t: Tensor, cut: Tensor, candidates: Any, new_only: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the sources (n,) to score for a destination, their numbers of events with it, and their rates.
+
+        ``target``, ``t`` and ``cut`` are (1,).
+        """
+        index = self.predictor.history.index
+        if candidates is None:
+            nodes = unique_nodes(self.stream.src[: int(cut[0])], self.stream.n_nodes)
+        else:
+            nodes = np.unique(self._source_indices(candidates))
+        nodes = nodes[nodes != int(target[0])]
+        n_met = index.pair_history(torch.from_numpy(nodes).to(self.predictor.device), target, cut)[0].cpu().numpy()
+        if new_only:
+            nodes, n_met = nodes[n_met == 0], n_met[n_met == 0]
+        rate = _in_batches(lambda part: self.forecaster.rate(index, part, cut, t), nodes)
+        if len(nodes) > MAX_SOURCES:
+            keep = np.sort(np.lexsort((-rate, n_met == 0))[:MAX_SOURCES])
+            nodes, n_met, rate = nodes[keep], n_met[keep], rate[keep]
+        return nodes, n_met, rate
+
+    def next_events(
+        self, nodes: Sequence[Any], at: float | None = None, top: int = 3, callbacks: Callback = NO_CALLBACK
+    ) -> list[NextEvent]:
+        """Return when each source acts next, with median and 80 % interval, and its ``top`` partners at the median.
+
+        A source without history gets the answer of a new node. Partners are those of the history before the query.
+        """
+        predictor, stream = self.predictor, self.stream
+        index = predictor.node_indices((nodes, "src"))[0]
+        t, cut = predictor.times_and_cuts(None if at is None else np.full(len(index), at), len(index))
+        waits = self.forecaster.next_time(predictor.history.index, index, cut, t, np.array(QUANTILES))
+        notes = predictor.notes(index, cut.cpu().numpy())
+        now = stream.t[-1].item() if at is None else at
+        answers = []
+        for node, wait, start, note in zip(nodes, waits, t.tolist(), notes, strict=True):
+            low, median, high = (self._format_time(self._time_after(start, w)) for w in wait.tolist())
+            is_far = not wait[1] <= self._history_length(at)
+            delay = float(wait[1]) if median is not None else 0.0
+            partners = predictor.recommend(node, at, top, delay=delay)[0] if top else []
+            all_notes = "; ".join([str(note)] * bool(note) + [NOTE_BEYOND_HISTORY] * is_far)
+            shown = self._format_time(now)
+            answers.append(NextEvent(node, shown, median, low, high, float(wait[1]), tuple(partners), all_notes))
+            callbacks.on_step(1)
+        return answers
+
+    def active(
+        self, horizon: float, at: float | None = None, top: int | None = 10, *, role: ActRole = "source"
+    ) -> list[ActiveNode]:
+        """Return the ``top`` nodes of the history most likely to act within the horizon, best first; None: all."""
+        check_choice("role", role, ACT_ROLES)
+        predictor, stream = self.predictor, self.stream
+        t, cut = predictor.times_and_cuts(None if at is None else np.array([at]), 1)
+        n_visible = int(cut[0])
+        ends = (stream.src if role == "source" else stream.dst)[:n_visible]
+        nodes = unique_nodes(ends, stream.n_nodes)
+        index = predictor.history.index
+        probability = _in_batches(
+            lambda part: self.forecaster.act_probability(index, part, cut, t, horizon, role), nodes
+        )
+        best = np.lexsort((nodes, -probability))[:top]
+        n_events = np.bincount(ends, minlength=stream.n_nodes)
+        last = np.zeros(stream.n_nodes, dtype=np.int64)
+        last[ends] = np.arange(n_visible)  # the last one of several stays
+        chosen = nodes[best]
+        notes = predictor.notes(chosen, np.full(len(chosen), n_visible))
+        ids = stream.ids.decode(chosen).to_pylist()
+        return [
+            ActiveNode(node, float(p), int(n_events[i]), self._format_time(stream.t[last[i]].item()), str(note))
+            for node, i, p, note in zip(ids, chosen.tolist(), probability[best], notes, strict=True)
+        ]
+
+    def horizon_note(self, horizon: float, at: float | None = None) -> str:
+        """Say that a horizon is longer than any in the data, so that its probabilities are extrapolated; or nothing."""
+        span = self._history_length(at)
+        longest = self.forecaster.longest_horizon
+        this, *limits = (format_duration(x, self.stream) for x in (horizon, span, longest))
+        if horizon > span:
+            return (
+                f"no event of this kind was seen for so long: the horizon is {this}, the history before the query "
+                f"{limits[0]}. The probability is an extrapolation."
+            )
+        if longest and horizon > longest:
+            return (
+                f"the horizon ({this}) is longer than those that were calibrated (up to {limits[1]}). "
+                "The probability is an extrapolation."
+            )
+        return ""
+
+    def _history_length(self, at: float | None) -> float:
+        """Return the time from the first event to the query, or to the last event if that is earlier."""
+        end = float(self.stream.elapsed[-1])
+        return end if at is None else min(max(float(self.stream.elapsed_at(at)), 0.0), end)
+
+    def _source_indices(self, ids: Any) -> np.ndarray:
+        """Return the node indices of ids of sources. DataError if the history has no node of an id."""
+        index = self.stream.ids.encode(ids, "src")
+        unknown = np.flatnonzero(index < 0)
+        if len(unknown):
+            kind = "node" if self.stream.ids.shared else "source"
+            first = str(ids[int(unknown[0])])
+            raise DataError(f"The candidate {first!r} is no {kind} of the history. Remove it, or add its events.")
+        return index
+
+    def _log_partner(self, queries: Queries, logits: np.ndarray) -> np.ndarray:
+        return self.forecaster.log_partner(self.predictor.model, self.predictor.history, queries, logits=logits)
+
+    def _probability(self, queries: Queries, log_partner: np.ndarray, horizon: float) -> np.ndarray:
+        """Return (B, M): the probability that each pair has an event within the horizon."""
+        index = self.predictor.history.index
+        return self.forecaster.pair_probability(index, log_partner, queries.src, queries.cut, queries.t, horizon)
+
+    def _time_after(self, start: float, wait: float) -> int | float | None:
+        """Return the time ``wait`` after ``start``, on the stream's axis. Dates far away are whole seconds."""
+        time = time_after(self.stream, start + wait)
+        return round(time, -6) if time is not None and self.stream.time.kind == "date" and wait >= 100 else time
+
+    def _format_time(self, time: Any) -> Any:
+        """Return a time of the stream's axis as the user writes it: a number, or ISO text for a date."""
+        return None if time is None else self.stream.time.format([time])[0].as_py()
+
+
+def _in_batches(function: Callable[[np.ndarray], np.ndarray], nodes: np.ndarray) -> np.ndarray:
+    """Return a function of nodes (n,), computed for some nodes at a time."""
+    parts = [function(nodes[i : i + _BATCH]) for i in range(0, len(nodes), _BATCH)]
+    return np.concatenate(parts) if parts else np.empty(0)

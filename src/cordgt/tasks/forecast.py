@@ -1,0 +1,344 @@
+"""Forecaster: how likely a node acts, or a pair meets, within a horizon; and when a node acts next.
+
+An event is a source that acts, at a time, and a partner that it picks: ``rate(u, v, t) = rate(u, t) * P(v | u, t)``. The
+first factor is a `RateModel` with a correction for `Drift`, the second comes from a link model. Their product is
+calibrated at several horizons (`Calibrator`). In between, probabilities are interpolated, so that a longer horizon never
+has a smaller probability. Every answer is a pure function of ``cut``.
+
+In a stream of few times at equal steps, such as years, horizons are counted in steps (`TimeGrid`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cordgt.callbacks import NO_CALLBACK, Callback
+from cordgt.errors import RunError, check_choice
+from cordgt.history.activity import ActivityBank, DecayedCounts
+from cordgt.history.index import TemporalIndex
+from cordgt.history.queries import History, Queries
+from cordgt.models.activity import RateModel
+from cordgt.models.activity_fit import fit_rate
+from cordgt.models.base import LinkModel
+from cordgt.tasks.calibration import Calibrator, probability
+from cordgt.tasks.drift import Drift
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.questions import Questions, acts_within, add_partners, meets_within, sample_questions
+from cordgt.tasks.scoring import score_queries
+from cordgt.tasks.time_grid import TimeGrid
+
+ActRole = Literal["source", "destination"]
+ACT_ROLES: tuple[ActRole, ActRole] = ("source", "destination")
+KINDS = (*ACT_ROLES, "pair")  # what is calibrated
+HORIZONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.25)  # calibrated ones, as shares of the time before the test period
+STEPS = (1, 2, 4, 8)  # the same in a stream of equal steps
+N_QUESTIONS = 12_000  # about each role
+N_PAIRS = 4_000  # pairs that the link model scores
+MAX_REFERENCES = 256  # destinations that the softmax of a ranking model is normalized with
+N_BISECTIONS = 60
+
+
+@dataclass(frozen=True)
+class Forecaster:
+    """Fitted rates of both roles, their calibration, and the destinations that a partner is chosen from."""
+
+    rates: dict[ActRole, RateModel]
+    drift: Drift
+    grid: TimeGrid
+    horizons: tuple[float, ...]  # at which the calibrators were fitted, ascending, in the stream's unit
+    calibrators: dict[str, tuple[Calibrator, ...]]  # by kind, one for each horizon
+    references: tuple[int, ...]  # destinations of the training period, or a sample of them
+    n_destinations: int  # of the training period
+    cache: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # what belongs to the last index
+
+    @classmethod
+    def fit(cls, task: LinkTask, model: LinkModel, callbacks: Callback = NO_CALLBACK) -> Forecaster:
+        """Fit the rates to the events before validation, and calibrate them on events before the test period.
+
+        Pairs are calibrated on the validation period, unless a horizon is too long for it.
+        """
+        index = task.host_index
+        train_stop, test_start = int(task.split.validation[0]), int(task.split.test[0])
+        rates = {role: fit_rate(index, train_stop, role=role, unit="occasions").model for role in ACT_ROLES}
+        pool = task.pools.train.cpu().numpy()
+        chosen = np.unique(np.linspace(0, len(pool) - 1, min(len(pool), MAX_REFERENCES)).round().astype(np.int64))
+        elapsed = index.elapsed[:test_start].numpy()
+        grid, span = TimeGrid.find(elapsed), float(elapsed[-1])
+        horizons = [grid.step * k for k in STEPS] if grid.step else [span * share for share in HORIZONS]
+        horizons = [h for h in horizons if 0 < h <= span / 4]
+        drift = Drift() if grid.step else Drift.from_span(span)
+        raw = cls(rates, drift, grid, tuple(horizons), {}, tuple(pool[chosen].tolist()), len(pool))
+        begin = float(elapsed[train_stop - 1])
+        return raw._calibrate(task, model, begin, span, callbacks)
+
+    @property
+    def longest_horizon(self) -> float:
+        """The longest horizon that was calibrated, in the stream's unit; 0 if none was."""
+        return self.horizons[-1] if self.horizons and self.calibrators else 0.0
+
+    # -------------------- answers
+
+    def act_probability(
+        self, index: TemporalIndex, node: Any, cut: Any, t: Any, horizon: Any, role: ActRole = "source"
+    ) -> np.ndarray:
+        """Return the probability (n,) that each node (n,) acts in the role within ``(t, t + horizon]``.
+
+        ``t`` and ``horizon`` are elapsed times, one or one for each node. RunError if a horizon is negative.
+        """
+        outlook = self._outlook(index, node, cut, t, role)
+        return probability(self._eta(outlook, _check_horizon(horizon), role))[:, 0]
+
+    def pair_probability(
+        self, index: TemporalIndex, log_partner: np.ndarray, src: Any, cut: Any, t: Any, horizon: Any
+    ) -> np.ndarray:
+        """Return the probability (B, M) that each source (B,) has an event with each candidate within the horizon.
+
+        ``log_partner`` (B, M) is the output of `log_partner` for the same queries. It is at most the probability that
+        the source acts at all.
+        """
+        outlook, h = self._outlook(index, src, cut, t, "source"), _check_horizon(horizon)
+        acts = self._eta(outlook, h, "source")
+        meets = np.stack([self._eta(outlook, h, "pair", column)[:, 0] for column in log_partner.T], axis=1)
+        return probability(np.minimum(meets, acts))
+
+    def next_time(
+        self, index: TemporalIndex, node: Any, cut: Any, t: Any, probabilities: Any, role: ActRole = "source"
+    ) -> np.ndarray:
+        """Return (n, P): the time after ``t`` within which each node (n,) acts with each probability (P,).
+
+        It agrees with `act_probability`, and is infinite if it is more than a million times the calibrated horizons.
+        """
+        outlook = self._outlook(index, node, cut, t, role)
+        target = np.log(-np.log1p(-np.atleast_1d(np.asarray(probabilities, dtype=np.float64))))
+        shape = (len(outlook.drift), len(target))
+        unit = self.horizons[-1] if self.horizons else 1.0
+        low, high = np.full(shape, unit * 1e-12), np.full(shape, unit * 1e6)
+        is_finite = self._eta(outlook, high, role) >= target
+        for _ in range(N_BISECTIONS):
+            middle = np.sqrt(low * high)
+            is_less = self._eta(outlook, middle, role) < target
+            low, high = np.where(is_less, middle, low), np.where(is_less, high, middle)
+        return np.where(is_finite, high, np.inf)
+
+    def rate(self, index: TemporalIndex, node: Any, cut: Any, t: Any, role: ActRole = "source") -> np.ndarray:
+        """Return the rate (n,) at which each node (n,) acts in the role at ``t``, per time of the stream's unit."""
+        outlook = self._outlook(index, node, cut, t, role)
+        rate: np.ndarray = outlook.rate.rate(outlook.counts).numpy()[:, 0] * np.exp(outlook.drift[:, 0])
+        return rate
+
+    def log_partner(
+        self,
+        model: LinkModel,
+        history: History,
+        queries: Queries,
+        callbacks: Callback = NO_CALLBACK,
+        logits: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return (B, M): the log probability that the source of each query picks the candidate at its next event.
+
+        ``logits`` (B, M) are the model's scores of these queries, if the caller has them.
+
+        The logit of a model with a binary loss is the log of how much likelier the candidate is than a random
+        destination. A model that learns ranking has a softmax over destinations of the training period.
+        """
+        if logits is None:
+            logits = score_queries(model, history, queries, callbacks=callbacks)
+        if not model.learns_ranking:
+            return logits - np.log(self.n_destinations)
+        references = torch.tensor(self.references, device=queries.src.device).expand(len(queries.src), -1)
+        others = score_queries(
+            model, history, Queries(queries.src, references, queries.t, queries.cut, queries.pair_cut)
+        )
+        total = np.logaddexp.reduce(others, axis=1, keepdims=True) + np.log(self.n_destinations / len(self.references))
+        return logits - np.logaddexp(total, logits)
+
+    # -------------------- how they are computed
+
+    def bank(self, index: TemporalIndex, role: ActRole) -> ActivityBank:
+        """Return the decayed counts of a role for an index, on the CPU. Those of the last index are kept."""
+        if self.cache.get("index") is not index:
+            self.cache.clear()
+            self.cache["index"], self.cache["host"] = index, index.to("cpu")
+        if role not in self.cache:
+            rate = self.rates[role]
+            self.cache[role] = ActivityBank.build(self.cache["host"], rate.time_constants, role, rate.rhythm), {}
+        bank: ActivityBank = self.cache[role][0]
+        return bank
+
+    def _outlook(self, index: TemporalIndex, node: Any, cut: Any, t: Any, role: ActRole) -> _Outlook:
+        check_choice("role", role, ACT_ROLES)
+        bank, rate = self.bank(index, role), self.rates[role]
+        nodes = _tensor(node, torch.int64).reshape(-1)
+        cuts = _tensor(cut, torch.int64).expand(nodes.shape)
+        times = _tensor(t, torch.float64).expand(nodes.shape).numpy()
+        drift = self.drift.log_ratio(rate, bank, cuts.numpy(), times, self.cache[role][1])
+        elapsed = bank.index.elapsed.numpy()
+        last = elapsed[np.maximum(cuts.numpy() - 1, 0)] if len(elapsed) else np.zeros(len(times))
+        since = np.maximum(times - last, 0.0)
+        times = last + self.grid.start(since)
+        counts = bank.lookup(nodes, cuts, torch.from_numpy(times))
+        wide = DecayedCounts(**{name: value.unsqueeze(1) for name, value in vars(counts).items()})
+        return _Outlook(rate, wide, drift[:, None], since[:, None], self.grid)
+
+    def _eta(
+        self, outlook: _Outlook, horizon: np.ndarray, kind: str, log_partner: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the complementary log-log (n, P) of probabilities within horizons (P,), (n, 1) or (n, P).
+
+        For the kind ``pair``, ``log_partner`` is (n,).
+        """
+        horizon = np.atleast_1d(horizon)
+        horizon = horizon if horizon.ndim == 2 or horizon.shape == (1,) else horizon[:, None]
+        x = outlook.log_expected(horizon)
+        calibrators = self.calibrators.get(kind, ())
+        if not calibrators:
+            return x if log_partner is None else x + log_partner[:, None]
+        grid = outlook.log_expected(np.array(self.horizons)[None])  # (n, K)
+        eta = np.stack([c.eta(_features(grid[:, k], log_partner)) for k, c in enumerate(calibrators)], axis=1)
+        return _interpolate(x, grid, np.maximum.accumulate(eta, axis=1))
+
+    # -------------------- calibration
+
+    def _calibrate(self, task: LinkTask, model: LinkModel, begin: float, end: float, callbacks: Callback) -> Forecaster:
+        """Fit the calibrators to questions that are asked, and answered, before the test period."""
+        if not self.horizons:
+            return self
+        # Questions begin with the validation period, or earlier where the horizon leaves too little of it. In a stream
+        # of few times they begin in its middle.
+        begins = [min(begin, end - h - max(h, (end - begin) / 2)) for h in self.horizons]
+        begins = [end / 2] * len(begins) if self.grid.step else begins
+        first, last = max(min(begins), 0.0), end - self.horizons[0]
+        banks = {role: self.bank(task.host_index, role) for role in ACT_ROLES}
+        found = {}
+        for role, bank in banks.items():
+            questions = sample_questions(bank, first, last, n=N_QUESTIONS, seed=0)
+            found[role] = self._fit_calibrators(task, questions, role, begins, end)
+        n = N_PAIRS // 4 if model.learns_ranking else N_PAIRS
+        questions = sample_questions(banks["source"], first, last, n=n, seed=1)
+        questions = add_partners(questions, banks["destination"], seed=1)
+        callbacks.on_stage_start("calibrating", len(questions))
+        log_partner = self.log_partner(model, task.full_history, pair_queries(task, questions), callbacks)[:, 0]
+        found["pair"] = self._fit_calibrators(task, questions, "pair", begins, end, log_partner)
+        return replace(self, calibrators=found, cache=self.cache)
+
+    def _fit_calibrators(
+        self,
+        task: LinkTask,
+        questions: Questions,
+        kind: str,
+        begins: list[float],
+        end: float,
+        log_partner: np.ndarray | None = None,
+    ) -> tuple[Calibrator, ...]:
+        """Fit a calibrator for each horizon to the questions from its begin whose horizon is over at the end.
+
+        Horizons with too few outcomes take the calibrator of the next longer one.
+        """
+        role: ActRole = "destination" if kind == "destination" else "source"
+        outlook = self._outlook(task.host_index, questions.node, questions.cut, questions.t, role)
+        bank, fits, latest = self.bank(task.host_index, role), [], None
+        for begin, h in zip(begins[::-1], self.horizons[::-1], strict=True):
+            rows = (questions.t >= begin) & (questions.t + h <= end)
+            some = questions.take(rows)
+            outcome = (acts_within if log_partner is None else meets_within)(bank, some, h)
+            features = _features(outlook.log_expected(np.array([[h]]))[:, 0], log_partner)[rows]
+            n_windows = np.inf if self.grid.step or not len(some) else 1 + np.ptp(some.t) / h
+            latest = Calibrator.fit(features, outcome, n_windows, latest)
+            fits.append(latest)
+        return tuple(fits[::-1])
+
+    # -------------------- files
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return {
+            "rates": {role: rate.to_dict() for role, rate in self.rates.items()},
+            "drift": self.drift.to_dict(),
+            "grid": {"step": self.grid.step, "tolerance": self.grid.tolerance},
+            "horizons": list(self.horizons),
+            "calibrators": {kind: [c.to_dict() for c in fits] for kind, fits in self.calibrators.items()},
+            "references": list(self.references),
+            "n_destinations": self.n_destinations,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Forecaster:
+        """Restore the result of `to_dict`. RunError if it is damaged."""
+        try:
+            found = cls(
+                {role: RateModel.from_dict(data["rates"][role]) for role in ACT_ROLES},
+                Drift.from_dict(data["drift"]),
+                TimeGrid(float(data["grid"]["step"]), float(data["grid"]["tolerance"])),
+                tuple(float(x) for x in data["horizons"]),
+                {
+                    kind: tuple(Calibrator.from_dict(c) for c in data["calibrators"][kind])
+                    for kind in KINDS
+                    if kind in data["calibrators"]
+                },
+                tuple(int(x) for x in data["references"]),
+                int(data["n_destinations"]),
+            )
+            if any(len(fits) != len(found.horizons) for fits in found.calibrators.values()):
+                raise ValueError("a calibrator is missing")
+            return found
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"The activity of this run is damaged ({error}). Train the run again.") from None
+
+
+@dataclass(frozen=True)
+class _Outlook:
+    """What is known about nodes (n,) in a role, each at its cut and time."""
+
+    rate: RateModel
+    counts: DecayedCounts  # (n, 1)
+    drift: np.ndarray  # (n, 1)
+    since: np.ndarray  # (n, 1) time since the last visible event of any node
+    grid: TimeGrid
+
+    def log_expected(self, horizon: np.ndarray) -> np.ndarray:
+        """Return the log of the expected number of occasions (n, P), until the first one, within (n or 1, P)."""
+        length = torch.from_numpy(self.grid.length(self.since, horizon))
+        hazard = self.rate.cumulative_hazard(self.counts, length).numpy()
+        with np.errstate(divide="ignore"):
+            log_expected: np.ndarray = np.log(hazard) + self.drift
+        return log_expected
+
+
+def pair_queries(task: LinkTask, questions: Questions) -> Queries:
+    """Return questions about pairs as queries with one candidate each, on the device of the task's history."""
+    assert questions.partner is not None
+    columns = questions.node, questions.partner[:, None], questions.t, questions.cut, questions.cut
+    return Queries(*(torch.from_numpy(x).to(task.device) for x in columns))
+
+
+def _features(log_expected: np.ndarray, log_partner: np.ndarray | None) -> np.ndarray:
+    """Return the features (n, F) of a calibrator."""
+    return np.stack([log_expected] if log_partner is None else [log_expected, log_partner], axis=-1)
+
+
+def _interpolate(x: np.ndarray, grid: np.ndarray, eta: np.ndarray) -> np.ndarray:
+    """Return values (n, P) of the broken lines through (grid, eta), (n, K) each and ascending; slope 1 outside."""
+    k = (x[:, :, None] >= grid[:, None, :]).sum(-1)  # (n, P), grid points that are not above x
+    low, high = np.maximum(k - 1, 0), np.minimum(k, grid.shape[1] - 1)
+    x0, x1, y0, y1 = (np.take_along_axis(a, i, axis=1) for a in (grid, eta) for i in (low, high))
+    inside = np.where(x1 > x0, (x - x0) / np.where(x1 > x0, x1 - x0, 1.0), 0.0)
+    outside = np.minimum(x - grid[:, :1], 0.0) + np.maximum(x - grid[:, -1:], 0.0)
+    return y0 + np.where(x1 > x0, inside * (y1 - y0), 0.0) + outside
+
+
+def _check_horizon(horizon: Any) -> np.ndarray:
+    """Return horizons as an array. RunError if one is negative or not a number."""
+    values = np.atleast_1d(np.asarray(horizon, dtype=np.float64))
+    if not (values >= 0).all() or not np.isfinite(values).all():
+        raise RunError("A horizon must be a number from 0 up.")
+    return values
+
+
+def _tensor(values: Any, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(values, dtype=dtype).cpu()
