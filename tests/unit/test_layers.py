@@ -34,8 +34,8 @@ ORDER = """
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
-    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories tasks.link tasks.scoring
-    tasks.link_evaluation tasks.node
+    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories
+    tasks.link tasks.scoring tasks.link_evaluation tasks.node
     tasks.baselines tasks.probability tasks.calibration tasks.time_grid tasks.questions tasks.drift tasks.forecast
     tasks.forecast_metrics
     training training.settings training.run_checks training.run_checksums training.run_history

@@ -29,9 +29,9 @@ from cordgt.tasks.questions import (
 )
 
 SHARES = (0.001, 0.01, 0.1)  # horizons, as shares of the stream's span
-N_QUESTIONS = 20_000  # about sources, at each horizon
+N_QUESTIONS = 10_000  # about sources, at each horizon
 N_PAIRS = 3_000  # pairs that the link model scores, at each horizon
-N_TIMES = 10_000  # events whose next one is predicted
+N_TIMES = 4_000  # events whose next one is predicted
 SMALL_BASE = 0.05  # share of the constant rate in the exponential decay
 
 
