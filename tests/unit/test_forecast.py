@@ -185,7 +185,7 @@ def test_sources_with_one_event_each() -> None:
 
 
 def test_one_time_stamp_cannot_be_split() -> None:
-    with pytest.raises(DataError, match="times? to split|leave none"):
+    with pytest.raises(DataError, match="leave none"):
         make_task(np.arange(90) % 9, 9 + np.arange(90) % 5, np.zeros(90))
 
 

@@ -208,14 +208,14 @@ class Forecaster:
         begins = [end / 2] * len(begins) if self.grid.step else begins
         first, last = max(min(begins), 0.0), end - self.horizons[0]
         banks = {role: self.bank(task.host_index, role) for role in ACT_ROLES}
-        found = {}
+        found: dict[str, tuple[Calibrator, ...]] = {}
         for role, bank in banks.items():
             questions = sample_questions(bank, first, last, n=N_QUESTIONS, seed=0)
             found[role] = self._fit_calibrators(task, questions, role, begins, end)
         n = N_PAIRS // 4 if model.learns_ranking else N_PAIRS
         questions = sample_questions(banks["source"], first, last, n=n, seed=1)
         questions = add_partners(questions, banks["destination"], seed=1)
-        callbacks.on_stage_start("calibrating", len(questions))
+        callbacks.on_stage_start("evaluating: calibration", len(questions))
         log_partner = self.log_partner(model, task.full_history, pair_queries(task, questions), callbacks)[:, 0]
         found["pair"] = self._fit_calibrators(task, questions, "pair", begins, end, log_partner)
         return replace(self, calibrators=found, cache=self.cache)
