@@ -63,6 +63,8 @@ EVALUATED = [
         "validation, inductive",
         "test, transductive",
         "test, inductive",
+        "calibration",
+        *["probabilities"] * 3,
         "the report",
     )
 ]

@@ -332,6 +332,7 @@ def test_only_documented_files_remain(run: Path) -> None:
         "nodes.parquet",
         "history.jsonl",
         "model.safetensors",
+        "activity.json",
         "metrics.json",
         "report.html",
     }

@@ -1,16 +1,16 @@
 """Forecaster: how likely a node acts, or a pair meets, within a horizon; and when a node acts next.
 
-An event is a source that acts, at a time, and a partner that it picks: ``rate(u, v, t) = rate(u, t) * P(v | u, t)``. The
-first factor is a `RateModel` with a correction for `Drift`, the second comes from a link model. Their product is
-calibrated at several horizons (`Calibrator`). In between, probabilities are interpolated, so that a longer horizon never
-has a smaller probability. Every answer is a pure function of ``cut``.
+An event is a source that acts, at a time, and a partner that it picks: ``rate(u, v, t) = rate(u, t) * P(v | u, t)``.
+The first factor is a `RateModel` with a correction for `Drift`, the second comes from a link model. Their product is
+calibrated at several horizons (`Calibrator`). In between, probabilities are interpolated, so that a longer horizon
+never has a smaller probability. Every answer is a pure function of ``cut``.
 
 In a stream of few times at equal steps, such as years, horizons are counted in steps (`TimeGrid`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback
-from cordgt.errors import RunError, check_choice
+from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.history.activity import ActivityBank, DecayedCounts
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
@@ -89,10 +89,10 @@ class Forecaster:
     ) -> np.ndarray:
         """Return the probability (n,) that each node (n,) acts in the role within ``(t, t + horizon]``.
 
-        ``t`` and ``horizon`` are elapsed times, one or one for each node. RunError if a horizon is negative.
+        ``t`` and ``horizon`` are elapsed times, one or one for each node. SettingError if a horizon is negative.
         """
         outlook = self._outlook(index, node, cut, t, role)
-        return probability(self._eta(outlook, _check_horizon(horizon), role))[:, 0]
+        return probability(self._curve(outlook, role)(_check_horizon(horizon)))[:, 0]
 
     def pair_probability(
         self, index: TemporalIndex, log_partner: np.ndarray, src: Any, cut: Any, t: Any, horizon: Any
@@ -103,8 +103,8 @@ class Forecaster:
         the source acts at all.
         """
         outlook, h = self._outlook(index, src, cut, t, "source"), _check_horizon(horizon)
-        acts = self._eta(outlook, h, "source")
-        meets = np.stack([self._eta(outlook, h, "pair", column)[:, 0] for column in log_partner.T], axis=1)
+        acts = self._curve(outlook, "source")(h)
+        meets = self._curve(outlook, "pair", log_partner)(h)
         return probability(np.minimum(meets, acts))
 
     def next_time(
@@ -119,10 +119,11 @@ class Forecaster:
         shape = (len(outlook.drift), len(target))
         unit = self.horizons[-1] if self.horizons else 1.0
         low, high = np.full(shape, unit * 1e-12), np.full(shape, unit * 1e6)
-        is_finite = self._eta(outlook, high, role) >= target
+        eta = self._curve(outlook, role)
+        is_finite = eta(high) >= target
         for _ in range(N_BISECTIONS):
             middle = np.sqrt(low * high)
-            is_less = self._eta(outlook, middle, role) < target
+            is_less = eta(middle) < target
             low, high = np.where(is_less, middle, low), np.where(is_less, high, middle)
         return np.where(is_finite, high, np.inf)
 
@@ -186,22 +187,28 @@ class Forecaster:
         wide = DecayedCounts(**{name: value.unsqueeze(1) for name, value in vars(counts).items()})
         return _Outlook(rate, wide, drift[:, None], since[:, None], self.grid)
 
-    def _eta(
-        self, outlook: _Outlook, horizon: np.ndarray, kind: str, log_partner: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Return the complementary log-log (n, P) of probabilities within horizons (P,), (n, 1) or (n, P).
+    def _curve(
+        self, outlook: _Outlook, kind: str, log_partner: np.ndarray | None = None
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """Return a function from horizons (1, P), (n, 1) or (n, P) to the complementary log-log of probabilities.
 
-        For the kind ``pair``, ``log_partner`` is (n,).
+        The result is (n, P). For the kind ``pair``, with ``log_partner`` (n, M), horizons are (1, 1) or (n, 1) and the
+        result is (n, M).
         """
-        horizon = np.atleast_1d(horizon)
-        horizon = horizon if horizon.ndim == 2 or horizon.shape == (1,) else horizon[:, None]
-        x = outlook.log_expected(horizon)
         calibrators = self.calibrators.get(kind, ())
-        if not calibrators:
-            return x if log_partner is None else x + log_partner[:, None]
-        grid = outlook.log_expected(np.array(self.horizons)[None])  # (n, K)
-        eta = np.stack([c.eta(_features(grid[:, k], log_partner)) for k, c in enumerate(calibrators)], axis=1)
-        return _interpolate(x, grid, np.maximum.accumulate(eta, axis=1))
+        grid = outlook.log_expected(np.array(self.horizons)[None])[:, None]  # (n, 1, K)
+        partner = None if log_partner is None else log_partner[:, :, None]
+        features = _features(grid, None) if partner is None else _features(*np.broadcast_arrays(grid, partner))
+        points = [calibrator.eta(features[:, :, k]) for k, calibrator in enumerate(calibrators)]  # K of (n, 1 or M)
+
+        def curve(horizon: np.ndarray) -> np.ndarray:
+            x = outlook.log_expected(horizon)  # (n, P)
+            if not points:
+                return x if log_partner is None else x + log_partner
+            eta = np.maximum.accumulate(np.stack(points, axis=-1), axis=-1)  # (n, 1 or M, K)
+            return _interpolate(x, grid[:, 0], eta)
+
+        return curve
 
     # -------------------- calibration
 
@@ -215,14 +222,14 @@ class Forecaster:
         begins = [end / 2] * len(begins) if self.grid.step else begins
         first, last = max(min(begins), 0.0), end - self.horizons[0]
         banks = {role: self.bank(task.host_index, role) for role in ACT_ROLES}
-        found = {}
+        found: dict[str, tuple[Calibrator, ...]] = {}
         for role, bank in banks.items():
             questions = sample_questions(bank, first, last, n=N_QUESTIONS, seed=0)
             found[role] = self._fit_calibrators(task, questions, role, begins, end)
         n = N_PAIRS // 4 if model.learns_ranking else N_PAIRS
         questions = sample_questions(banks["source"], first, last, n=n, seed=1)
         questions = add_partners(questions, banks["destination"], seed=1)
-        callbacks.on_stage_start("calibrating", len(questions))
+        callbacks.on_stage_start("evaluating: calibration", len(questions))
         log_partner = self.log_partner(model, task.full_history, pair_queries(task, questions), callbacks)[:, 0]
         found["pair"] = self._fit_calibrators(task, questions, "pair", begins, end, log_partner)
         return replace(self, calibrators=found, cache=self.cache)
@@ -323,20 +330,25 @@ def _features(log_expected: np.ndarray, log_partner: np.ndarray | None) -> np.nd
 
 
 def _interpolate(x: np.ndarray, grid: np.ndarray, eta: np.ndarray) -> np.ndarray:
-    """Return values (n, P) of the broken lines through (grid, eta), (n, K) each and ascending; slope 1 outside."""
+    """Return values at x (n, P) of the broken lines through grid (n, K) and eta (n, M, K), both ascending.
+
+    Outside the grid the slope is 1. P or M is 1; the result is (n, P or M).
+    """
     k = (x[:, :, None] >= grid[:, None, :]).sum(-1)  # (n, P), grid points that are not above x
     low, high = np.maximum(k - 1, 0), np.minimum(k, grid.shape[1] - 1)
-    x0, x1, y0, y1 = (np.take_along_axis(a, i, axis=1) for a in (grid, eta) for i in (low, high))
-    inside = np.where(x1 > x0, (x - x0) / np.where(x1 > x0, x1 - x0, 1.0), 0.0)
+    x0, x1 = (np.take_along_axis(grid, i, axis=1) for i in (low, high))
+    y0, y1 = (np.take_along_axis(eta, i[:, None, :], axis=2) for i in (low, high))  # (n, M, P)
+    share = np.where(x1 > x0, (x - x0) / np.where(x1 > x0, x1 - x0, 1.0), 0.0)
     outside = np.minimum(x - grid[:, :1], 0.0) + np.maximum(x - grid[:, -1:], 0.0)
-    return y0 + np.where(x1 > x0, inside * (y1 - y0), 0.0) + outside
+    inside = y0 + np.where(x1 > x0, share, 0.0)[:, None] * (y1 - y0)
+    return inside.reshape(len(x), -1) + outside
 
 
 def _check_horizon(horizon: Any) -> np.ndarray:
-    """Return horizons as an array. RunError if one is negative or not a number."""
-    values = np.atleast_1d(np.asarray(horizon, dtype=np.float64))
+    """Return horizons as (1, 1) or (n, 1). SettingError if one is negative or not a number."""
+    values = np.asarray(horizon, dtype=np.float64).reshape(-1, 1)
     if not (values >= 0).all() or not np.isfinite(values).all():
-        raise RunError("A horizon must be a number from 0 up.")
+        raise SettingError("A horizon must be a number from 0 up.")
     return values
 
 

@@ -29,9 +29,9 @@ from cordgt.tasks.questions import (
 )
 
 SHARES = (0.001, 0.01, 0.1)  # horizons, as shares of the stream's span
-N_QUESTIONS = 20_000  # about sources, at each horizon
+N_QUESTIONS = 10_000  # about sources, at each horizon
 N_PAIRS = 3_000  # pairs that the link model scores, at each horizon
-N_TIMES = 10_000  # events whose next one is predicted
+N_TIMES = 4_000  # events whose next one is predicted
 SMALL_BASE = 0.05  # share of the constant rate in the exponential decay
 
 
@@ -43,7 +43,6 @@ def forecast_metrics(
     begin, end = float(elapsed[test_start - 1]), float(elapsed[-1])
     end += 0.99 * forecaster.grid.step  # a grid is known to have no event before its next step
     baselines = Baselines.fit(forecaster, task)
-    callbacks.on_stage_start("judging probabilities", N_PAIRS * len(SHARES))
     rows = []
     for share in SHARES:
         horizon = share * float(elapsed[-1])
@@ -82,6 +81,7 @@ def _judge_pairs(
     questions = sample_questions(source, begin, end - horizon, n=n, seed=task.protocol.eval_seed + 1)
     questions = add_partners(questions, destination, seed=task.protocol.eval_seed + 1)
     outcome = meets_within(source, questions, horizon)
+    callbacks.on_stage_start("evaluating: probabilities", len(questions))
     log_partner = forecaster.log_partner(model, task.full_history, pair_queries(task, questions), callbacks)
     predicted = forecaster.pair_probability(
         task.host_index, log_partner, questions.node, questions.cut, questions.t, horizon

@@ -31,7 +31,8 @@ class Questions:
 
     def take(self, rows: np.ndarray) -> Questions:
         """Return the questions at ``rows``, an array of places or a mask."""
-        return Questions(**{name: None if value is None else value[rows] for name, value in vars(self).items()})
+        partner = None if self.partner is None else self.partner[rows]
+        return Questions(self.node[rows], self.t[rows], self.cut[rows], partner)
 
 
 def sample_questions(bank: ActivityBank, begin: float, end: float, *, n: int, seed: int) -> Questions:

@@ -125,6 +125,8 @@ _OPTIONAL: dict[str, Check] = {
     "init": _expect_table,
     "refit": _expect_table,
     "baselines": _expect_table,
+    "calibration": _expect_table,
+    "next_event": _expect_table,
 }
 
 

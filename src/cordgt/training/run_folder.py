@@ -15,7 +15,8 @@ tensorboard/         training curves, if TensorBoard is installed
 
 Every file is bound to its run. config.toml has the fingerprint of the data and the checksums of the event files. Every
 tensor file has a checksum, which covers config.toml. metrics.json has the checksums of config.toml, the weights, the
-history, the activity and itself. All are verified on reading. Runs of formats 1 and 2 have fewer checksums: opening one warns.
+history, the activity and itself. All are verified on reading. Runs of formats 1 and 2 have fewer checksums: opening one
+warns.
 
 A file may not be a link, pipe or device. Only one process at a time trains in a folder: it holds a lock on the folder,
 which the operating system releases when the process ends.
