@@ -42,7 +42,8 @@ ORDER = """
     training.model_factory training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
-    inference inference.predictor inference.run
+    inference inference.predictor inference.similar inference.run inference.recommend_batch inference.part_files
+    inference.recommend_all inference.recommend_workers inference.ray
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
     analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
@@ -61,7 +62,7 @@ ORDER = """
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
-    cli.training cli.evaluation cli.inference cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli.info
+    cli.training cli.evaluation cli.recommend_all cli.inference cli.similar cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli.info
     cli.upgrade
     cli
     __main__

@@ -23,6 +23,7 @@ from cordgt.cli.options import (
     flag,
     option,
 )
+from cordgt.cli.recommend_all import check_all_options, recommend_all
 from cordgt.errors import SettingError
 from cordgt.events.ids import Side
 
@@ -94,6 +95,14 @@ def recommend(
     at: At = None,
     top: Annotated[int, option("N", "Number of partners.", min=1)] = 10,
     new_only: Annotated[bool, flag("--new-only", "Leave out earlier partners.")] = False,
+    all_: Annotated[bool, flag("--all", "Every source of the history; --output is a folder or part-*.parquet.")] = False,
+    shard: Annotated[str | None, option("K/N", "With --all: only the K-th of N shares of the parts.")] = None,
+    workers: Annotated[
+        int | None, option("N", "With --all: number of processes.", show_default="one per core", min=1)
+    ] = None,
+    part_size: Annotated[
+        int | None, option("N", "With --all: number of sources in a part.", show_default="10000", min=1)
+    ] = None,
     output: Output = None,
     escape_formulas: EscapeFormulas = False,
     events: Events = None,
@@ -108,10 +117,32 @@ def recommend(
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_ids
 
-    if bool(source) == (sources is not None):
-        raise SettingError("Give either --source ID or --sources FILE.")
+    only_with_all = {"--shard": shard, "--workers": workers, "--part-size": part_size}
+    check_all_options(all_, {"--source": source, "--sources": sources, **only_with_all})
+    if not all_ and bool(source) == (sources is not None):
+        raise SettingError("Give --source ID, --sources FILE or --all.")
     if candidate and candidates is not None:
         raise SettingError("Give either --candidate ID or --candidates FILE.")
+    if all_:
+        choices = candidate or None
+        if candidates is not None:
+            choices = read_ids(load_file(candidates), column=columns.get("dst"), side="dst").to_pylist()
+        return recommend_all(
+            run,
+            output,
+            shard=shard,
+            workers=workers,
+            part_size=part_size,
+            escape_formulas=escape_formulas,
+            json_=json_,
+            at=at,
+            top=top,
+            new_only=new_only,
+            candidates=choices,
+            device=device,
+            events=None if events is None else str(events),
+            columns=columns,
+        )
     writers.check_output(output)
     writers.check_json(json_)
     loaded = open_run(run, device, events, columns)
@@ -122,7 +153,7 @@ def recommend(
         return read_ids(file, column=in_file.get(name), side=name).to_pylist()
 
     ids: list[Any] = source if sources is None else read_file(sources, "src")
-    choices: list[Any] = candidate if candidates is None else read_file(candidates, "dst")
+    choices = candidate if candidates is None else read_file(candidates, "dst")
     time_of_query = None if at is None else loaded.stream.time.parse(at)
     _note_times(loaded, None if time_of_query is None else [time_of_query])
     with _query_progress(len(ids)) as callbacks:

@@ -40,7 +40,7 @@ def write_table(
     CSV and TSV only.
     """
     if output is not None:
-        _write_file(table, output, escape_formulas)
+        write_file(table, output, escape_formulas=escape_formulas)
         console.print_note(f"{output}: {table.num_rows:,} {'row' if table.num_rows == 1 else 'rows'} written")
     write_json(table.to_pylist(), json_)
     if output is not None or json_ is not None:
@@ -117,7 +117,8 @@ def check_json(json_: str | None) -> None:
     check_output(None if json_ == "-" else json_, endings=())
 
 
-def _write_file(table: pa.Table, output: Path, escape_formulas: bool) -> None:
+def write_file(table: pa.Table, output: Path, *, escape_formulas: bool = False) -> None:
+    """Write a table atomically, in the format of the ending."""
     ending = output.suffix.lower()
     if ending == ".parquet":
         write_atomically(output, lambda part: pq.write_table(table, part))
