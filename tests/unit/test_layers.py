@@ -34,7 +34,8 @@ ORDER = """
     models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
-    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories tasks.link tasks.scoring
+    tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories
+    tasks.link tasks.scoring
     tasks.link_evaluation tasks.node
     tasks.baselines
     training training.settings training.run_checks training.run_checksums training.run_history
@@ -62,8 +63,8 @@ ORDER = """
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
-    cli.training cli.evaluation cli.recommend_all cli.inference cli.similar cli.data cli.store cli.fetch cli.report cli.reproduce cli.bench cli.info
-    cli.upgrade
+    cli.training cli.evaluation cli.recommend_all cli.inference cli.similar cli.data cli.store
+    cli.fetch cli.report cli.reproduce cli.bench cli.info cli.upgrade
     cli
     __main__
 """.split()

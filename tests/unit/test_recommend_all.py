@@ -108,14 +108,16 @@ def test_other_options_are_refused(run: Run, tmp_path: Path, changes: dict[str, 
 def test_a_changed_run_is_refused(run: Run, tmp_path: Path) -> None:
     recommend_all(request_for(run), tmp_path / "out", shard=Shard(1, 6))
     other = train(stream(), "counts", out=tmp_path / "run", device="cpu", epochs=1, seed=9, report=False)
-    with pytest.raises(DataError, match=r"another run: .*config_sha256=.*Repeat the original command, or use another --output"):
+    with pytest.raises(
+        DataError, match=r"another run: .*config_sha256=.*Repeat the original command, or use another --output"
+    ):
         recommend_all(request_for(other), tmp_path / "out")
 
 
 def test_a_longer_history_is_refused(run: Run, tmp_path: Path) -> None:
     recommend_all(request_for(run), tmp_path / "out", shard=Shard(1, 6))
     (tmp_path / "later.csv").write_text("src,dst,time\n1,2,500\n")
-    with pytest.raises(DataError, match="another history or time: .*cut=300, and now it is 301"):
+    with pytest.raises(DataError, match=r"another history or time: .*cut=300, and now it is 301"):
         recommend_all(request_for(run, events=str(tmp_path / "later.csv")), tmp_path / "out")
 
 

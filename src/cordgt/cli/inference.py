@@ -95,7 +95,9 @@ def recommend(
     at: At = None,
     top: Annotated[int, option("N", "Number of partners.", min=1)] = 10,
     new_only: Annotated[bool, flag("--new-only", "Leave out earlier partners.")] = False,
-    all_: Annotated[bool, flag("--all", "Every source of the history; --output is a folder or part-*.parquet.")] = False,
+    all_: Annotated[
+        bool, flag("--all", "Every source of the history; --output is a folder or part-*.parquet.")
+    ] = False,
     shard: Annotated[str | None, option("K/N", "With --all: only the K-th of N shares of the parts.")] = None,
     workers: Annotated[
         int | None, option("N", "With --all: number of processes.", show_default="one per core", min=1)

@@ -19,6 +19,7 @@ from cordgt.callbacks import Callbacks, as_callback
 from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.inference.predictor import Predictor, Recommendation
+from cordgt.inference.similar import SimilarNode, find_similar, node_index
 from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_options import has_columns
 from cordgt.io.open_table import load_file
@@ -186,6 +187,24 @@ class Run:
             for one in nodes
         }
         return answers if _is_list(node) else answers[nodes[0]]
+
+    def similar(
+        self,
+        node: Any,
+        at: Any = None,
+        top: int = 10,
+        *,
+        by: str = "cosine",
+        half_life: float | None = None,
+        side: str | None = None,
+    ) -> list[SimilarNode]:
+        """Return the ``top`` nodes most like ``node``, best first: those that interact with the same partners.
+
+        ``by``: "cosine", "bm25" or "embedding". ``half_life``: see `inference.similar.find_similar`. ``side``, "src" or
+        "dst", is needed if sources and destinations have separate id spaces and the id is in both.
+        """
+        index = node_index(self.predictor, _check_ids([node])[0], side)
+        return find_similar(self.predictor, index, self._time(at), top, by=by, half_life=half_life)
 
     def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
         """Return embeddings (n, D) of nodes at a time. The default is all nodes of the history, in order of appearance.
