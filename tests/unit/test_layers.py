@@ -35,15 +35,16 @@ ORDER = """
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.metrics tasks.ties tasks.run_metrics tasks.histories
-    tasks.link tasks.scoring
-    tasks.link_evaluation tasks.node
+    tasks.link tasks.scoring tasks.link_evaluation tasks.node
     tasks.baselines
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
     training.model_factory training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
-    inference inference.predictor inference.similar inference.run inference.recommend_batch inference.part_files
+    inference inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
+    inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.ranking
+    inference.predictor inference.similar inference.run inference.recommend_batch inference.part_files
     inference.recommend_all inference.recommend_workers inference.ray
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
     analysis.audit.data analysis.compare

@@ -6,6 +6,7 @@ The queries themselves are in `inference.predictor`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,16 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cordgt.callbacks import Callbacks, as_callback
+from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
 from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.inference.predictor import Predictor, Recommendation
+from cordgt.inference.retrieval.first_scorer import distill_first_scorer, new_first_scorer
+from cordgt.inference.retrieval.ranking import DEFAULT_BUDGET
 from cordgt.inference.similar import SimilarNode, find_similar, node_index
 from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_options import has_columns
 from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events
 from cordgt.models.base import LinkModel
+from cordgt.models.counts import Counts
 from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.store.store import is_store
@@ -37,7 +41,10 @@ from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.run_folder import RunConfig, RunFolder, is_same_data
 from cordgt.training.settings import Settings, known_keys, make_settings, unknown_setting
+from cordgt.training.tensor_files import read_checksum
 from cordgt.training.versions import follow_link
+
+FIRST_SCORER_FILE = "first_scorer.safetensors"  # can be deleted: it is made again when it is needed
 
 # Settings that an evaluation may change. With any other change, training events could become test events.
 EVALUATION_KEYS = (*EVALUATION_SETTINGS, "pool")  # a new pool means new negative pools
@@ -159,31 +166,49 @@ class Run:
         return self.predictor.score(src, dst, self._times(at, n))[0]
 
     @overload
-    def recommend(
-        self, node: str | int, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
-    ) -> list[Recommendation]: ...
+    def recommend(self, node: str | int, at: Any = None, top: int = 10, **options: Any) -> list[Recommendation]: ...
 
     @overload
     def recommend(
-        self, node: IdList, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self, node: IdList, at: Any = None, top: int = 10, **options: Any
     ) -> dict[Any, list[Recommendation]]: ...
 
     def recommend(
-        self, node: Any, at: Any = None, top: int = 10, *, new_only: bool = False, candidates: Any = None
+        self,
+        node: Any,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        exclude: Any = None,
+        groups: Mapping[Any, Any] | None = None,
+        per_group: int | None = None,
+        budget: int | None = None,
+        exhaustive: bool = False,
     ) -> list[Recommendation] | dict[Any, list[Recommendation]]:
         """Return the ``top`` destinations most likely to interact with ``node``, best first.
 
         ``node`` is an id, or a list of ids: then the answer is a dictionary with a list for each id. An unknown id is a
-        node without history. ``candidates`` limits the answer to these ids; DataError if one is unknown. The default
-        is every destination of the history. ``new_only`` leaves out destinations that ``node`` has interacted with.
+        node without history.
 
-        The model scores candidates in batches of ``max_pairs_per_batch`` pairs (an attribute of the model class), so
-        the memory does not grow with the number of candidates, except for a few numbers per candidate.
+        Filters: ``candidates`` limits the answer to these ids; DataError if one is unknown. The default is every
+        destination of the history. ``exclude`` leaves out these ids. ``new_only`` leaves out destinations that ``node``
+        has interacted with. ``per_group`` allows at most so many destinations of a group; ``groups`` has the group of
+        each id. There are fewer than ``top`` only if the filters leave fewer.
+
+        Two stages answer: a fast first scorer chooses ``budget`` candidates, then the model ranks them. The default
+        budget is 64, and at least four times ``top``. ``exhaustive`` ranks every candidate with the model instead.
         """
         nodes = _check_ids(_as_list(node))
-        candidates = None if candidates is None else _check_ids(_as_list(candidates))
+        ids = [None if x is None else _check_ids(_as_list(x)) for x in (candidates, exclude)]
+        allowed = self.predictor.make_filter(
+            candidates=ids[0], exclude=ids[1], new_only=new_only, groups=groups, per_group=per_group
+        )
         answers = {
-            one: self.predictor.recommend(one, self._time(at), top, new_only=new_only, candidates=candidates)[0]
+            one: self.predictor.answer(
+                one, self._time(at), top, allowed=allowed, budget=budget, exhaustive=exhaustive
+            ).recommendations
             for one in nodes
         }
         return answers if _is_list(node) else answers[nodes[0]]
@@ -255,7 +280,46 @@ class Run:
             True if is_refitted else ~split_stream(original, self.settings.protocol).new_node
         )
         history = build_history(self.stream, seed=self.settings.seed, device=self.device)
-        return Predictor(self._load_model(self.weights_file), self.stream, history, has_training_events)
+        model = self._load_model(self.weights_file)
+        return Predictor(model, self.stream, history, has_training_events, self.load_first_scorer)
+
+    def needs_first_scorer(self) -> bool:
+        """Return whether `recommend` will train a first scorer, which takes a while, because the folder has none."""
+        model = self.predictor.model
+        if model.is_cheap or self._read_first_scorer() is not None:
+            return False
+        return self.predictor.destinations.count(self.stream.n_events) > DEFAULT_BUDGET
+
+    def load_first_scorer(self, predictor: Predictor, callbacks: Callback = NO_CALLBACK) -> Counts:
+        """Return the first scorer of the run folder. If there is none for these weights, train it and store it.
+
+        It learns from the training events only, or from all events if the run is refitted. A folder that cannot be
+        written stays without one.
+        """
+        scorer = self._read_first_scorer()
+        if scorer is None:
+            original, destinations = self.original_stream, predictor.destinations
+            is_refitted = "refit" in self.metrics
+            positions = np.arange(original.n_events)
+            positions = positions if is_refitted else split_stream(original, self.settings.protocol).train
+            scorer = distill_first_scorer(predictor.model, predictor.history, destinations, positions, callbacks)
+            with suppress(RunError):
+                self.folder.write_tensors(FIRST_SCORER_FILE, scorer.state_dict(), self._first_scorer_origin())
+        return scorer.to(predictor.model.device or self.device)
+
+    def _first_scorer_origin(self) -> dict[str, Any]:
+        """Return what a first scorer depends on: the checksum of the model's weights."""
+        return {"weights": read_checksum(self.path / self.weights_file)}
+
+    def _read_first_scorer(self) -> Counts | None:
+        """Return the first scorer of the run folder; None if it is missing, damaged or of other weights."""
+        if not self.folder.has(FIRST_SCORER_FILE):
+            return None
+        try:
+            weights, origin = self.folder.read_tensors(FIRST_SCORER_FILE)
+            return new_first_scorer(weights) if origin == self._first_scorer_origin() else None
+        except (RunError, RuntimeError, KeyError, TypeError):
+            return None
 
     @property
     def weights_file(self) -> str:
