@@ -25,6 +25,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, SettingError
 from cordgt.inference.part_files import FORMAT, PartFiles, WritePart, parse_pattern, write_parquet
 from cordgt.inference.recommend_batch import BatchRecommender
+from cordgt.inference.retrieval.ranking import check_budget
 from cordgt.inference.run import Run
 from cordgt.runtime.threads import single_thread
 from cordgt.training.run_checksums import file_checksum
@@ -32,9 +33,9 @@ from cordgt.training.run_config import fingerprint, ids_fingerprint
 
 PART_SIZE = 10_000  # sources in a part
 # What the keys of a manifest describe. All others are options of the command.
-MANIFEST_SUBJECTS = dict.fromkeys(("model", "config_sha256", "weights_sha256"), "run") | dict.fromkeys(
-    ("cut", "history", "history_ids"), "history or time"
-)
+MANIFEST_SUBJECTS = dict.fromkeys(
+    ("model", "config_sha256", "weights_sha256", "first_scorer_sha256"), "run"
+) | dict.fromkeys(("cut", "history", "history_ids"), "history or time")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class RecommendAllRequest:
     top: int = 10
     new_only: bool = False
     candidates: Sequence[Any] | None = None  # ids of destinations; None: all
+    exclude: Sequence[Any] | None = None  # ids of destinations that are no answers
+    groups: Mapping[Any, Any] | None = None  # group of each destination id
+    per_group: int | None = None  # at most so many answers of a group
+    budget: int | None = None  # candidates that the model ranks; None: the default
+    exhaustive: bool = False  # True: the model ranks every candidate
     part_size: int = PART_SIZE
     device: str = "auto"
     events: str | None = None  # file of later events
@@ -71,13 +77,17 @@ class RecommendAllJob:
     @cached_property
     def recommender(self) -> BatchRecommender:
         request, predictor = self.request, self.run.predictor
-        return BatchRecommender.at_time(
+        names = ("candidates", "exclude", "new_only", "groups", "per_group")
+        recommender = BatchRecommender.at_time(
             predictor,
             None if request.at is None else self.run.stream.time.parse(request.at),
             top=request.top,
-            new_only=request.new_only,
-            candidates=None if request.candidates is None else predictor.destination_indices(list(request.candidates)),
+            allowed=predictor.make_filter(**{name: getattr(request, name) for name in names}),
+            budget=request.budget,
+            exhaustive=request.exhaustive,
         )
+        check_budget(request.budget, request.top)
+        return recommender
 
     @cached_property
     def sources(self) -> np.ndarray:
@@ -88,9 +98,6 @@ class RecommendAllJob:
     def manifest(self) -> dict[str, Any]:
         """What the answer depends on: the run, its history, the time and the options. The same in every process."""
         run, request, stream = self.run, self.request, self.run.stream
-        choices = None
-        if request.candidates is not None:
-            choices = hashlib.sha256(json.dumps(sorted(map(str, request.candidates))).encode()).hexdigest()
         return {
             "format": FORMAT,
             "model": run.settings.model,
@@ -102,11 +109,28 @@ class RecommendAllJob:
             "history_ids": ids_fingerprint(stream),
             "top": request.top,
             "new_only": request.new_only,
-            "candidates_sha256": choices,
+            "candidates_sha256": _hash_ids(request.candidates),
+            "exclude_sha256": _hash_ids(request.exclude),
+            "groups_sha256": _hash_ids(None if request.groups is None else list(request.groups.items())),
+            "per_group": request.per_group,
+            "budget": request.budget,
+            "exhaustive": request.exhaustive,
+            "first_scorer_sha256": self.first_scorer_hash,
             "part_size": request.part_size,
             "n_sources": len(self.sources),
             "n_parts": -(-len(self.sources) // request.part_size),
         }
+
+    @cached_property
+    def first_scorer_hash(self) -> str | None:
+        """Hash of the first scorer's weights; None if it is not used. It is trained now if the run has none yet."""
+        predictor, budget = self.run.predictor, check_budget(self.request.budget, self.request.top)
+        n = predictor.destinations.count(self.recommender.cut)
+        if self.request.exhaustive or predictor.model.is_cheap or n <= budget:
+            return None
+        with one_thread():
+            weights = predictor.first_scorer.state_dict()
+        return hashlib.sha256(b"".join(x.cpu().numpy().tobytes() for x in weights.values())).hexdigest()
 
     def sources_of(self, number: int) -> np.ndarray:
         """Return the node indices of the sources of a part."""
@@ -222,6 +246,11 @@ class PartProgress(Callback):
     def result(self, files: PartFiles) -> RecommendAllResult:
         seconds = time.perf_counter() - self.start_time
         return RecommendAllResult(files, self.shard, self.n_written, self.n_skipped, self.n_sources, seconds)
+
+
+def _hash_ids(values: Sequence[Any] | None) -> str | None:
+    """Return a hash of ids in any order; None for None."""
+    return None if values is None else hashlib.sha256(json.dumps(sorted(map(str, values))).encode()).hexdigest()
 
 
 @contextmanager

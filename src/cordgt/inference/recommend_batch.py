@@ -1,12 +1,15 @@
 """Recommend destinations for many sources at one time, with few model calls.
 
-`Predictor.recommend` answers for one source. Here all sources share the time and the number of visible events, so
-what does not depend on the source is found once.
+`Predictor.answer` answers for one source. Here all sources share the time and the number of visible events, so many
+sources are scored in one call. The stages are the same: gather candidates, score them with the first scorer, rank the
+best with the model (`cordgt.inference.retrieval`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,47 +20,40 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.events.arrays import unique_nodes
 from cordgt.history.queries import Queries
 from cordgt.inference.predictor import Predictor, sigmoid
+from cordgt.inference.retrieval.gatherers import Question
+from cordgt.inference.retrieval.ranking import CandidateFilter, candidate_pools, check_budget, rank_destinations
+from cordgt.models.base import LinkModel
 from cordgt.tasks.scoring import score_queries
 
-MAX_PAIRS = 1 << 20  # scored between two progress steps; bounds the memory to a few times 8 MB
+MAX_PAIRS = 1 << 20  # pairs in memory at once: some 50 MB
+MAX_SOURCES = 1000  # between two progress steps
 # Columns of an answer, as in `cordgt recommend`.
 COLUMNS = ("src", "rank", "node", "score", "met", "note", "src_note")
+
+Best = tuple[np.ndarray, np.ndarray, np.ndarray]  # row of the batch, node and logit of the best pairs, best first
 
 
 @dataclass(frozen=True)
 class BatchRecommender:
     """Recommends destinations for sources, all at one time.
 
-    The candidates of a source are ``candidates`` without the source itself. The answers are those of
-    `Predictor.recommend` up to rounding, because the model scores other batches. The same sources give the same bits.
+    The answers are those of `Predictor.answer` up to rounding, because the model scores other batches. The same
+    sources in the same order give the same bits.
     """
 
     predictor: Predictor
-    candidates: np.ndarray  # (M,) node indices, ascending
     t: float  # elapsed time of the queries
     cut: int  # number of visible events
     top: int = 10
-    new_only: bool = False  # True: leave out earlier partners
+    allowed: CandidateFilter = CandidateFilter()  # noqa: RUF009  # frozen
+    budget: int | None = None  # candidates that the model ranks; None: the default
+    exhaustive: bool = False  # True: the model ranks all candidates
 
     @classmethod
-    def at_time(
-        cls,
-        predictor: Predictor,
-        at: float | None,
-        *,
-        top: int = 10,
-        new_only: bool = False,
-        candidates: np.ndarray | None = None,
-    ) -> BatchRecommender:
-        """Return a recommender for a time on the stream's axis; None means after the last event.
-
-        ``candidates`` are node indices; None means all destinations of the visible history.
-        """
+    def at_time(cls, predictor: Predictor, at: float | None, **options: Any) -> BatchRecommender:
+        """Return a recommender for a time on the stream's axis; None means after the last event."""
         t, cut = predictor.times_and_cuts(None if at is None else np.array([at]), 1)
-        n_visible = int(cut[0])
-        if candidates is None:
-            candidates = unique_nodes(predictor.stream.dst[:n_visible], predictor.stream.n_nodes)
-        return cls(predictor, np.unique(candidates), float(t[0]), n_visible, top, new_only)
+        return cls(predictor, float(t[0]), int(cut[0]), **options)
 
     def sources(self) -> np.ndarray:
         """Return the node indices (S,) of all sources of the visible history, in order of first appearance."""
@@ -66,40 +62,106 @@ class BatchRecommender:
 
     def recommend(self, sources: np.ndarray, callbacks: Callback = NO_CALLBACK) -> pa.Table:
         """Return the `COLUMNS` of the best destinations of each source, best first, in the order of the sources."""
-        step = max(1, MAX_PAIRS // max(1, len(self.candidates)))
-        row, dst, logit, met = ([np.empty(0, dtype)] for dtype in (np.int64, np.int64, np.float64, np.int64))
-        for start in range(0, len(sources), step):
-            batch = sources[start : start + step]
-            found = self._best(batch)
-            for parts, values in zip((row, dst, logit, met), found, strict=True):
-                parts.append(values)
-            row[-1] = row[-1] + start
+        found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
+        n_done = 0
+        for batch, pools in self._batches(sources):
+            row, node, logit = self._best(batch, pools)
+            found.append((row + n_done, node, logit))
+            n_done += len(batch)
             callbacks.on_step(len(batch))
-        return self._table(sources, *(np.concatenate(parts) for parts in (row, dst, logit, met)))
+        return self._table(sources, *(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
-    def _best(self, sources: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return row, destination, logit and number of earlier events of the best pairs of each source."""
-        predictor, device = self.predictor, self.predictor.device
-        n, width = len(sources), len(self.candidates)
-        u, v = (torch.from_numpy(x).to(device) for x in (sources, self.candidates))
-        dst = v[None].expand(n, width)
-        cut = torch.full((n,), self.cut, dtype=torch.int64, device=device)
-        t = torch.full((n,), self.t, dtype=torch.float64, device=device)
-        logits = score_queries(predictor.model, predictor.history, Queries(u, dst, t, cut, cut))
-        allowed = self.candidates[None] != sources[:, None]
-        if self.new_only:
-            n_met = predictor.history.index.pair_interactions(u[:, None], dst, cut[:, None])[0]
-            allowed &= n_met.cpu().numpy() == 0
-        row, column, best = select_best(logits, allowed, self.top, predictor.model.score_tolerance)
-        chosen = self.candidates[column]
-        pairs = (torch.from_numpy(x).to(device) for x in (sources[row], chosen))
-        met = predictor.history.index.pair_interactions(*pairs, torch.full((len(row),), self.cut, device=device))[0]
-        return row, chosen, best, met.cpu().numpy()
+    def _question(self, source: int) -> Question:
+        history = self.predictor.history
+        return Question(history.index, self.predictor.destinations, source, self.cut, self.t, history.seed)
 
-    def _table(
-        self, sources: np.ndarray, row: np.ndarray, dst: np.ndarray, logit: np.ndarray, met: np.ndarray
-    ) -> pa.Table:
-        predictor, ids = self.predictor, self.predictor.stream.ids
+    def _batches(self, sources: np.ndarray) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
+        """Yield sources with the candidates of each: at most `MAX_SOURCES`, and about `MAX_PAIRS` pairs."""
+        start, n_pairs, pools = 0, 0, []
+        for i, source in enumerate(sources.tolist()):
+            pool = self._first_pool(source)
+            if pools and (n_pairs + len(pool) > MAX_PAIRS or len(pools) == MAX_SOURCES):
+                yield sources[start:i], pools
+                start, n_pairs, pools = i, 0, []
+            pools.append(pool)
+            n_pairs += len(pool)
+        if pools:
+            yield sources[start:], pools
+
+    def _first_pool(self, source: int) -> np.ndarray:
+        """Return the first candidates of a source, ascending; few or none only if that is what its filters leave."""
+        question = self._question(source)
+        budget, model = check_budget(self.budget, self.top), self.predictor.model
+        pools = candidate_pools(question, self.allowed, budget, is_cheap=model.is_cheap, exhaustive=self.exhaustive)[1]
+        pool = next(pools)
+        return pool if len(pool) >= self.top else next(pools, pool)
+
+    def _best(self, sources: np.ndarray, pools: list[np.ndarray]) -> Best:
+        """Return the best pairs of each source among its candidates."""
+        model, budget = self.predictor.model, check_budget(self.budget, self.top)
+        if self.allowed.per_group is not None:
+            return self._best_one_by_one(sources)
+        if not self.exhaustive and not model.is_cheap:
+            large = [i for i, pool in enumerate(pools) if len(pool) > budget]
+            if large:
+                scorer = self.predictor.first_scorer
+                row, node, _ = self._score_pools(scorer, sources[large], [pools[i] for i in large], budget, 0.0)
+                ends = np.searchsorted(row, np.arange(len(large) + 1))
+                for k, i in enumerate(large):
+                    pools[i] = np.sort(node[ends[k] : ends[k + 1]])
+        return self._score_pools(model, sources, pools, self.top, model.score_tolerance)
+
+    def _best_one_by_one(self, sources: np.ndarray) -> Best:
+        """`_best` for filters that depend on the other answers of a source."""
+        predictor = self.predictor
+        found = [
+            rank_destinations(
+                predictor.model,
+                predictor.history,
+                self._question(source),
+                self.top,
+                allowed=self.allowed,
+                first_scorer=lambda: predictor.first_scorer,
+                budget=self.budget,
+                exhaustive=self.exhaustive,
+            )
+            for source in sources.tolist()
+        ]
+        row = np.repeat(np.arange(len(found)), [len(ranking.node) for ranking in found])
+        nodes, logits = ([getattr(ranking, name) for ranking in found] for name in ("node", "logit"))
+        return row, np.concatenate(nodes), np.concatenate(logits)
+
+    def _score_pools(
+        self, model: LinkModel, sources: np.ndarray, pools: list[np.ndarray], top: int, tolerance: float
+    ) -> Best:
+        """Return the ``top`` candidates of each source by the model's score."""
+        history, device = self.predictor.history, self.predictor.device
+        size = np.array([len(pool) for pool in pools])
+        if not size.sum():
+            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+        valid = np.arange(size.max()) < size[:, None]  # (B, M)
+        # Padding repeats a candidate, because not every model has an answer for "no node".
+        node = np.repeat(np.array([pool[0] if len(pool) else 0 for pool in pools])[:, None], size.max(), axis=1)
+        node[valid] = np.concatenate(pools)
+        shared_tree = not model.is_cheap
+        u, v = torch.from_numpy(sources).to(device), torch.from_numpy(node if shared_tree else node[valid]).to(device)
+        if not shared_tree:  # one pair per query: padding costs nothing
+            u, v = u[torch.from_numpy(np.nonzero(valid)[0]).to(device)], v[:, None]
+        cut = torch.full((len(u),), self.cut, dtype=torch.int64, device=device)
+        t = torch.full((len(u),), self.t, dtype=torch.float64, device=device)
+        scores = score_queries(model, history, Queries(u, v, t, cut, cut))
+        if not shared_tree:
+            padded = np.zeros(node.shape)
+            padded[valid] = scores[:, 0]
+            scores = padded
+        row, column, logit = select_best(scores, valid, top, tolerance)
+        return row, node[row, column], logit
+
+    def _table(self, sources: np.ndarray, row: np.ndarray, dst: np.ndarray, logit: np.ndarray) -> pa.Table:
+        predictor, ids, device = self.predictor, self.predictor.stream.ids, self.predictor.device
+        pairs = (torch.from_numpy(x).to(device) for x in (sources[row], dst))
+        cut = torch.full((len(row),), self.cut, dtype=torch.int64, device=device)
+        met = predictor.history.index.pair_interactions(*pairs, cut)[0].cpu().numpy()
         count = np.bincount(row, minlength=len(sources))
         rank = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + 1
         notes = predictor.notes(dst, np.full(len(dst), self.cut))

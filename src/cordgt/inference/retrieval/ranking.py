@@ -98,7 +98,7 @@ def rank_destinations(
     ``first_scorer`` is called only if there are more candidates than the budget and the model is slow.
     """
     budget = check_budget(budget, top)
-    n_destinations, pools = _pools(question, allowed, budget, is_cheap=model.is_cheap, exhaustive=exhaustive)
+    n_destinations, pools = candidate_pools(question, allowed, budget, is_cheap=model.is_cheap, exhaustive=exhaustive)
     nodes, logits, merged = np.empty(0, np.int64), np.empty(0), np.empty(0)
     best, n_first = np.empty(0, np.int64), 0
     for pool in pools:
@@ -139,7 +139,7 @@ def count_events(question: Question, nodes: np.ndarray) -> np.ndarray:
     return question.index.pair_interactions(source, torch.from_numpy(nodes).to(device), cut)[0].cpu().numpy()
 
 
-def _pools(
+def candidate_pools(
     question: Question, allowed: CandidateFilter, budget: int, *, is_cheap: bool, exhaustive: bool
 ) -> tuple[int, Iterator[np.ndarray]]:
     """Return the number of destinations, and pools of candidates: each is used if those before gave too few answers."""
