@@ -43,8 +43,9 @@ ORDER = """
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
-    inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.ranking
-    inference.predictor inference.similar inference.run inference.recommend_batch inference.part_files
+    inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.pair_table
+    inference.retrieval.ranking inference.predictor inference.similar inference.run inference.recommend_batch
+    inference.part_files
     inference.recommend_all inference.recommend_workers inference.ray
     analysis analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations analysis.audit.model
     analysis.audit.data analysis.compare

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,16 @@ from cordgt.events.arrays import unique_nodes
 from cordgt.history.queries import Queries
 from cordgt.inference.predictor import Predictor, sigmoid
 from cordgt.inference.retrieval.gatherers import Question
-from cordgt.inference.retrieval.ranking import CandidateFilter, candidate_pools, check_budget, rank_destinations
+from cordgt.inference.retrieval.pair_table import PairTable
+from cordgt.inference.retrieval.ranking import (
+    POOL_SIZE,
+    CandidateFilter,
+    candidate_pools,
+    check_budget,
+    rank_destinations,
+)
 from cordgt.models.base import LinkModel
+from cordgt.models.counts import Counts
 from cordgt.tasks.scoring import score_queries
 
 MAX_PAIRS = 1 << 20  # pairs in memory at once: some 50 MB
@@ -37,8 +46,9 @@ Best = tuple[np.ndarray, np.ndarray, np.ndarray]  # row of the batch, node and l
 class BatchRecommender:
     """Recommends destinations for sources, all at one time.
 
-    The answers are those of `Predictor.answer` up to rounding, because the model scores other batches. The same
-    sources in the same order give the same bits.
+    The answers are those of `Predictor.answer` up to rounding, because the model scores other batches. If there are
+    more destinations than `POOL_SIZE`, a cheap model too scores only so many gathered candidates, or ``budget`` if that
+    is larger. The same sources in the same order give the same bits.
     """
 
     predictor: Predictor
@@ -91,8 +101,8 @@ class BatchRecommender:
     def _first_pool(self, source: int) -> np.ndarray:
         """Return the first candidates of a source, ascending; few or none only if that is what its filters leave."""
         question = self._question(source)
-        budget, model = check_budget(self.budget, self.top), self.predictor.model
-        pools = candidate_pools(question, self.allowed, budget, is_cheap=model.is_cheap, exhaustive=self.exhaustive)[1]
+        budget = check_budget(self.budget, self.top)
+        pools = candidate_pools(question, self.allowed, budget, is_cheap=False, exhaustive=self.exhaustive)[1]
         pool = next(pools)
         return pool if len(pool) >= self.top else next(pools, pool)
 
@@ -101,15 +111,30 @@ class BatchRecommender:
         model, budget = self.predictor.model, check_budget(self.budget, self.top)
         if self.allowed.per_group is not None:
             return self._best_one_by_one(sources)
-        if not self.exhaustive and not model.is_cheap:
-            large = [i for i, pool in enumerate(pools) if len(pool) > budget]
-            if large:
-                scorer = self.predictor.first_scorer
-                row, node, _ = self._score_pools(scorer, sources[large], [pools[i] for i in large], budget, 0.0)
-                ends = np.searchsorted(row, np.arange(len(large) + 1))
-                for k, i in enumerate(large):
-                    pools[i] = np.sort(node[ends[k] : ends[k + 1]])
+        scorer = self._first_scorer
+        large = [i for i, pool in enumerate(pools) if len(pool) > budget] if scorer is not None else []
+        if large:
+            row, node, _ = self._score_pools(scorer, sources[large], [pools[i] for i in large], budget, 0.0)
+            ends = np.searchsorted(row, np.arange(len(large) + 1))
+            for k, i in enumerate(large):
+                pools[i] = np.sort(node[ends[k] : ends[k + 1]])
         return self._score_pools(model, sources, pools, self.top, model.score_tolerance)
+
+    @cached_property
+    def _first_scorer(self) -> LinkModel | PairTable | None:
+        """What chooses the candidates that the model ranks; None: the model ranks all.
+
+        For `counts` itself it is a faster way to compute nearly the same scores.
+        """
+        model, history = self.predictor.model, self.predictor.history
+        if self.exhaustive or (model.is_cheap and not isinstance(model, Counts)):
+            return None
+        has_gathered = self.predictor.destinations.count(self.cut) > POOL_SIZE
+        on_cpu = history.index.device.type == "cpu" and (model.device is None or model.device.type == "cpu")
+        if isinstance(model, Counts) and not (has_gathered and on_cpu):
+            return None
+        scorer = model if isinstance(model, Counts) else self.predictor.first_scorer
+        return PairTable.build(scorer, history, self.t, self.cut) if has_gathered and on_cpu else scorer
 
     def _best_one_by_one(self, sources: np.ndarray) -> Best:
         """`_best` for filters that depend on the other answers of a source."""
@@ -132,7 +157,7 @@ class BatchRecommender:
         return row, np.concatenate(nodes), np.concatenate(logits)
 
     def _score_pools(
-        self, model: LinkModel, sources: np.ndarray, pools: list[np.ndarray], top: int, tolerance: float
+        self, model: LinkModel | PairTable, sources: np.ndarray, pools: list[np.ndarray], top: int, tolerance: float
     ) -> Best:
         """Return the ``top`` candidates of each source by the model's score."""
         history, device = self.predictor.history, self.predictor.device
@@ -143,17 +168,14 @@ class BatchRecommender:
         # Padding repeats a candidate, because not every model has an answer for "no node".
         node = np.repeat(np.array([pool[0] if len(pool) else 0 for pool in pools])[:, None], size.max(), axis=1)
         node[valid] = np.concatenate(pools)
-        shared_tree = not model.is_cheap
-        u, v = torch.from_numpy(sources).to(device), torch.from_numpy(node if shared_tree else node[valid]).to(device)
-        if not shared_tree:  # one pair per query: padding costs nothing
-            u, v = u[torch.from_numpy(np.nonzero(valid)[0]).to(device)], v[:, None]
-        cut = torch.full((len(u),), self.cut, dtype=torch.int64, device=device)
-        t = torch.full((len(u),), self.t, dtype=torch.float64, device=device)
-        scores = score_queries(model, history, Queries(u, v, t, cut, cut))
-        if not shared_tree:
-            padded = np.zeros(node.shape)
-            padded[valid] = scores[:, 0]
-            scores = padded
+        if isinstance(model, PairTable):
+            scores = np.zeros(node.shape)
+            scores[valid] = model.score(sources, pools)
+        else:
+            u, v = (torch.from_numpy(x).to(device) for x in (sources, node))
+            cut = torch.full((len(u),), self.cut, dtype=torch.int64, device=device)
+            t = torch.full((len(u),), self.t, dtype=torch.float64, device=device)
+            scores = score_queries(model, history, Queries(u, v, t, cut, cut))
         row, column, logit = select_best(scores, valid, top, tolerance)
         return row, node[row, column], logit
 
