@@ -1,8 +1,8 @@
 """A fast way to score many pairs with the network of `counts`, at one time.
 
 The features of two nodes without a common event are a sum: what depends on the source, and what depends on the
-candidate. The candidates' part is computed once for all nodes (`PairTable`). A pair then costs some 30 ns instead of
-a microsecond. Pairs with common events are scored by the network itself.
+candidate. The candidates' part is computed once for all nodes (`PairTable`). A pair then costs about 0.1 instead of
+one microsecond. Pairs with common events are scored by the network itself.
 """
 
 from __future__ import annotations
@@ -82,15 +82,18 @@ def _read(scorer: Counts, history: History, t: float, cut: int, src: np.ndarray,
 
 @njit(cache=True, fastmath={"reassoc", "contract"})  # sums in vector registers
 def _score_pairs(nodes, weights, hidden, last_weight, last_bias, first, candidates, logits):  # type: ignore[no-untyped-def]
-    n_columns, dim = weights.shape
+    dim = len(last_weight)
     h = np.empty(dim, np.float32)
     for b in range(len(first) - 1):
+        own = hidden[b]
         for i in range(first[b], first[b + 1]):
-            h[:] = hidden[b]
-            for j in range(n_columns):
-                x = nodes[candidates[i], j]
+            node = nodes[candidates[i]]
+            for k in range(dim):
+                h[k] = own[k]
+            for j in range(len(weights)):
+                x, weight = node[j], weights[j]
                 for k in range(dim):
-                    h[k] += x * weights[j, k]
+                    h[k] += x * weight[k]
             total = np.float32(0)
             for k in range(dim):
                 total += max(h[k], np.float32(0)) * last_weight[k]
