@@ -25,7 +25,7 @@ ORDER = """
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.open_table io.time_column io.column_roles io.bad_rows
-    io.node_features io.published_files io.readers io.column_options io.file_chunks io.event_chunks io.folders
+    io.node_features io.published_files io.readers io.column_options io.groups io.file_chunks io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
     nn nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
@@ -56,6 +56,7 @@ ORDER = """
     workflows.upgrade
     experiments experiments.bench experiments.bench.timing experiments.bench.hardware experiments.bench.rows
     experiments.bench.setup experiments.bench.step_parts experiments.bench.stages experiments.bench.suite
+    experiments.bench.recommendation
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
     experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements

@@ -33,14 +33,24 @@ def recommendation_table(
     top: int,
     callbacks: Callback,
     *,
-    new_only: bool = False,
-    candidates: list[Any] | None = None,
+    stage_counts: list[dict[str, int]] | None = None,
+    budget: int | None = None,
+    exhaustive: bool = False,
+    **filters: Any,
 ) -> pa.Table:
-    """Return the destinations of each source, best first: ``src, rank, node, score, met, note, src_note``."""
+    """Return the destinations of each source, best first: ``src, rank, node, score, met, note, src_note``.
+
+    ``filters`` are those of `Predictor.make_filter`. What each stage saw is appended to ``stage_counts``, one item per
+    row.
+    """
+    allowed = run.predictor.make_filter(**filters)
     rows: list[tuple[Any, ...]] = []
     notes = []
     for source in sources:
-        best, src_note = run.predictor.recommend(source, at, top, new_only=new_only, candidates=candidates)
+        result = run.predictor.answer(source, at, top, allowed=allowed, budget=budget, exhaustive=exhaustive)
+        best, src_note = result.recommendations, result.note
+        if stage_counts is not None:
+            stage_counts += [result.candidates.to_dict()] * len(best)
         if src_note:
             notes.append(f"{source}: {src_note}{_destination_hint(run, source)}")
         if not best:

@@ -105,6 +105,17 @@ def recommend(
     part_size: Annotated[
         int | None, option("N", "With --all: number of sources in a part.", show_default="10000", min=1)
     ] = None,
+    exclude: Annotated[Path | None, option("FILE", "Destinations to leave out, one id per row.")] = None,
+    exclude_id: Annotated[list[str], option("ID", "A destination to leave out; may be repeated.")] = [],  # noqa: B006
+    per_group: Annotated[int | None, option("N", "At most N destinations of a group; needs --groups.", min=1)] = None,
+    groups: Annotated[
+        Path | None, option("FILE", "Group of each destination: a column of ids and a column `group`.")
+    ] = None,
+    budget: Annotated[
+        int | None,
+        option("N", "Candidates that the model ranks.", min=1, show_default="64, and at least 4 times --top"),
+    ] = None,
+    exhaustive: Annotated[bool, flag("--exhaustive", "Rank every candidate with the model: slow, exact.")] = False,
     output: Output = None,
     escape_formulas: EscapeFormulas = False,
     events: Events = None,
@@ -113,9 +124,11 @@ def recommend(
 ) -> None:
     """Recommend the destinations that a node is most likely to interact with next.
 
-    Candidates are the destinations of the history, or those of --candidates, without the node itself.
+    Candidates are the destinations of the history, or those of --candidates, without the node itself. A fast first
+    scorer chooses --budget candidates, then the model ranks them.
     """
     from cordgt.cli import answers, writers
+    from cordgt.io.groups import read_groups
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_ids
 
@@ -125,10 +138,15 @@ def recommend(
         raise SettingError("Give --source ID, --sources FILE or --all.")
     if candidate and candidates is not None:
         raise SettingError("Give either --candidate ID or --candidates FILE.")
+    if (per_group is None) != (groups is None):
+        raise SettingError("Give --per-group N and --groups FILE together.")
     if all_:
-        choices = candidate or None
-        if candidates is not None:
-            choices = read_ids(load_file(candidates), column=columns.get("dst"), side="dst").to_pylist()
+
+        def read_destinations(path: Path | None, given: list[str]) -> list[Any] | None:
+            if path is not None:
+                given = given + read_ids(load_file(path), column=columns.get("dst"), side="dst").to_pylist()
+            return [str(one) for one in given] or None
+
         return recommend_all(
             run,
             output,
@@ -140,7 +158,12 @@ def recommend(
             at=at,
             top=top,
             new_only=new_only,
-            candidates=choices,
+            candidates=read_destinations(candidates, candidate),
+            exclude=read_destinations(exclude, exclude_id),
+            per_group=per_group,
+            groups=None if groups is None else read_groups(groups),
+            budget=budget,
+            exhaustive=exhaustive,
             device=device,
             events=None if events is None else str(events),
             columns=columns,
@@ -158,12 +181,33 @@ def recommend(
     choices = candidate if candidates is None else read_file(candidates, "dst")
     time_of_query = None if at is None else loaded.stream.time.parse(at)
     _note_times(loaded, None if time_of_query is None else [time_of_query])
+    filters = {
+        "candidates": choices or None,
+        "exclude": exclude_id + ([] if exclude is None else [str(x) for x in read_file(exclude, "dst")]) or None,
+        "new_only": new_only,
+        "per_group": per_group,
+        "groups": None if groups is None else read_groups(groups),
+    }
+    if not exhaustive:
+        _prepare_first_scorer(loaded)
+    stage_counts: list[dict[str, int]] = []
     with _query_progress(len(ids)) as callbacks:
         table = answers.recommendation_table(
-            loaded, ids, time_of_query, top, callbacks, new_only=new_only, candidates=choices or None
+            loaded,
+            ids,
+            time_of_query,
+            top,
+            callbacks,
+            stage_counts=stage_counts,
+            budget=budget,
+            exhaustive=exhaustive,
+            **filters,
         )
     shown = ["rank", "node", "score", "met", "note"] if len(ids) == 1 else None
-    writers.write_table(table, output, json_, shown, escape_formulas=escape_formulas)
+    rows = [row | {"candidates": counts} for row, counts in zip(table.to_pylist(), stage_counts, strict=True)]
+    writers.write_table(table, output, json_, shown, escape_formulas=escape_formulas, json_rows=rows)
+    if stage_counts and len(ids) == 1:
+        console.print_note(_stages_text(stage_counts[0]))
     _explain_untrained(loaded, table.column("src_note"))
 
 
@@ -203,6 +247,20 @@ def embed(
     time_of_query = None if at is None else loaded.stream.time.parse(at)
     table = answers.embedding_table(loaded, ids, sides, time_of_query)
     writers.write_table(table, output, None, escape_formulas=escape_formulas)
+
+
+def _prepare_first_scorer(run: Any) -> None:
+    """Make the run's first scorer now, with a progress bar, if it has none."""
+    if run.needs_first_scorer():
+        console.print_note(f"{run.path}: making the first scorer of recommendations, once")
+        with console.ProgressBar() as bar:
+            run.load_first_scorer(run.predictor, bar)
+
+
+def _stages_text(counts: dict[str, int]) -> str:
+    """Return how many candidates each stage saw, as one line."""
+    first = f", {counts['scored_first']:,} scored first" if counts["scored_first"] else ""
+    return f"candidates: {counts['destinations']:,}{first}, {counts['ranked']:,} ranked by the model"
 
 
 def _note_times(run: Any, times: Any) -> None:

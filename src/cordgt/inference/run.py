@@ -18,6 +18,7 @@ from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
 from cordgt.errors import RunError, SettingError, check_choice
+from cordgt.events.arrays import unique_nodes
 from cordgt.events.stream import EventStream
 from cordgt.inference.predictor import Predictor, Recommendation
 from cordgt.inference.retrieval.first_scorer import distill_first_scorer, new_first_scorer
@@ -27,6 +28,7 @@ from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_options import has_columns
 from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events
+from cordgt.models import find_model
 from cordgt.models.base import LinkModel
 from cordgt.models.counts import Counts
 from cordgt.runtime import distributed
@@ -285,10 +287,9 @@ class Run:
 
     def needs_first_scorer(self) -> bool:
         """Return whether `recommend` will train a first scorer, which takes a while, because the folder has none."""
-        model = self.predictor.model
-        if model.is_cheap or self._read_first_scorer() is not None:
+        if find_model(self.settings.model).network.is_cheap or self._read_first_scorer() is not None:
             return False
-        return self.predictor.destinations.count(self.stream.n_events) > DEFAULT_BUDGET
+        return len(unique_nodes(self.stream.dst, self.stream.n_nodes)) > DEFAULT_BUDGET
 
     def load_first_scorer(self, predictor: Predictor, callbacks: Callback = NO_CALLBACK) -> Counts:
         """Return the first scorer of the run folder. If there is none for these weights, train it and store it.

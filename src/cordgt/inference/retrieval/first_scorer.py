@@ -21,7 +21,9 @@ from cordgt.models.counts import Counts, CountsSettings
 from cordgt.tasks.scoring import score_queries
 
 FIRST_SCORER = CountsSettings(hidden=64, loss="ranking")
-N_QUESTIONS = 256  # events whose candidates the model scores; with N_CANDIDATES, 16,384 pairs
+MAX_QUESTIONS = 256  # events whose candidates the model scores; with N_CANDIDATES, 16,384 pairs
+MIN_QUESTIONS = 32
+EVENTS_PER_QUESTION = 100  # a short stream gets fewer questions
 N_CANDIDATES = 64  # of each event: half gathered, half random
 EPOCHS, BATCH_SIZE, LR = 100, 16, 0.003
 
@@ -45,8 +47,8 @@ def distill_first_scorer(
 ) -> Counts:
     """Train a first scorer on the model's scores at some of the events ``positions``, ascending.
 
-    The result depends only on the model, the history and the positions. It costs `N_QUESTIONS` times `N_CANDIDATES`
-    scores of the model.
+    The result depends only on the model, the history and the positions. It costs at most `MAX_QUESTIONS` times
+    `N_CANDIDATES` scores of the model.
     """
     queries = _sample_queries(history, destinations, positions)
     scorer = new_first_scorer()
@@ -76,7 +78,8 @@ def _sample_queries(history: History, destinations: Destinations, positions: np.
     """Return the sources of some events with candidates; events in the last three quarters of ``positions``."""
     index, random = history.index, np.random.default_rng(0)
     late = positions[len(positions) // 4 :]
-    chosen = np.sort(random.choice(late, min(N_QUESTIONS, len(late)), replace=False))
+    n = int(np.clip(len(positions) // EVENTS_PER_QUESTION, MIN_QUESTIONS, MAX_QUESTIONS))
+    chosen = np.sort(random.choice(late, min(n, len(late)), replace=False))
     at = torch.from_numpy(chosen).to(index.device)
     src, t, cuts = index.src[at].long(), index.elapsed[at], index.tie_start[at].long()
     keep, candidates = [], []

@@ -79,6 +79,7 @@ class Ranking:
     node: np.ndarray  # (n,) int64
     logit: np.ndarray  # (n,) float64; near-equal ones are equal
     n_met: np.ndarray  # (n,) earlier events with the source
+    rest: np.ndarray  # candidates that the model did not rank, in the order of the first scorer
     counts: StageCounts
 
 
@@ -100,7 +101,7 @@ def rank_destinations(
     budget = check_budget(budget, top)
     n_destinations, pools = candidate_pools(question, allowed, budget, is_cheap=model.is_cheap, exhaustive=exhaustive)
     nodes, logits, merged = np.empty(0, np.int64), np.empty(0), np.empty(0)
-    best, n_first = np.empty(0, np.int64), 0
+    best, rest, n_first = np.empty(0, np.int64), np.empty(0, np.int64), 0
     for pool in pools:
         pool = pool[~_is_in(pool, np.sort(nodes))]
         if not exhaustive and not model.is_cheap and len(pool) > budget:
@@ -117,10 +118,11 @@ def rank_destinations(
             logits = np.concatenate([logits, _score(model, history, question, chosen)])
             merged = merge_near_ties(logits, model.score_tolerance)
             best = _take_best(np.lexsort((nodes, -merged)), nodes, top, allowed)
+        rest = pool
         if len(best) >= top:
             break
     counts = StageCounts(n_destinations, n_first, len(nodes))
-    return Ranking(nodes[best], merged[best], count_events(question, nodes[best]), counts)
+    return Ranking(nodes[best], merged[best], count_events(question, nodes[best]), rest, counts)
 
 
 def check_budget(budget: int | None, top: int) -> int:
