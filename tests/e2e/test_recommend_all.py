@@ -167,3 +167,18 @@ def test_candidates_file(trained: Trained, tmp_path: Path) -> None:
     write_rows(tmp_path / "stock.csv", [[1], [2]], header=["dst"])
     works("recommend", trained.run, *ALL, "--candidates", tmp_path / "stock.csv", "--output", "out")
     assert set(pq.read_table(sorted(Path("out").glob("*.parquet")))["node"].to_pylist()) == {1, 2}
+
+
+def test_filters_of_recommend_work_with_all(trained: Trained, tmp_path: Path) -> None:
+    write_rows(tmp_path / "groups.csv", [[k, k % 2] for k in range(12)], header=["id", "group"])
+    filters = ["--exclude-id", 5, "--per-group", 1, "--groups", tmp_path / "groups.csv"]
+    works("recommend", trained.run, *ALL, *filters, "--output", "out")
+    table = pq.read_table(sorted(Path("out").glob("*.parquet")))
+    sources = list(dict.fromkeys(table["src"].to_pylist()))
+    words = [word for source in sources for word in ("--source", source)]
+    single = works("recommend", trained.run, "--top", 3, *filters, *words).rows
+    assert list(zip(*(map(str, table[k].to_pylist()) for k in ("src", "rank", "node")), strict=True)) == [
+        (row["src"], row["rank"], row["node"]) for row in single
+    ]
+    assert 5 not in table["node"].to_pylist()
+    assert max(table["rank"].to_pylist()) == 2
