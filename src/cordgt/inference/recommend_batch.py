@@ -87,7 +87,8 @@ class BatchRecommender:
 
     def _batches(self, sources: np.ndarray) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         """Yield sources with the candidates of each: at most `MAX_SOURCES`, and about `MAX_PAIRS` pairs."""
-        start, n_pairs, pools = 0, 0, []
+        start, n_pairs = 0, 0
+        pools: list[np.ndarray] = []
         for i, source in enumerate(sources.tolist()):
             pool = self._first_pool(source)
             if pools and (n_pairs + len(pool) > MAX_PAIRS or len(pools) == MAX_SOURCES):
@@ -112,8 +113,8 @@ class BatchRecommender:
         if self.allowed.per_group is not None:
             return self._best_one_by_one(sources)
         scorer = self._first_scorer
-        large = [i for i, pool in enumerate(pools) if len(pool) > budget] if scorer is not None else []
-        if large:
+        large = [i for i, pool in enumerate(pools) if len(pool) > budget]
+        if scorer is not None and large:
             row, node, _ = self._score_pools(scorer, sources[large], [pools[i] for i in large], budget, 0.0)
             ends = np.searchsorted(row, np.arange(len(large) + 1))
             for k, i in enumerate(large):
@@ -181,9 +182,9 @@ class BatchRecommender:
 
     def _table(self, sources: np.ndarray, row: np.ndarray, dst: np.ndarray, logit: np.ndarray) -> pa.Table:
         predictor, ids, device = self.predictor, self.predictor.stream.ids, self.predictor.device
-        pairs = (torch.from_numpy(x).to(device) for x in (sources[row], dst))
+        u, v = (torch.from_numpy(x).to(device) for x in (sources[row], dst))
         cut = torch.full((len(row),), self.cut, dtype=torch.int64, device=device)
-        met = predictor.history.index.pair_interactions(*pairs, cut)[0].cpu().numpy()
+        met = predictor.history.index.pair_interactions(u, v, cut)[0].cpu().numpy()
         count = np.bincount(row, minlength=len(sources))
         rank = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + 1
         notes = predictor.notes(dst, np.full(len(dst), self.cut))

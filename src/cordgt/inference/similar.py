@@ -96,9 +96,9 @@ def shared_partners(
     The weight is the sum of the products of both nodes' weights with each shared partner. A weight is the sum of
     ``exp(-rate * age)`` over the events of the pair among the first ``cut``. ``node`` itself is included.
     """
-    arrays = (*(x.numpy() for x in index.pair_arrays), index.elapsed.numpy())
-    partners, own = _pair_weights(*arrays, node, t, cut, rate)
-    first, other, weight = _two_hops(*arrays, partners, t, cut, rate)
+    arrays: Any = (*(x.numpy() for x in index.pair_arrays), index.elapsed.numpy())
+    partners, own = _pair_weights(*arrays, node, t, cut, rate)  # type: ignore[call-arg]
+    first, other, weight = _two_hops(*arrays, partners, t, cut, rate)  # type: ignore[call-arg]
     if use_bm25:
         n_partners = np.diff(np.append(first, len(other)))  # of each partner of the node
         n_nodes, mean_degree = _visible_nodes(index, cut)
@@ -117,8 +117,9 @@ def to_cosine(
     index: TemporalIndex, node: int, nodes: np.ndarray, weight: np.ndarray, t: float, cut: int, rate: float
 ) -> np.ndarray:
     """Divide the weights (n,) of `shared_partners` by the lengths of both vectors; 0 if one has decayed to nothing."""
-    arrays = (*(x.numpy() for x in index.pair_arrays), index.elapsed.numpy())
-    norms = np.sqrt(_squared_norms(*arrays, np.append(nodes, node), t, cut, rate))
+    arrays: Any = (*(x.numpy() for x in index.pair_arrays), index.elapsed.numpy())
+    squares = _squared_norms(*arrays, np.append(nodes, node), t, cut, rate)  # type: ignore[call-arg]
+    norms = np.sqrt(squares)
     length = norms[:-1] * norms[-1]
     return np.divide(weight, length, out=np.zeros(len(weight)), where=length > 0)
 

@@ -8,10 +8,12 @@ one microsecond. Pairs with common events are scored by the network itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
+from torch import nn
 
 from cordgt.history.index import lower_bound_scalar
 from cordgt.history.queries import History, Queries
@@ -47,27 +49,35 @@ class PairTable:
                 wider[:, np.searchsorted(used, columns)] = table
                 columns, table = used, wider
             table[candidates] = features[:, columns]
-        first = scorer.score[0].weight.detach().numpy()
+        first = _layers(scorer)[0].weight.detach().numpy()
         return cls(scorer, history, t, cut, table, np.ascontiguousarray(first[:, columns].T))
 
     def score(self, sources: np.ndarray, pools: list[np.ndarray]) -> np.ndarray:
         """Return the logits of all candidates, one source's after the other: float64. Pools are ascending."""
-        score = self.scorer.score
+        first_layer, last_layer = _layers(self.scorer)
         own = _read(self.scorer, self.history, self.t, self.cut, sources, np.full((len(sources), 1), -1))[:, 0]
         with torch.inference_mode():
-            hidden = score[0](torch.from_numpy(own)).numpy()  # (B, D)
+            hidden = first_layer(torch.from_numpy(own)).numpy()  # (B, D)
         candidates = np.concatenate([np.empty(0, np.int64), *pools])
         first = np.cumsum([0, *(len(pool) for pool in pools)])
         logits, is_met = np.empty(len(candidates)), np.zeros(len(candidates), np.bool_)
-        last_weight, last_bias = (x.detach().numpy() for x in (score[2].weight[0], score[2].bias))
+        last_weight, last_bias = (x.detach().numpy() for x in (last_layer.weight[0], last_layer.bias))
         _score_pairs(self.nodes, self.weights, hidden, last_weight, float(last_bias[0]), first, candidates, logits)
         index = self.history.index
-        _mark_partners(*(x.numpy() for x in index.pair_arrays), sources, self.cut, first, candidates, is_met)
+        pairs: Any = [x.numpy() for x in index.pair_arrays]
+        _mark_partners(*pairs, sources, self.cut, first, candidates, is_met)  # type: ignore[call-arg]
         met = np.flatnonzero(is_met)
         source = np.repeat(sources, np.diff(first))[met]
         queries = _queries(self.t, self.cut, source, candidates[met][:, None])
         logits[met] = score_queries(self.scorer, self.history, queries)[:, 0]
         return logits
+
+
+def _layers(scorer: Counts) -> tuple[nn.Linear, nn.Linear]:
+    """Return the two linear layers of the network; between them is a ReLU."""
+    first, _, last = (layer for layer in scorer.score)
+    assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
+    return first, last
 
 
 def _queries(t: float, cut: int, src: np.ndarray, dst: np.ndarray) -> Queries:
