@@ -459,7 +459,7 @@ def test_memory_that_runs_out(trained: Trained, monkeypatch: pytest.MonkeyPatch,
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("cordgt.cli.answers.recommendation_table", fail)
+    monkeypatch.setattr("cordgt.inference.answers.recommendation_table", fail)
     assert call("recommend", trained.run, "--source", "3").code == 2
     assert capfd.readouterr().err.startswith("Error: memory ran out.")
 

@@ -9,7 +9,7 @@ import pytest
 from .helpers import call, process, works
 
 DATA = ("fetch", "list", "describe", "convert", "append")
-QUERIES = ("predict", "recommend", "next", "active", "embed")
+QUERIES = ("predict", "recommend", "next", "active", "similar", "embed", "serve")
 OTHERS = (*"train search evaluate compare report reproduce audit data models demo bench version".split(), *QUERIES)
 COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
 

@@ -365,7 +365,7 @@ def test_interrupted_query(trained: Trained, monkeypatch: pytest.MonkeyPatch) ->
     def stop(*_: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cordgt.cli.answers.recommendation_table", stop)
+    monkeypatch.setattr("cordgt.inference.answers.recommendation_table", stop)
     result = call("recommend", trained.run, "--source", "3")
     assert (result.code, result.out, result.err) == (130, "", "Error: interrupted.\n")
 

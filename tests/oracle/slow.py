@@ -708,3 +708,40 @@ def pair_features(history: History, u: int, v: int, t: float, cut: int, pair_cut
         *(count - history.pair_history(u, v, min(begin, pair_cut))[0] for begin in begins),
     ]
     return [*log_scaled(known), 0.0 if last < 0 else 1.0 if history.src[last] == u else -1.0]
+
+
+# Similar nodes -------------------------------------------------------------------------------------------------------
+
+
+def partner_weights(history: History, node: int, t: float, cut: int, half_life: float) -> dict[int, float]:
+    """Decayed number of events with each partner."""
+    weights: dict[int, float] = {}
+    for p in history.events_of(node, cut):
+        other = history.partner(node, p)
+        weights[other] = weights.get(other, 0.0) + 2 ** (-(t - history.elapsed[p]) / half_life)
+    return weights
+
+
+def similar_nodes(
+    history: History, n_nodes: int, node: int, t: float, cut: int, half_life: float, *, use_bm25: bool
+) -> dict[int, tuple[float, int]]:
+    """Score and number of shared partners of every node that shares one with ``node``, which is included."""
+    vectors = {n: partner_weights(history, n, t, cut, half_life) for n in range(n_nodes)}
+    if use_bm25:
+        n_visible = sum(history.degree(n, cut) > 0 for n in range(n_nodes))
+        mean_degree = max(1.0, 2 * cut / max(n_visible, 1))
+        for n, vector in vectors.items():
+            length = 1.2 * (0.25 + 0.75 * history.degree(n, cut) / mean_degree)
+            for p, w in vector.items():
+                n_partners = sum(history.pair_history(p, other, cut)[0] > 0 for other in range(n_nodes))
+                vector[p] = math.log1p(n_visible / n_partners) * w * 2.2 / (w + length)
+    found = {}
+    for n, vector in vectors.items():
+        both = [p for p in vector if p in vectors[node]]
+        score = sum(vector[p] * vectors[node][p] for p in both)
+        if not use_bm25:
+            length = math.prod(math.sqrt(sum(w * w for w in v.values())) for v in (vector, vectors[node]))
+            score = score / length if length > 0 else 0.0
+        if both:
+            found[n] = (score, len(both))
+    return found

@@ -26,7 +26,7 @@ ORDER = """
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.frames io.open_table io.time_column io.column_roles
-    io.bad_rows io.node_features io.published_files io.objects io.readers io.column_options io.file_chunks
+    io.bad_rows io.node_features io.published_files io.objects io.readers io.column_options io.groups io.file_chunks
     io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
     io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
@@ -44,9 +44,12 @@ ORDER = """
     training.model_factory training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
-    inference inference.id_lists inference.predictor inference.forecasts inference.answers inference.run analysis
-    analysis.exporters analysis.remarks analysis.audit analysis.audit.checks analysis.audit.perturbations
-    analysis.audit.model analysis.audit.data analysis.compare
+    inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
+    inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.pair_table
+    inference.retrieval.ranking inference.predictor inference.forecasts inference.answers inference.similar
+    inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
+    inference.ray analysis analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
+    analysis.audit.perturbations analysis.audit.model analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.run_report
     analysis.report.comparison_report
@@ -58,6 +61,7 @@ ORDER = """
     serving.page serving.app serving.server
     experiments experiments.bench experiments.bench.timing experiments.bench.hardware experiments.bench.rows
     experiments.bench.setup experiments.bench.step_parts experiments.bench.stages experiments.bench.suite
+    experiments.bench.recommendation
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
     experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements
@@ -67,8 +71,8 @@ ORDER = """
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
-    cli.training cli.evaluation cli.inference cli.forecast cli.data cli.store cli.fetch cli.report cli.reproduce
-    cli.bench cli.info cli.upgrade cli.serve
+    cli.training cli.evaluation cli.recommend_all cli.inference cli.forecast cli.similar cli.data cli.store cli.fetch
+    cli.report cli.reproduce cli.bench cli.info cli.upgrade cli.serve
     cli
     __main__
 """.split()

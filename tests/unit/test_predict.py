@@ -309,7 +309,7 @@ def test_rounding_does_not_order_recommendations(run: Run, monkeypatch: pytest.M
             expected[:] = sorted(candidates.tolist(), key=lambda node: (-(node % 3), node))
             return (candidates % 3 + rounding * (np.arange(len(candidates)) % 7))[None]
 
-        monkeypatch.setattr("cordgt.inference.predictor.score_queries", three_levels)
+        monkeypatch.setattr("cordgt.inference.retrieval.ranking.score_queries", three_levels)
         found = run.recommend("nobody", top=99)
         assert run.stream.ids.encode([r.node for r in found], "dst").tolist() == expected and len(expected) > 7
         scores = [r.score for r in found]

@@ -42,6 +42,14 @@ def bench(
     processes: Annotated[
         str | None, option("N,N", "processes: numbers of processes to measure.", show_default="1,2")
     ] = None,
+    candidates: Annotated[
+        int | None, option("N", "recommend: destinations of a generated stream; compares two stages with all.", min=20)
+    ] = None,
+    run: Annotated[
+        Path | None, option("RUN", "recommend: measure this run on its test events, instead of a generated stream.")
+    ] = None,
+    questions: Annotated[int | None, option("N", "recommend: number of questions, for the recall.", min=1)] = None,
+    budget: Annotated[int | None, option("N", "recommend: candidates that the model ranks.", min=10)] = None,
     plot: Annotated[Path | None, option("FILE", "growth: write a plot as PNG, PDF or SVG.")] = None,
     trace: Annotated[Path | None, option("FILE", "Also write a training step as a Chrome trace, for Perfetto.")] = None,
     json_: Json = None,
@@ -62,11 +70,21 @@ def bench(
         ("--plot", plot, "growth"),
         ("--scale", scale, "growth"),
         ("--processes", processes, "processes"),
+        ("--candidates", candidates, "recommend"),
+        ("--run", run, "recommend"),
+        ("--questions", questions, "recommend"),
+        ("--budget", budget, "recommend"),
     ):
         if value is not None and stage != only:
             raise SettingError(f"{name} is for `cordgt bench {only}`: leave it out for {stage}.")
     writers.check_output(plot, (".png", ".pdf", ".svg"))
     writers.check_output(trace, endings=())
+    if candidates is not None or run is not None:
+        results = _bench_recommend(candidates, run, model, set_, device, questions, budget, quick=quick)
+        writers.print_facts(results, json_)
+        return
+    if questions is not None or budget is not None:
+        raise SettingError("--questions and --budget need --candidates N or --run RUN.")
     settings = build_settings(data, model, None, set_, None, None)
     torch_device = choose_device(device)
     context = suite.prepare(
@@ -96,6 +114,46 @@ def bench(
             console.stdout.print(tables.get(stage, report.stages_table)(results))
         for text in report.summary_lines(results):
             console.stdout.print(text, markup=False)
+
+
+def _bench_recommend(
+    candidates: int | None,
+    run: Path | None,
+    model: str,
+    assignments: list[str],
+    device: str,
+    questions: int | None,
+    budget: int | None,
+    *,
+    quick: bool,
+) -> dict[str, Any]:
+    """Compare the two stages of `recommend` with exhaustive ranking, on a generated stream or on a run."""
+    from cordgt.experiments.bench import recommendation, suite
+    from cordgt.tasks.link import split_stream
+    from cordgt.training.devices import choose_device
+
+    if (candidates is None) == (run is None):
+        raise SettingError("Give either --candidates N or --run RUN.")
+    about: dict[str, Any]
+    if run is not None:
+        from cordgt.cli.loading import open_run
+
+        loaded = open_run(run, device)
+        predictor, stream = loaded.predictor, loaded.original_stream
+        positions = split_stream(stream, loaded.settings.protocol).test
+        about = {"run": str(run), "model": loaded.settings.model, "data": stream.name, "device": str(loaded.device)}
+    else:
+        console.print_note(f"generating a stream with {candidates:,} destinations")
+        stream = recommendation.generate_purchases(candidates or 0)
+        settings = build_settings("synthetic", model, None, ["mask_nodes=0", *assignments], None, None)
+        setup = suite.prepare(stream, settings, choose_device(device), repeat=1, quick=True)
+        predictor = recommendation.briefly_trained_predictor(setup, n_steps=2 if quick else None)
+        positions = setup.task.split.test
+        about = {"model": settings.model, "data": stream.name, "device": str(setup.device)}
+    results = recommendation.measure_recommend(
+        predictor, positions, budget=budget, n_questions=questions, callbacks=_BenchNotes()
+    )
+    return about | {"events": stream.n_events} | results
 
 
 def _bench_processes(context: BenchSetup, counts: str) -> dict[str, Any] | None:

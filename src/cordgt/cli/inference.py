@@ -24,6 +24,7 @@ from cordgt.cli.options import (
     flag,
     option,
 )
+from cordgt.cli.recommend_all import check_all_options, recommend_all
 from cordgt.errors import SettingError
 from cordgt.events.arrays import looks_like_number
 from cordgt.events.ids import Side
@@ -105,6 +106,27 @@ def recommend(
     within: Within = None,
     top: Annotated[int, option("N", "Number of partners.", min=1)] = 10,
     new_only: Annotated[bool, flag("--new-only", "Leave out earlier partners.")] = False,
+    all_: Annotated[
+        bool, flag("--all", "Every source of the history; --output is a folder or part-*.parquet.")
+    ] = False,
+    shard: Annotated[str | None, option("K/N", "With --all: only the K-th of N shares of the parts.")] = None,
+    workers: Annotated[
+        int | None, option("N", "With --all: number of processes.", show_default="one per core", min=1)
+    ] = None,
+    part_size: Annotated[
+        int | None, option("N", "With --all: number of sources in a part.", show_default="10000", min=1)
+    ] = None,
+    exclude: Annotated[Path | None, option("FILE", "Destinations to leave out, one id per row.")] = None,
+    exclude_id: Annotated[list[str], option("ID", "A destination to leave out; may be repeated.")] = [],  # noqa: B006
+    per_group: Annotated[int | None, option("N", "At most N destinations of a group; needs --groups.", min=1)] = None,
+    groups: Annotated[
+        Path | None, option("FILE", "Group of each destination: a column of ids and a column `group`.")
+    ] = None,
+    budget: Annotated[
+        int | None,
+        option("N", "Candidates that the model ranks.", min=1, show_default="64, and at least 4 times --top"),
+    ] = None,
+    exhaustive: Annotated[bool, flag("--exhaustive", "Rank every candidate with the model: slow, exact.")] = False,
     output: Output = None,
     escape_formulas: EscapeFormulas = False,
     events: Events = None,
@@ -113,19 +135,54 @@ def recommend(
 ) -> None:
     """Recommend the destinations that a node is most likely to interact with next.
 
-    Candidates are the destinations of the history, or those of --candidates, without the node itself.
+    Candidates are the destinations of the history, or those of --candidates, without the node itself. A fast first
+    scorer chooses --budget candidates, then the model ranks them.
     --within 7d ranks by the probability of an event within 7 days.
     --destination ID finds the best sources of a destination instead.
     """
     from cordgt.cli import answers, writers
     from cordgt.inference.answers import recommendation_table
+    from cordgt.io.groups import read_groups
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_ids
 
-    if (bool(source), sources is not None, bool(destination)).count(True) != 1:
-        raise SettingError("Give either --source ID or --sources FILE, or --destination ID.")
+    only_with_all = {"--shard": shard, "--workers": workers, "--part-size": part_size}
+    asked = {"--source": source, "--sources": sources, "--destination": destination, "--within": within}
+    check_all_options(all_, asked | only_with_all)
+    if not all_ and (bool(source), sources is not None, bool(destination)).count(True) != 1:
+        raise SettingError("Give --source ID, --sources FILE, --destination ID or --all.")
     if candidate and candidates is not None:
         raise SettingError("Give either --candidate ID or --candidates FILE.")
+    if (per_group is None) != (groups is None):
+        raise SettingError("Give --per-group N and --groups FILE together.")
+    if all_:
+
+        def read_destinations(path: Path | None, given: list[str]) -> list[Any] | None:
+            if path is not None:
+                given = given + read_ids(load_file(path), column=columns.get("dst"), side="dst").to_pylist()
+            return [str(one) for one in given] or None
+
+        return recommend_all(
+            run,
+            output,
+            shard=shard,
+            workers=workers,
+            part_size=part_size,
+            escape_formulas=escape_formulas,
+            json_=json_,
+            at=at,
+            top=top,
+            new_only=new_only,
+            candidates=read_destinations(candidates, candidate),
+            exclude=read_destinations(exclude, exclude_id),
+            per_group=per_group,
+            groups=None if groups is None else read_groups(groups),
+            budget=budget,
+            exhaustive=exhaustive,
+            device=device,
+            events=None if events is None else str(events),
+            columns=columns,
+        )
     writers.check_output(output)
     writers.check_json(json_)
     loaded = open_run(run, device, events, columns)
@@ -135,12 +192,21 @@ def recommend(
         in_file = query_columns(loaded, file, columns, (name,), has_events=events is not None)
         return read_ids(file, column=in_file.get(name), side=name).to_pylist()
 
+    is_source = not destination
     ids: list[Any] = (source or destination) if sources is None else read_file(sources, "src")
-    choices: list[Any] = candidate if candidates is None else read_file(candidates, "src" if destination else "dst")
+    choices: list[Any] = candidate if candidates is None else read_file(candidates, "dst" if is_source else "src")
     time_of_query = None if at is None else loaded.stream.time.parse(at)
     note_times(loaded, None if time_of_query is None else [time_of_query])
     horizon = None if within is None else parse_within(loaded, within, time_of_query)
-    is_source = not destination
+    filters: dict[str, Any] = {
+        "candidates": choices or None,
+        "exclude": exclude_id + ([] if exclude is None else [str(x) for x in read_file(exclude, "dst")]) or None,
+        "new_only": new_only,
+        "per_group": per_group,
+        "groups": None if groups is None else read_groups(groups),
+    }
+    if is_source and not exhaustive:
+        _prepare_first_scorer(loaded)
     with query_progress(len(ids)) as callbacks:
         found = loaded.recommendations(
             ids,
@@ -149,14 +215,19 @@ def recommend(
             horizon,
             is_source=is_source,
             callbacks=callbacks,
-            new_only=new_only,
-            candidates=choices or None,
+            budget=budget,
+            exhaustive=exhaustive,
+            **filters,
         )
     table, remarks = recommendation_table(loaded.predictor, ids, found, horizon, is_source=is_source)
     answers.print_remarks(remarks)
     side_note = "src_note" if is_source else "dst_note"
     shown = [name for name in table.column_names if name not in ("src", "dst", side_note)] if len(ids) == 1 else None
-    writers.write_table(table, output, json_, shown, escape_formulas=escape_formulas)
+    counts = [x.candidates and x.candidates.to_dict() for x in found for _ in x.recommendations]
+    rows = [row | ({"candidates": n} if n else {}) for row, n in zip(table.to_pylist(), counts, strict=True)]
+    writers.write_table(table, output, json_, shown, escape_formulas=escape_formulas, json_rows=rows)
+    if len(ids) == 1 and counts and counts[0]:
+        console.print_note(_stages_text(counts[0]))
     explain_untrained(loaded, table.column(side_note))
 
 
@@ -197,6 +268,20 @@ def embed(
     time_of_query = None if at is None else loaded.stream.time.parse(at)
     table = embedding_table(loaded.predictor, ids, sides, time_of_query)
     writers.write_table(table, output, None, escape_formulas=escape_formulas)
+
+
+def _prepare_first_scorer(run: Any) -> None:
+    """Make the run's first scorer now, with a progress bar, if it has none."""
+    if run.needs_first_scorer():
+        console.print_note(f"{run.path}: making the first scorer of recommendations, once")
+        with console.ProgressBar() as bar:
+            run.load_first_scorer(run.predictor, bar)
+
+
+def _stages_text(counts: dict[str, int]) -> str:
+    """Return how many candidates each stage saw, as one line."""
+    first = f", {counts['scored_first']:,} scored first" if counts["scored_first"] else ""
+    return f"candidates: {counts['destinations']:,}{first}, {counts['ranked']:,} ranked by the model"
 
 
 def note_times(run: Any, times: Any) -> None:

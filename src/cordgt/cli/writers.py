@@ -33,16 +33,17 @@ def write_table(
     shown: list[str] | None = None,
     *,
     escape_formulas: bool = False,
+    json_rows: list[dict[str, Any]] | None = None,
 ) -> None:
     """Write an answer to ``output``, in the format of its ending, and as JSON to ``json_``.
 
     With neither, print it: a table of the columns ``shown`` on a terminal, CSV in a pipe. ``escape_formulas`` changes
-    CSV and TSV only.
+    CSV and TSV only. ``json_rows`` replaces the rows in JSON.
     """
     if output is not None:
-        _write_file(table, output, escape_formulas)
+        write_file(table, output, escape_formulas=escape_formulas)
         console.print_note(f"{output}: {table.num_rows:,} {'row' if table.num_rows == 1 else 'rows'} written")
-    write_json(table.to_pylist(), json_)
+    write_json(table.to_pylist() if json_rows is None else json_rows, json_)
     if output is not None or json_ is not None:
         return
     if console.is_piped():
@@ -121,7 +122,8 @@ def check_json(json_: str | None) -> None:
     check_output(None if json_ == "-" else json_, endings=())
 
 
-def _write_file(table: pa.Table, output: Path, escape_formulas: bool) -> None:
+def write_file(table: pa.Table, output: Path, *, escape_formulas: bool = False) -> None:
+    """Write a table atomically, in the format of the ending."""
     ending = output.suffix.lower()
     if ending not in ENDINGS:
         from cordgt.analysis.exporters import export

@@ -11,7 +11,7 @@ import pyarrow as pa
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.events.arrays import as_column, is_text, to_list_column
 from cordgt.inference.forecasts import Forecasts
-from cordgt.inference.predictor import Predictor, Recommendation
+from cordgt.inference.predictor import Predictor, RecommendResult
 
 
 def score_table(
@@ -41,12 +41,12 @@ def score_table(
 def recommendation_table(
     predictor: Predictor,
     nodes: Sequence[Any],
-    answers: Sequence[tuple[list[Recommendation], str]],
+    results: Sequence[RecommendResult],
     horizon: float | None = None,
     *,
     is_source: bool = True,
 ) -> tuple[pa.Table, list[str]]:
-    """Return the answers of `Run.recommendations` as rows, best first, and remarks on the nodes.
+    """Return the results of `Run.recommendations` as rows, best first, and remarks on the nodes.
 
     The columns are ``src, rank, node, score, [probability,] met, note, src_note``. If the nodes are destinations, the
     answers are sources: ``dst, rank, node, score, rate, [probability,] met, note, dst_note``. A node without answers
@@ -59,7 +59,8 @@ def recommendation_table(
     columns |= {"met": pa.int64(), "note": pa.string(), f"{side}_note": pa.string()}
     rows: list[dict[str, Any]] = []
     remarks = []
-    for node, (best, node_note) in zip(nodes, answers, strict=True):
+    for node, result in zip(nodes, results, strict=True):
+        best, node_note = result.recommendations, result.note
         if node_note:
             hint = destination_hint(predictor, node) if is_source else ""
             remarks.append(f"{node}: {node_note}{hint and f'{hint}, and only sources get recommendations'}")

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,20 @@ from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
-from cordgt.events.arrays import unique_nodes
-from cordgt.events.ids import Side
+from cordgt.events.id_table import SortedIdLookup
+from cordgt.events.ids import NodeIds, Side
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import History, Queries
+from cordgt.inference.retrieval.destinations import Destinations
+from cordgt.inference.retrieval.first_scorer import distill_first_scorer
+from cordgt.inference.retrieval.gatherers import Question
+from cordgt.inference.retrieval.ranking import CandidateFilter, StageCounts, rank_destinations
 from cordgt.models.base import LinkModel, to_device
+from cordgt.models.counts import Counts
 from cordgt.tasks.scoring import score_queries
-from cordgt.tasks.ties import merge_near_ties
 
 SIDES: tuple[Side, Side] = ("src", "dst")
+MIN_LOOKUP_NODES = 10_000  # with so many nodes, a sorted lookup of ids is built at first use
 # Notes on a node in an answer; see `Predictor.notes`.
 NOTE_NONE = ""
 NOTE_NOT_IN_TRAINING = "not in training"
@@ -45,6 +51,15 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
+class RecommendResult:
+    """The answer to one question of `Predictor.answer`."""
+
+    recommendations: list[Recommendation]  # best first
+    note: str  # on the source; see `Predictor.notes`
+    candidates: StageCounts | None = None  # how many candidates each stage saw; None if there are no stages
+
+
+@dataclass(frozen=True)
 class Predictor:
     """A trained model with a history to answer from."""
 
@@ -52,6 +67,27 @@ class Predictor:
     stream: EventStream
     history: History
     has_training_events: np.ndarray  # (N,) bool; True if the node has a training event
+    make_first_scorer: Callable[[Predictor], Counts] | None = None  # None: train one from the whole history
+
+    @cached_property
+    def destinations(self) -> Destinations:
+        """The destinations of the history, for any ``cut``."""
+        return Destinations(self.stream.dst, self.stream.n_nodes)
+
+    @cached_property
+    def first_scorer(self) -> Counts:
+        """The first scorer, loaded or trained at first use; see `cordgt.inference.retrieval`."""
+        if self.make_first_scorer is not None:
+            return self.make_first_scorer(self)
+        return distill_first_scorer(self.model, self.history, self.destinations, np.arange(self.stream.n_events))
+
+    @cached_property
+    def ids(self) -> NodeIds:
+        """The ids of the nodes. A question about many nodes does not search all of them."""
+        ids = self.stream.ids
+        if ids.lookup is not None or len(ids) < MIN_LOOKUP_NODES:
+            return ids
+        return replace(ids, lookup=SortedIdLookup.from_names(ids.names))
 
     @property
     def device(self) -> torch.device:
@@ -80,7 +116,7 @@ class Predictor:
 
         An unknown id gets a new index from ``n_nodes`` on, the same in every column of its id space.
         """
-        ids = self.stream.ids
+        ids = self.ids
         new: dict[tuple[str, str], int] = {}
         indices = [ids.encode(values, side).copy() for values, side in columns]
         for index, (values, side) in zip(indices, columns, strict=True):
@@ -91,7 +127,7 @@ class Predictor:
 
     def destination_indices(self, ids: Any) -> np.ndarray:
         """Return the node indices of ids of destinations. DataError if the history has no node of an id."""
-        index = self.stream.ids.encode(ids, "dst")
+        index = self.ids.encode(ids, "dst")
         unknown = np.flatnonzero(index < 0)
         if len(unknown):
             first = str(ids[int(unknown[0])])
@@ -162,48 +198,91 @@ class Predictor:
         src, dst, cut = (x.cpu().numpy() for x in (queries.src, queries.dst[:, 0], queries.cut))
         return _pair_notes(self.notes(src, cut), self.notes(dst, cut))
 
+    def make_filter(
+        self,
+        *,
+        candidates: Any = None,
+        exclude: Any = None,
+        new_only: bool = False,
+        groups: Mapping[Any, Any] | None = None,
+        per_group: int | None = None,
+    ) -> CandidateFilter:
+        """Return a filter of destinations from the user's ids, to use for many questions.
+
+        ``candidates``: only these; DataError if the history has no node of an id. ``exclude``: none of these; unknown
+        ids are ignored. ``groups``: the group of each id; ids without a group are not limited.
+        """
+        given = None if candidates is None else np.unique(self.destination_indices(candidates))
+        without = None if exclude is None else np.unique(self.ids.encode(exclude, "dst")) if len(exclude) else None
+        group = None
+        if groups is not None:
+            numbers = {name: i for i, name in enumerate(dict.fromkeys(groups.values()))}
+            node = self.ids.encode(list(groups), "dst")
+            group = np.full(self.stream.n_nodes, -1, np.int64)
+            group[node[node >= 0]] = np.array([numbers[g] for g in groups.values()], np.int64)[node >= 0]
+        return CandidateFilter(given, without, new_only, per_group, group)
+
+    def answer(
+        self,
+        node: Any,
+        at: float | None = None,
+        top: int = 10,
+        *,
+        allowed: CandidateFilter = CandidateFilter(),  # noqa: B008
+        budget: int | None = None,
+        exhaustive: bool = False,
+        delay: float = 0.0,
+    ) -> RecommendResult:
+        """Return the ``top`` destinations most likely to interact with ``node``, best first, and what each stage saw.
+
+        A first stage chooses ``budget`` candidates (`DEFAULT_BUDGET`, and at least four times ``top``), and the model
+        ranks them. With no more candidates than that, or if ``exhaustive``, the model ranks all. ``node`` itself is no
+        candidate. There are fewer than ``top`` only if ``allowed`` (`make_filter`) leaves fewer. Near-equal scores are
+        made equal (`merge_near_ties`), and nodes with equal scores stand in order of first appearance in the stream.
+        So rounding does not decide the order. ``delay`` is the elapsed time from the end of the visible history to the
+        interaction.
+        """
+        source = self.node_indices(([node], "src"))[0]
+        t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
+        t = t + delay
+        n_visible = int(cut[0])
+        question = Question(
+            self.history.index, self.destinations, int(source[0]), n_visible, float(t[0]), self.history.seed
+        )
+        ranking = rank_destinations(
+            self.model,
+            self.history,
+            question,
+            top,
+            allowed=allowed,
+            first_scorer=lambda: self.first_scorer,
+            budget=budget,
+            exhaustive=exhaustive,
+        )
+        best = ranking.node
+        notes = self.notes(np.append(best, source), np.full(len(best) + 1, n_visible))
+        ids = self.stream.ids.decode(best).to_pylist()
+        recommendations = [
+            Recommendation(i, float(s), int(m), str(n))
+            for i, s, m, n in zip(ids, sigmoid(ranking.logit), ranking.n_met, notes[:-1], strict=True)
+        ]
+        return RecommendResult(recommendations, str(notes[-1]), ranking.counts)
+
     def recommend(
         self,
         node: Any,
         at: float | None = None,
         top: int = 10,
         *,
-        new_only: bool = False,
-        candidates: Any = None,
+        budget: int | None = None,
+        exhaustive: bool = False,
         delay: float = 0.0,
+        **filters: Any,
     ) -> tuple[list[Recommendation], str]:
-        """Return the ``top`` destinations most likely to interact with ``node``, best first, and the note on ``node``.
-
-        ``candidates`` are ids of destinations; None means all destinations of the visible history. ``node`` itself is
-        no candidate; with ``new_only``, only those without an earlier event with ``node``. There may be fewer than
-        ``top``. Near-equal scores are made equal (`merge_near_ties`), and nodes with equal scores stand in order of
-        first appearance in the stream. So rounding does not decide the order. ``delay`` is the elapsed time from the
-        end of the visible history to the interaction.
-        """
-        source = self.node_indices(([node], "src"))[0]
-        t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
-        t = t + delay
-        n_visible = int(cut[0])
-        if candidates is None:
-            candidates = unique_nodes(self.stream.dst[:n_visible], self.stream.n_nodes)
-        else:
-            candidates = np.unique(self.destination_indices(candidates))
-        candidates = candidates[candidates != source[0]]
-        u, v = (torch.from_numpy(x).to(self.device) for x in (source, candidates))
-        n_met = self.history.index.pair_history(u, v, cut)[0].cpu().numpy()
-        if new_only:
-            candidates, n_met = candidates[n_met == 0], n_met[n_met == 0]
-            v = torch.from_numpy(candidates).to(self.device)
-        logits = score_queries(self.model, self.history, Queries(u, v[None], t, cut, cut))[0]
-        logits = merge_near_ties(logits, self.model.score_tolerance)
-        best = np.lexsort((candidates, -logits))[:top]
-        notes = self.notes(candidates[best], np.full(len(best), n_visible))
-        ids = self.stream.ids.decode(candidates[best]).to_pylist()
-        recommendations = [
-            Recommendation(i, float(s), int(m), str(n))
-            for i, s, m, n in zip(ids, sigmoid(logits[best]), n_met[best], notes, strict=True)
-        ]
-        return recommendations, str(self.notes(source, np.array([n_visible]))[0])
+        """Return the recommendations of `answer` and the note on ``node``. ``filters`` are those of `make_filter`."""
+        allowed = self.make_filter(**filters)
+        result = self.answer(node, at, top, allowed=allowed, budget=budget, exhaustive=exhaustive, delay=delay)
+        return result.recommendations, result.note
 
     def embed(self, node: np.ndarray, at: float | None = None, batch_size: int = 1000) -> np.ndarray:
         """Return the embeddings (n, D), float32, of node indices; DataError if the model has none."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -18,19 +19,25 @@ from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback, Callbacks, as_callback
 from cordgt.errors import RunError, RunWarning, SettingError, check_choice
+from cordgt.events.arrays import unique_nodes
 from cordgt.events.durations import parse_horizon
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import History
 from cordgt.inference.answers import embedding_table, recommendation_table, score_table
 from cordgt.inference.forecasts import ActiveNode, Forecasts, NextEvent
 from cordgt.inference.id_lists import IdList, as_list, check_ids, is_list
-from cordgt.inference.predictor import Predictor, Recommendation
+from cordgt.inference.predictor import Predictor, Recommendation, RecommendResult
+from cordgt.inference.retrieval.first_scorer import distill_first_scorer, new_first_scorer
+from cordgt.inference.retrieval.ranking import DEFAULT_BUDGET
+from cordgt.inference.similar import SimilarNode, find_similar, node_index
 from cordgt.io.bad_rows import is_skip_note
 from cordgt.io.column_options import has_columns
 from cordgt.io.convert import as_stream
 from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events
+from cordgt.models import find_model
 from cordgt.models.base import LinkModel
+from cordgt.models.counts import Counts
 from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.store.store import is_store
@@ -45,7 +52,10 @@ from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.run_folder import ACTIVITY_FILE, RunConfig, RunFolder, is_same_data
 from cordgt.training.settings import Settings, known_keys, make_settings, unknown_setting
+from cordgt.training.tensor_files import read_checksum
 from cordgt.training.versions import follow_link
+
+FIRST_SCORER_FILE = "first_scorer.safetensors"  # can be deleted: it is made again when it is needed
 
 # Settings that an evaluation may change. With any other change, training events could become test events.
 EVALUATION_KEYS = (*EVALUATION_SETTINGS, "pool")  # a new pool means new negative pools
@@ -67,6 +77,14 @@ def _check_metrics_match_config(folder: RunFolder, config: RunConfig, metrics: M
                 f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}. "
                 "Restore the original files."
             )
+
+
+class _FoundRecommendations(NamedTuple):
+    """The answers of `Run.recommend`, with the nodes and the horizon of the question."""
+
+    nodes: list[Any]
+    results: list[RecommendResult]
+    horizon: float | None
 
 
 @dataclass(frozen=True)
@@ -187,51 +205,21 @@ class Run:
         return src, dst, self._times(at, n)
 
     @overload
-    def recommend(
-        self,
-        node: str | int,
-        at: Any = None,
-        top: int = 10,
-        *,
-        new_only: bool = False,
-        candidates: Any = None,
-        within: Any = None,
-    ) -> list[Recommendation]: ...
+    def recommend(self, node: str | int, at: Any = None, top: int = 10, **options: Any) -> list[Recommendation]: ...
 
     @overload
     def recommend(
-        self,
-        node: IdList,
-        at: Any = None,
-        top: int = 10,
-        *,
-        new_only: bool = False,
-        candidates: Any = None,
-        within: Any = None,
+        self, node: IdList, at: Any = None, top: int = 10, **options: Any
     ) -> dict[Any, list[Recommendation]]: ...
 
     @overload
     def recommend(
-        self,
-        *,
-        destination: str | int,
-        at: Any = None,
-        top: int = 10,
-        new_only: bool = False,
-        candidates: Any = None,
-        within: Any = None,
+        self, *, destination: str | int, at: Any = None, top: int = 10, **options: Any
     ) -> list[Recommendation]: ...
 
     @overload
     def recommend(
-        self,
-        *,
-        destination: IdList,
-        at: Any = None,
-        top: int = 10,
-        new_only: bool = False,
-        candidates: Any = None,
-        within: Any = None,
+        self, *, destination: IdList, at: Any = None, top: int = 10, **options: Any
     ) -> dict[Any, list[Recommendation]]: ...
 
     def recommend(
@@ -244,33 +232,80 @@ class Run:
         candidates: Any = None,
         within: Any = None,
         destination: Any = None,
+        exclude: Any = None,
+        groups: Mapping[Any, Any] | None = None,
+        per_group: int | None = None,
+        budget: int | None = None,
+        exhaustive: bool = False,
     ) -> list[Recommendation] | dict[Any, list[Recommendation]]:
         """Return the ``top`` destinations most likely to interact with ``node``, best first.
 
         ``node`` is an id, or a list of ids: then the answer is a dictionary with a list for each id. An unknown id is a
-        node without history. ``candidates`` limits the answer to these ids; DataError if one is unknown. The default
-        is every destination of the history. ``new_only`` leaves out destinations that ``node`` has interacted with.
-        With ``within``, a horizon such as "7d", each answer has the probability of an event within that time. With
-        ``destination`` instead of ``node``, the answer is the best sources of that destination: those with the highest
-        rate or, with ``within``, the highest probability of an event with it.
+        node without history. With ``within``, a horizon such as "7d", each answer has the probability of an event
+        within that time. With ``destination`` instead of ``node``, the answer is the best sources of that destination:
+        those with the highest rate or, with ``within``, the highest probability of an event with it.
 
         Example: ``run.recommend("ada", within="7d")[0].probability``.
 
-        The model scores candidates in batches of ``max_pairs_per_batch`` pairs (an attribute of the model class), so
-        the memory does not grow with the number of candidates, except for a few numbers per candidate.
+        Filters: ``candidates`` limits the answer to these ids; DataError if one is unknown. The default is every
+        destination of the history. ``exclude`` leaves out these ids. ``new_only`` leaves out destinations that ``node``
+        has interacted with. ``per_group`` allows at most so many destinations of a group; ``groups`` has the group of
+        each id. There are fewer than ``top`` only if the filters leave fewer.
+
+        Two stages answer: a fast first scorer chooses ``budget`` candidates, then the model ranks them. The default
+        budget is 64, and at least four times ``top``. ``exhaustive`` ranks every candidate with the model instead.
         """
+        found = self._recommend(
+            node,
+            destination,
+            at,
+            top,
+            within,
+            candidates=candidates,
+            exclude=exclude,
+            new_only=new_only,
+            groups=groups,
+            per_group=per_group,
+            budget=budget,
+            exhaustive=exhaustive,
+        )
+        answers = {one: result.recommendations for one, result in zip(found.nodes, found.results, strict=True)}
+        return answers if is_list(node if destination is None else destination) else answers[found.nodes[0]]
+
+    def recommend_table(
+        self,
+        nodes: Any = None,
+        at: Any = None,
+        top: int = 10,
+        *,
+        within: Any = None,
+        destination: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Return `recommend` as a ``pyarrow.Table``: ``src, rank, node, score, met, note, src_note``.
+
+        ``met`` is the number of earlier events of the pair. The notes say what is new to the model; ``src_note`` is
+        that on the source. A source without a partner has no row. With ``within`` there is a column ``probability``.
+        With ``destination`` the nodes are sources, and the table has ``dst, rate, dst_note`` instead. ``options`` are
+        the filters and settings of `recommend`.
+        """
+        found = self._recommend(nodes, destination, at, top, within, **options)
+        is_source = destination is None
+        return recommendation_table(self.predictor, found.nodes, found.results, found.horizon, is_source=is_source)[0]
+
+    def _recommend(
+        self, node: Any, destination: Any, at: Any, top: int, within: Any, **options: Any
+    ) -> _FoundRecommendations:
+        """Check the arguments of `recommend`, and answer."""
         if (node is None) == (destination is None):
             raise SettingError("Give either a node, or destination=ID.")
-        asked = node if destination is None else destination
-        nodes, time = check_ids(as_list(asked)), self._time(at)
-        candidates = None if candidates is None else check_ids(as_list(candidates))
+        nodes, time = check_ids(as_list(node if destination is None else destination)), self._time(at)
+        for name in ("candidates", "exclude"):
+            if options.get(name) is not None:
+                options[name] = check_ids(as_list(options[name]))
         horizon = None if within is None else self.horizon(within, time)
-        options: dict[str, Any] = {"new_only": new_only, "candidates": candidates}
-        found = [
-            x for x, _ in self.recommendations(nodes, time, top, horizon, is_source=destination is None, **options)
-        ]
-        answers = dict(zip(nodes, found, strict=True))
-        return answers if is_list(asked) else answers[nodes[0]]
+        results = self.recommendations(nodes, time, top, horizon, is_source=destination is None, **options)
+        return _FoundRecommendations(nodes, results, horizon)
 
     def recommendations(
         self,
@@ -281,23 +316,35 @@ class Run:
         *,
         is_source: bool = True,
         callbacks: Callback = NO_CALLBACK,
-        **options: Any,
-    ) -> list[tuple[list[Recommendation], str]]:
-        """`recommend` for several nodes, a time of the stream's axis and an elapsed time; with the notes on the nodes.
+        budget: int | None = None,
+        exhaustive: bool = False,
+        **filters: Any,
+    ) -> list[RecommendResult]:
+        """`recommend` for several nodes, a time of the stream's axis and an elapsed time.
 
-        ``is_source``: False if the nodes are destinations, whose best sources are the answer.
+        ``is_source``: False if the nodes are destinations, whose best sources are the answer. ``filters`` are those of
+        `Predictor.make_filter`; for destinations only ``candidates`` and ``new_only``.
         """
-        answers = []
-        for node in nodes:
-            if is_source:
-                answers.append(self.predictor.recommend(node, at, top, **options))
-            else:
-                answers.append(self.forecasts.recommend_sources(node, horizon, at, top, **options))
-            callbacks.on_step(1)
-        if horizon is None or not is_source:
+        if not is_source:
+            given = {name: value for name, value in filters.items() if value}
+            unused = sorted(given.keys() - {"candidates", "new_only"})
+            unused += ["budget"] * (budget is not None) + ["exhaustive"] * exhaustive
+            if unused:
+                raise SettingError(f"{', '.join(unused)}: not available for the sources of a destination.")
+            answers = []
+            for node in nodes:
+                answers.append(RecommendResult(*self.forecasts.recommend_sources(node, horizon, at, top, **given)))
+                callbacks.on_step(1)
             return answers
-        best = self.forecasts.with_probabilities(nodes, [x for x, _ in answers], horizon, at)
-        return [(x, note) for x, (_, note) in zip(best, answers, strict=True)]
+        allowed = self.predictor.make_filter(**filters)
+        results = []
+        for node in nodes:
+            results.append(self.predictor.answer(node, at, top, allowed=allowed, budget=budget, exhaustive=exhaustive))
+            callbacks.on_step(1)
+        if horizon is None:
+            return results
+        best = self.forecasts.with_probabilities(nodes, [x.recommendations for x in results], horizon, at)
+        return [replace(result, recommendations=x) for x, result in zip(best, results, strict=True)]
 
     @overload
     def next_event(self, node: str | int, at: Any = None, *, top: int = 3) -> NextEvent: ...
@@ -339,31 +386,23 @@ class Run:
             warnings.warn(note, RunWarning, stacklevel=3)
         return horizon
 
-    def recommend_table(
+    def similar(
         self,
-        nodes: Any = None,
+        node: Any,
         at: Any = None,
         top: int = 10,
         *,
-        new_only: bool = False,
-        candidates: Any = None,
-        within: Any = None,
-        destination: Any = None,
-    ) -> Any:
-        """Return `recommend` as a ``pyarrow.Table``: ``src, rank, node, score, met, note, src_note``.
+        by: str = "cosine",
+        half_life: float | None = None,
+        side: str | None = None,
+    ) -> list[SimilarNode]:
+        """Return the ``top`` nodes most like ``node``, best first: those that interact with the same partners.
 
-        ``met`` is the number of earlier events of the pair. The notes say what is new to the model; ``src_note`` is
-        that on the source. A source without a partner has no row. With ``within`` there is a column ``probability``.
-        With ``destination`` the nodes are sources, and the table has ``dst, rate, dst_note`` too.
+        ``by``: "cosine", "bm25" or "embedding". ``half_life``: see `inference.similar.find_similar`. ``side``, "src" or
+        "dst", is needed if sources and destinations have separate id spaces and the id is in both.
         """
-        if (nodes is None) == (destination is None):
-            raise SettingError("Give either nodes, or destination=ID.")
-        asked, time = check_ids(as_list(nodes if destination is None else destination)), self._time(at)
-        candidates = None if candidates is None else check_ids(as_list(candidates))
-        horizon = None if within is None else self.horizon(within, time)
-        options: dict[str, Any] = {"new_only": new_only, "candidates": candidates}
-        found = self.recommendations(asked, time, top, horizon, is_source=destination is None, **options)
-        return recommendation_table(self.predictor, asked, found, horizon, is_source=destination is None)[0]
+        index = node_index(self.predictor, check_ids([node])[0], side)
+        return find_similar(self.predictor, index, self._time(at), top, by=by, half_life=half_life)
 
     def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
         """Return embeddings (n, D) of nodes at a time. The default is all nodes of the history, in order of appearance.
@@ -429,7 +468,45 @@ class Run:
             True if is_refitted else ~split_stream(original, self.settings.protocol).new_node
         )
         history = build_history(self.stream, seed=self.settings.seed, device=self.device)
-        return Predictor(self._load_model(self.weights_file), self.stream, history, has_training_events)
+        model = self._load_model(self.weights_file)
+        return Predictor(model, self.stream, history, has_training_events, self.load_first_scorer)
+
+    def needs_first_scorer(self) -> bool:
+        """Return whether `recommend` will train a first scorer, which takes a while, because the folder has none."""
+        if find_model(self.settings.model).network.is_cheap or self._read_first_scorer() is not None:
+            return False
+        return len(unique_nodes(self.stream.dst, self.stream.n_nodes)) > DEFAULT_BUDGET
+
+    def load_first_scorer(self, predictor: Predictor, callbacks: Callback = NO_CALLBACK) -> Counts:
+        """Return the first scorer of the run folder. If there is none for these weights, train it and store it.
+
+        It learns from the training events only, or from all events if the run is refitted. A folder that cannot be
+        written stays without one.
+        """
+        scorer = self._read_first_scorer()
+        if scorer is None:
+            original, destinations = self.original_stream, predictor.destinations
+            is_refitted = "refit" in self.metrics
+            positions = np.arange(original.n_events)
+            positions = positions if is_refitted else split_stream(original, self.settings.protocol).train
+            scorer = distill_first_scorer(predictor.model, predictor.history, destinations, positions, callbacks)
+            with suppress(RunError):
+                self.folder.write_tensors(FIRST_SCORER_FILE, scorer.state_dict(), self._first_scorer_origin())
+        return scorer.to(predictor.model.device or self.device)
+
+    def _first_scorer_origin(self) -> dict[str, Any]:
+        """Return what a first scorer depends on: the checksum of the model's weights."""
+        return {"weights": read_checksum(self.path / self.weights_file)}
+
+    def _read_first_scorer(self) -> Counts | None:
+        """Return the first scorer of the run folder; None if it is missing, damaged or of other weights."""
+        if not self.folder.has(FIRST_SCORER_FILE):
+            return None
+        try:
+            weights, origin = self.folder.read_tensors(FIRST_SCORER_FILE)
+            return new_first_scorer(weights) if origin == self._first_scorer_origin() else None
+        except (RunError, RuntimeError, KeyError, TypeError):
+            return None
 
     @cached_property
     def forecaster(self) -> Forecaster:

@@ -41,6 +41,7 @@ class LinkModel(nn.Module):
     max_pairs_per_batch = 2000  # pairs scored at once outside training; bounds the memory
     supports_bf16 = False  # trains safely under bfloat16 autocast
     has_embeddings = True  # False: has no embedding of a single node
+    is_cheap = False  # scores a pair in about a microsecond: `recommend` needs no first scorer
     uses_features = True  # False: ignores the features of nodes and events
     is_stateful = False  # carries state from batch to batch (single process only); see `get_training_state`
     learns_ranking = False  # ranks the candidates of one source; scores of different sources cannot be compared

@@ -42,6 +42,7 @@ class Counts(LinkModel):
 
     has_embeddings = False
     uses_features = False
+    is_cheap = True
     max_pairs_per_batch = 20_000
 
     def __init__(self, settings: CountsSettings, *, edge_dim: int, node_dim: int) -> None:

@@ -42,6 +42,7 @@ class Edgebank(LinkModel):
     is_trainable = False
     has_embeddings = False
     uses_features = False
+    is_cheap = True
     max_pairs_per_batch = 500_000
 
     def __init__(self, settings: EdgebankSettings, *, edge_dim: int, node_dim: int) -> None:

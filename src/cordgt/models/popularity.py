@@ -30,6 +30,7 @@ class Popularity(LinkModel):
     is_trainable = False
     has_embeddings = False
     uses_features = False
+    is_cheap = True
     max_pairs_per_batch = 500_000
     score_tolerance = 1e-12  # float64, no matrix product: counts above 100,000 still differ
 

@@ -45,7 +45,7 @@ def score_queries(
     blocks = (
         replace(chunk, dst=dst)
         for chunk in (queries.take(slice(k, k + step)) for k in range(own.start, own.stop, step))
-        for dst in chunk.dst.split(max_pairs_per_batch, dim=1)
+        for dst in chunk.dst.split(-(-width // n_column_blocks), dim=1)  # equal parts, so that no thread waits
     )
     inputs = (model.read(history, block) for block in blocks)
     done, row, n_done = [], [], 0

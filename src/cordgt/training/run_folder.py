@@ -11,6 +11,7 @@ refit.safetensors    weights trained on all events, with `--refit`
 activity.json        how often nodes act, and the calibration of probabilities; not with activity=false
 metrics.json         the final metrics; a run with this file is finished
 report.html          the report; written last, or by `cordgt report`
+first_scorer.safetensors  the first stage of `recommend`; if it is missing, it is made when it is needed
 tensorboard/         training curves, if TensorBoard is installed
 
 Every file is bound to its run. config.toml has the fingerprint of the data and the checksums of the event files. Every

@@ -206,6 +206,8 @@ def train_run(
                 write_report(run, callback, task=task)
             except RunError as error:
                 raise RunError(f"The run is finished, but not its report: {error} `cordgt report` writes it.") from None
+        if report and group.is_main_process and run.needs_first_scorer():
+            run.load_first_scorer(run.predictor, callback)
     return run
 
 

@@ -1,0 +1,1 @@
+"""Candidate retrieval: choose a few hundred destinations that the model then ranks."""
