@@ -167,11 +167,35 @@ class Run:
         return self.predictor.score(src, dst, self._times(at, n))[0]
 
     @overload
-    def recommend(self, node: str | int, at: Any = None, top: int = 10, **options: Any) -> list[Recommendation]: ...
+    def recommend(
+        self,
+        node: str | int,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        exclude: Any = None,
+        groups: Mapping[Any, Any] | None = None,
+        per_group: int | None = None,
+        budget: int | None = None,
+        exhaustive: bool = False,
+    ) -> list[Recommendation]: ...
 
     @overload
     def recommend(
-        self, node: IdList, at: Any = None, top: int = 10, **options: Any
+        self,
+        node: IdList,
+        at: Any = None,
+        top: int = 10,
+        *,
+        new_only: bool = False,
+        candidates: Any = None,
+        exclude: Any = None,
+        groups: Mapping[Any, Any] | None = None,
+        per_group: int | None = None,
+        budget: int | None = None,
+        exhaustive: bool = False,
     ) -> dict[Any, list[Recommendation]]: ...
 
     def recommend(
