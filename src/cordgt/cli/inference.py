@@ -165,7 +165,7 @@ def recommend(
     shown = ["rank", "node", "score", "met", "note"] if len(ids) == 1 else None
     rows = [row | {"candidates": counts} for row, counts in zip(table.to_pylist(), stage_counts, strict=True)]
     writers.write_table(table, output, json_, shown, escape_formulas=escape_formulas, json_rows=rows)
-    if stage_counts and len(ids) == 1:
+    if len(ids) == 1 and stage_counts and stage_counts[0]["ranked"] < stage_counts[0]["destinations"] - 1:
         console.print_note(_stages_text(stage_counts[0]))
     _explain_untrained(loaded, table.column("src_note"))
 
