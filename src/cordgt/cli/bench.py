@@ -80,8 +80,8 @@ def bench(
     writers.check_output(plot, (".png", ".pdf", ".svg"))
     writers.check_output(trace, endings=())
     if candidates is not None or run is not None:
-        results = _bench_recommend(candidates, run, model, set_, device, questions, budget, quick=quick)
-        writers.print_facts(results, json_)
+        facts = _bench_recommend(candidates, run, model, set_, device, questions, budget, quick=quick)
+        writers.print_facts(facts, json_)
         return
     if questions is not None or budget is not None:
         raise SettingError("--questions and --budget need --candidates N or --run RUN.")

@@ -226,7 +226,7 @@ def recommend(
     counts = [x.candidates and x.candidates.to_dict() for x in found for _ in x.recommendations]
     rows = [row | ({"candidates": n} if n else {}) for row, n in zip(table.to_pylist(), counts, strict=True)]
     writers.write_table(table, output, json_, shown, escape_formulas=escape_formulas, json_rows=rows)
-    if len(ids) == 1 and counts and counts[0]:
+    if len(ids) == 1 and counts and counts[0] and counts[0]["ranked"] < counts[0]["destinations"] - 1:
         console.print_note(_stages_text(counts[0]))
     explain_untrained(loaded, table.column(side_note))
 

@@ -32,6 +32,7 @@ from cordgt.events.arrays import (
     to_int64,
     to_list_column,
     to_numpy,
+    unique_nodes,
 )
 from cordgt.events.backing import StreamBacking
 from cordgt.events.frames import StreamExport, parse_column_names
@@ -339,7 +340,7 @@ def _find_damage(stream: EventStream) -> str:
     if stream.t.dtype not in (np.int64, np.float64) or stream.ids.names.type not in (pa.int64(), pa.string()):
         return "times or ids are of the wrong type"
     nodes = np.concatenate([stream.src, stream.dst])
-    if nodes.min() < 0 or nodes.max() >= stream.n_nodes or len(np.unique(nodes)) != stream.n_nodes:
+    if nodes.min() < 0 or nodes.max() >= stream.n_nodes or len(unique_nodes(nodes, stream.n_nodes)) != stream.n_nodes:
         return "its events and its nodes do not match"
     if not np.isfinite(stream.t).all() or (stream.t[1:] < stream.t[:-1]).any():
         return "its times are not sorted"

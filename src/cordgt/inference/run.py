@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -77,6 +77,19 @@ def _check_metrics_match_config(folder: RunFolder, config: RunConfig, metrics: M
                 f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}. "
                 "Restore the original files."
             )
+
+
+class RecommendOptions(TypedDict, total=False):
+    """Options of `Run.recommend`; its docstring explains them."""
+
+    within: Any  # a horizon, such as "7d"
+    candidates: Any  # ids
+    exclude: Any  # ids
+    new_only: bool
+    groups: Mapping[Any, Any]  # the group of each id
+    per_group: int
+    budget: int
+    exhaustive: bool
 
 
 class _FoundRecommendations(NamedTuple):
@@ -205,21 +218,23 @@ class Run:
         return src, dst, self._times(at, n)
 
     @overload
-    def recommend(self, node: str | int, at: Any = None, top: int = 10, **options: Any) -> list[Recommendation]: ...
-
-    @overload
     def recommend(
-        self, node: IdList, at: Any = None, top: int = 10, **options: Any
-    ) -> dict[Any, list[Recommendation]]: ...
-
-    @overload
-    def recommend(
-        self, *, destination: str | int, at: Any = None, top: int = 10, **options: Any
+        self, node: str | int, at: Any = None, top: int = 10, **options: Unpack[RecommendOptions]
     ) -> list[Recommendation]: ...
 
     @overload
     def recommend(
-        self, *, destination: IdList, at: Any = None, top: int = 10, **options: Any
+        self, node: IdList, at: Any = None, top: int = 10, **options: Unpack[RecommendOptions]
+    ) -> dict[Any, list[Recommendation]]: ...
+
+    @overload
+    def recommend(
+        self, *, destination: str | int, at: Any = None, top: int = 10, **options: Unpack[RecommendOptions]
+    ) -> list[Recommendation]: ...
+
+    @overload
+    def recommend(
+        self, *, destination: IdList, at: Any = None, top: int = 10, **options: Unpack[RecommendOptions]
     ) -> dict[Any, list[Recommendation]]: ...
 
     def recommend(
@@ -228,15 +243,8 @@ class Run:
         at: Any = None,
         top: int = 10,
         *,
-        new_only: bool = False,
-        candidates: Any = None,
-        within: Any = None,
         destination: Any = None,
-        exclude: Any = None,
-        groups: Mapping[Any, Any] | None = None,
-        per_group: int | None = None,
-        budget: int | None = None,
-        exhaustive: bool = False,
+        **options: Unpack[RecommendOptions],
     ) -> list[Recommendation] | dict[Any, list[Recommendation]]:
         """Return the ``top`` destinations most likely to interact with ``node``, best first.
 
@@ -255,20 +263,7 @@ class Run:
         Two stages answer: a fast first scorer chooses ``budget`` candidates, then the model ranks them. The default
         budget is 64, and at least four times ``top``. ``exhaustive`` ranks every candidate with the model instead.
         """
-        found = self._recommend(
-            node,
-            destination,
-            at,
-            top,
-            within,
-            candidates=candidates,
-            exclude=exclude,
-            new_only=new_only,
-            groups=groups,
-            per_group=per_group,
-            budget=budget,
-            exhaustive=exhaustive,
-        )
+        found = self._recommend(node, destination, at, top, **options)
         answers = {one: result.recommendations for one, result in zip(found.nodes, found.results, strict=True)}
         return answers if is_list(node if destination is None else destination) else answers[found.nodes[0]]
 
@@ -278,9 +273,8 @@ class Run:
         at: Any = None,
         top: int = 10,
         *,
-        within: Any = None,
         destination: Any = None,
-        **options: Any,
+        **options: Unpack[RecommendOptions],
     ) -> Any:
         """Return `recommend` as a ``pyarrow.Table``: ``src, rank, node, score, met, note, src_note``.
 
@@ -289,12 +283,12 @@ class Run:
         With ``destination`` the nodes are sources, and the table has ``dst, rate, dst_note`` instead. ``options`` are
         the filters and settings of `recommend`.
         """
-        found = self._recommend(nodes, destination, at, top, within, **options)
+        found = self._recommend(nodes, destination, at, top, **options)
         is_source = destination is None
         return recommendation_table(self.predictor, found.nodes, found.results, found.horizon, is_source=is_source)[0]
 
     def _recommend(
-        self, node: Any, destination: Any, at: Any, top: int, within: Any, **options: Any
+        self, node: Any, destination: Any, at: Any, top: int, within: Any = None, **options: Any
     ) -> _FoundRecommendations:
         """Check the arguments of `recommend`, and answer."""
         if (node is None) == (destination is None):

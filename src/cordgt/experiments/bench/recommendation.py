@@ -148,6 +148,7 @@ def _measure_times(
         result |= {f"{name}_ms": 1e3 * scale * wall, f"{name}_cpu_ms": 1e3 * scale * cpu}
     result["exhaustive_is_estimate"] = len(some) < n
     counts = predictor.answer(sources[-1], top=TOP, budget=budget).candidates
+    assert counts is not None
     return result | {"candidates": counts.to_dict(), "speed_up": result["exhaustive_ms"] / result["two_stage_ms"]}
 
 

@@ -75,7 +75,7 @@ class Destinations:
         count = np.zeros(self.n_nodes, np.int64)
         for start in range(0, cut, _CHUNK):
             count += np.bincount(self.dst[start : min(start + _CHUNK, cut)], minlength=self.n_nodes)
-        n = min(4096, np.count_nonzero(count))
+        n: int = min(4096, int(np.count_nonzero(count)))
         top = np.argpartition(-count, n - 1)[:n] if n else np.empty(0, np.int64)
         return top[np.lexsort((top, -count[top]))]
 

@@ -33,7 +33,8 @@ def find_neighborhood(index: TemporalIndex, source: int, cut: int) -> Neighborho
     n_leaves = WALK_EVENTS[0] * (1 + WALK_EVENTS[1] * (1 + WALK_EVENTS[2]))
     node = np.empty(MAX_OWN_EVENTS + n_leaves, np.int64)
     hop, weight, last = np.empty(len(node), np.int8), np.empty(len(node)), np.empty(len(node), np.int64)
-    n = _walk(*rows, source, cut, MAX_OWN_EVENTS, np.array(WALK_EVENTS), node, hop, weight, last)
+    row_start, nbr, pos = rows
+    n = _walk(row_start, nbr, pos, source, cut, MAX_OWN_EVENTS, np.array(WALK_EVENTS), node, hop, weight, last)
     node, hop, weight, last = node[:n], hop[:n], weight[:n], last[:n]
     distinct, at = np.unique(node, return_inverse=True)
     sums = [np.bincount(at[hop == k], weight[hop == k], minlength=len(distinct)) for k in (1, 2, 3)]
