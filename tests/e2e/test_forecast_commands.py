@@ -95,7 +95,7 @@ def test_the_unit_of_a_bare_number_is_shown(trained: Trained, shop: Trained, epo
 
 def test_recommend_within_a_horizon(trained: Trained) -> None:
     found = works("recommend", trained.run, "--source", "3", "--within", "20", "--top", "4", "--json").json
-    assert list(found[0]) == ["src", "rank", "node", "score", "probability", "met", "note", "src_note"]
+    assert list(found[0]) == ["src", "rank", "node", "score", "probability", "met", "note", "src_note", "candidates"]
     probabilities = [row["probability"] for row in found]
     assert len(found) == 4 and probabilities == sorted(probabilities, reverse=True)
     plain = works("recommend", trained.run, "--source", "3", "--top", "4", "--json").json
@@ -127,7 +127,7 @@ def test_a_destination_that_was_never_seen(shop: Trained) -> None:
 
 
 def test_source_or_destination(trained: Trained) -> None:
-    words = "either --source ID or --sources FILE, or --destination ID"
+    words = "--source ID, --sources FILE, --destination ID or --all"
     fails("recommend", trained.run, "--source", "3", "--destination", "4", containing=words)
     fails("recommend", trained.run, containing=words)
 

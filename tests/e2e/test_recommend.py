@@ -26,8 +26,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_json_says_how_many_candidates_each_stage_saw(shop: Path) -> None:
-    assert (shop / "first_scorer.safetensors").exists()  # so that the first question is fast
-    fast = works("recommend", shop, "--source", "user 3", "--json")
+    fast = works("recommend", shop, "--source", "user 3", "--budget", 64, "--json")
+    assert (shop / "first_scorer.safetensors").exists()  # so that the next question is fast
     assert [row["candidates"] for row in fast.json] == [{"destinations": 100, "scored_first": 100, "ranked": 64}] * 10
     assert "candidates: 100, 100 scored first, 64 ranked by the model" in fast.err
     small = works("recommend", shop, "--source", "user 3", "--budget", 20, "--json").json
@@ -64,8 +64,8 @@ def test_bench_compares_two_stages_with_all(tmp_path: Path, model: str) -> None:
     file = tmp_path / "bench.json"
     sizes = BENCH_MODEL if model == "cordgt_plus" else []
     works(
-        "bench", "recommend", "--candidates", 120, "--model", model, *sizes, "--questions", 12, "--quick",
-        "--device", "cpu", "--json", file,
+        "bench", "recommend", "--candidates", 120, "--model", model, *sizes, "--questions", 12, "--budget", 64,
+        "--quick", "--device", "cpu", "--json", file,
     )  # fmt: skip
     found = json.loads(file.read_text())
     assert found["destinations"] == 120 and found["events"] == 2400

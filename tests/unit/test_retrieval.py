@@ -13,6 +13,7 @@ import torch
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.history.index import TemporalIndex
+from cordgt.inference import run as inference_run
 from cordgt.inference.predictor import Predictor
 from cordgt.inference.retrieval import ranking
 from cordgt.inference.retrieval.destinations import Destinations
@@ -37,6 +38,13 @@ def purchases(n: int = 1500, *, n_items: int = 220, seed: int = 0) -> EventStrea
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     out = tmp_path_factory.mktemp("runs") / "purchases"
     return train(purchases(), out=out, device="cpu", model="cordgt_plus", mask_nodes=0, **SMALL)
+
+
+@pytest.fixture(autouse=True)
+def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default budget below the number of destinations of these small streams."""
+    for module in (ranking, inference_run):
+        monkeypatch.setattr(module, "DEFAULT_BUDGET", 64)
 
 
 def answer(run: Run, node: Any, top: int = 10, **options: Any) -> Any:
@@ -244,6 +252,7 @@ def test_training_stores_the_first_scorer(run: Run) -> None:
 def test_a_first_scorer_that_does_not_fit_is_made_again(run: Run, tmp_path: Path, damage: str) -> None:
     import shutil
 
+    assert run.predictor.first_scorer is not None  # the folder has it now
     copy = tmp_path / "copy"
     shutil.copytree(run.path, copy)
     file = copy / FIRST_SCORER_FILE

@@ -124,7 +124,7 @@ def recommend(
     ] = None,
     budget: Annotated[
         int | None,
-        option("N", "Candidates that the model ranks.", min=1, show_default="64, and at least 4 times --top"),
+        option("N", "Candidates that the model ranks.", min=1, show_default="1,024, and at least 4 times --top"),
     ] = None,
     exhaustive: Annotated[bool, flag("--exhaustive", "Rank every candidate with the model: slow, exact.")] = False,
     output: Output = None,

@@ -22,7 +22,9 @@ def serve(
     late: Annotated[
         str, option("WORD", "Events earlier than the last one: refuse, or accept them with the last one's time.")
     ] = "refuse",
-    log: Annotated[str, option("URL", "Event log in PostgreSQL: postgresql://…", show_default="SQLite in DIR")] = "",
+    log: Annotated[
+        str, option("URL", "Event log in PostgreSQL: postgresql://HOST/NAME", show_default="SQLite in DIR")
+    ] = "",
     insecure: Annotated[bool, flag("--insecure", "Allow requests from other hosts without tokens.")] = False,
     device: Device = "auto",
 ) -> None:

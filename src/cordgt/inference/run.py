@@ -261,7 +261,7 @@ class Run:
         each id. There are fewer than ``top`` only if the filters leave fewer.
 
         Two stages answer: a fast first scorer chooses ``budget`` candidates, then the model ranks them. The default
-        budget is 64, and at least four times ``top``. ``exhaustive`` ranks every candidate with the model instead.
+        budget is 1,024, and at least four times ``top``. ``exhaustive`` ranks every candidate with the model instead.
         """
         found = self._recommend(node, destination, at, top, **options)
         answers = {one: result.recommendations for one, result in zip(found.nodes, found.results, strict=True)}

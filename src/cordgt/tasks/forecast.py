@@ -341,7 +341,7 @@ def _interpolate(x: np.ndarray, grid: np.ndarray, eta: np.ndarray) -> np.ndarray
     share = np.where(x1 > x0, (x - x0) / np.where(x1 > x0, x1 - x0, 1.0), 0.0)
     outside = np.minimum(x - grid[:, :1], 0.0) + np.maximum(x - grid[:, -1:], 0.0)
     inside = y0 + np.where(x1 > x0, share, 0.0)[:, None] * (y1 - y0)
-    return inside.reshape(len(x), -1) + outside
+    return inside.reshape(len(x), inside.shape[1] * inside.shape[2]) + outside
 
 
 def _check_horizon(horizon: Any) -> np.ndarray:

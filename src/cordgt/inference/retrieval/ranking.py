@@ -20,7 +20,7 @@ from cordgt.models.counts import Counts
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
 
-DEFAULT_BUDGET = 64  # candidates that the model ranks; with no more than these, there is no first stage
+DEFAULT_BUDGET = 1024  # candidates that the model ranks; with no more than these, there is no first stage
 MIN_BUDGET_PER_ANSWER = 4  # the budget is at least so many times the number of answers
 POOL_SIZE = 4096  # candidates of the first stage; with more destinations, the gatherers choose them
 CHEAP_POOL_SIZE = 50_000  # the same for a model that is as fast as the first scorer
