@@ -159,6 +159,7 @@ def crash(*args, **kwargs):
 
 module.{name} = crash
 {action}
+import time; time.sleep(10)  # the engine works in another thread
 print("not reached")
 """
 ADD = 'service.add_events([{"src": 1, "dst": 2, "time": 20000}], "key").result()'
