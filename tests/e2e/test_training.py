@@ -41,7 +41,7 @@ def test_contents_of_a_run_folder(trained: Trained) -> None:
     names = {path.name for path in trained.run.iterdir()} - {"tensorboard"}
     assert names == {
         "config.toml", "metrics.json", "history.jsonl", "model.safetensors", "events.parquet", "nodes.parquet",
-        "report.html",
+        "activity.json", "report.html",
     }  # fmt: skip
     found = read_metrics(trained.run)
     assert {"model": "cordgt", "data": "data", "seed": 0, "epochs": 1}.items() <= found.items()

@@ -42,6 +42,7 @@ from cordgt.serving.service import Service, ServiceOptions
 from cordgt.serving.sqlite_log import COUNT_FILE, LOG_FILE, SqliteLog
 from cordgt.tasks.histories import build_history
 from cordgt.training.model_factory import build_model_for
+from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import known_keys, make_settings
 from cordgt.workflows.train import train_run
 
@@ -388,11 +389,25 @@ def test_forged_answer_ids(service: Service) -> None:
 
 
 def test_questions_that_this_run_cannot_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("active", "next_event"):
-        monkeypatch.delattr(Run, name, raising=False)
-    for asked in (service.active("7d"), service.next_event("u0")):
-        with pytest.raises(UnsupportedError, match="cannot answer that yet"):
+    def fail(*_: Any) -> Any:
+        raise RunError("The run has no activity.")
+
+    monkeypatch.setattr(RunFolder, "read_activity", fail)
+    for asked in (service.active("7"), service.next_event("u0"), service.recommend("u1", within="7")):
+        with pytest.raises(UnsupportedError, match="no activity"):
             asked.result(10)
+
+
+def test_questions_about_time(service: Service) -> None:
+    run = service.model.run
+    found = service.recommend("u1", n=3, within="30").result(10)
+    best = run.recommend("u1", top=3, within="30", exhaustive=True)
+    assert [(x["node"], x["probability"]) for x in found["partners"]] == [(r.node, r.probability) for r in best]
+    without = service.recommend("u1", n=3, within="30", exclude=[best[0].node]).result(10)
+    assert best[0].node not in partners(without) and len(without["partners"]) == 3
+    active = service.active("30", n=4).result(10)["nodes"]
+    assert [(x["node"], x["probability"]) for x in active] == [(x.node, x.probability) for x in run.active("30", top=4)]
+    assert service.next_event("u1").result(10)["median"] == run.next_event("u1").median
 
 
 def test_questions_for_a_whole_run_see_the_first_cut_events(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

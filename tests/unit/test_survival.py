@@ -200,12 +200,12 @@ def test_a_signal_stops_between_micro_batches(tmp_path: Path, monkeypatch: pytes
     whole = final_state(fit(tmp_path / "whole").path)
     losses, calls = trainer.Step.losses, 0
 
-    def counted(self: trainer.Step, batch: Any) -> Any:
+    def counted(self: trainer.Step, *batch: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 5:  # the second micro-batch of the second batch
             os.kill(os.getpid(), signal.SIGTERM)
-        return losses(self, batch)
+        return losses(self, *batch)
 
     with monkeypatch.context() as patched, pytest.raises(TrainingStopped) as raised:
         patched.setattr(trainer.Step, "losses", counted)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -32,6 +32,13 @@ def is_distributed_launch() -> bool:
     from cordgt.runtime import distributed
 
     return distributed.is_distributed()
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End this process without Python's clean-up, which can abort while threads of its process group still run."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def launch_processes(n: int | None, data: str | Path) -> None:

@@ -90,7 +90,9 @@ def exported_metadata(source: Any) -> dict[str, Any]:
         metadata, header = parse_metadata(source.attrs.get(METADATA_KEY)), [str(k) for k in source.columns]
     else:
         return {}
-    options = metadata.get("options", {})
+    if not metadata:
+        return {}
+    options = metadata["options"]
     if any(find_column(options.get(role, ""), header) is None for role in ("src", "dst", "time")):
         return {}
     if any(find_column(name, header) is None for name in _feature_names(options)):

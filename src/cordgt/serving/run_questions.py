@@ -5,7 +5,6 @@ The run gets a stream of the first ``cut`` events with an index of its own, whic
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable
@@ -21,8 +20,6 @@ from cordgt.serving.model_store import LoadedModel
 from cordgt.serving.questions import Question
 from cordgt.tasks.histories import build_history
 
-CANNOT_ANSWER = "This run cannot answer that yet: it does not predict activity or times."
-
 
 class RunAnswerer:
     """Answers with the whole run; keeps the run of the last ``cut``."""
@@ -37,24 +34,23 @@ class RunAnswerer:
         run = self._run_at(model, question.cut)
         options: dict[str, Any] = {"at": question.at, "top": question.n}
         if question.kind == "active":
-            found = self._call(run, "active", question.within, role=question.role, **options)
+            found = self._call(run.active, question.within, role=question.role, **options)
             return {"within": question.within, "role": question.role, "nodes": _to_json(found)}
         if question.kind == "next":
-            return {"source": question.source} | _to_json(self._call(run, "next_event", question.source, **options))
-        options |= {"new_only": question.new_only, "within": question.within}
+            return {"source": question.source} | _to_json(self._call(run.next_event, question.source, **options))
+        options |= {"new_only": question.new_only, "within": question.within, "exhaustive": True}
         if question.exclude:
-            raise RequestError("'exclude' cannot be combined with 'within'. Leave one of them out.")
+            options["exclude"] = list(question.exclude)
         if question.candidates is not None:
             options["candidates"] = list(question.candidates)
         return {
             "source": question.source,
-            "partners": _to_json(self._call(run, "recommend", question.source, **options)),
+            "partners": _to_json(self._call(run.recommend, question.source, **options)),
         }
 
-    def _call(self, run: Run, name: str, *args: Any, **options: Any) -> Any:
-        method: Callable[..., Any] | None = getattr(run, name, None)
-        if method is None or not options.keys() <= inspect.signature(method).parameters.keys():
-            raise UnsupportedError(CANNOT_ANSWER)
+    @staticmethod
+    def _call(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a method of the run. UnsupportedError: the run cannot answer. RequestError: the question is wrong."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RunWarning)
