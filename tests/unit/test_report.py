@@ -484,6 +484,20 @@ def test_runs_without_probabilities_have_no_such_section(run: Run, tmp_path: Pat
     assert "How likely" not in check(render_run_report(collect_report_data(other))).words
 
 
+def test_horizons_that_are_too_long_for_the_test_period_are_named(run: Run) -> None:
+    data = with_probabilities(collect_report_data(run), reliability((0.1, 0.1, 400)))
+    first = data.metrics["calibration"]["horizons"][0]
+    elapsed = data.task.stream.elapsed
+    period = float(elapsed[-1] - elapsed[data.task.split.test[0] - 1])
+    nothing = first["pair"]
+    rows = [first | {"horizon": period / 2}, first | {"horizon": 2 * period, "source": nothing}]
+    metrics = data.metrics | {"calibration": {"horizons": rows}}
+    part = probability_part(render_run_report(replace(data, metrics=RunMetrics(metrics))))
+    assert f"2.0 times as long as the horizon of {period / 2:.6g}" in part
+    assert f"too short for questions about {2 * period:.6g}" in part
+    assert cells_of_row(part, f"within {2 * period:.6g}") == ["–"] * 4
+
+
 def test_a_trained_run_shows_its_probabilities(run: Run) -> None:
     part = probability_part((run.path / "report.html").read_text(encoding="utf-8"))
     row = run.metrics["calibration"]["horizons"][0]["source"]

@@ -76,7 +76,9 @@ def _remarks(data: ReportData, rows: Sequence[HorizonMetrics], longest: float | 
         horizon = format_duration(row["horizon"], stream)
         if longest is not None and row["horizon"] > longest:
             sentences.append(f"Probabilities within {horizon} are an extrapolation: this horizon was not calibrated.")
-        if 0 < period < FEW_HORIZONS * row["horizon"]:
+        if not any(row[kind]["n"] for kind in QUESTIONS):
+            sentences.append(f"The test period is too short for questions about {horizon}.")
+        elif 0 < period < FEW_HORIZONS * row["horizon"]:
             sentences.append(
                 f"The test period is {period / row['horizon']:.1f} times as long as the horizon of {horizon}. "
                 "Its questions share most of their outcomes, so this result is rough."
