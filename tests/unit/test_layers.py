@@ -51,8 +51,8 @@ ORDER = """
     inference.ray analysis analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
-    analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.run_report
-    analysis.report.comparison_report
+    analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.probabilities
+    analysis.report.run_report analysis.report.comparison_report
     workflows workflows.train workflows.seeds workflows.search workflows.node_classification
     workflows.upgrade
     serving serving.errors serving.event_batch serving.event_log serving.sqlite_log serving.postgres_log

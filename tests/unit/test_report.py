@@ -38,6 +38,7 @@ from cordgt.models.cordgt import Cordgt, CordgtSettings
 from cordgt.tasks.link_evaluation import split_scores
 from cordgt.tasks.metrics import ap_and_auc
 from cordgt.tasks.run_metrics import RunMetrics
+from cordgt.training.run_checks import check_metrics
 from cordgt.workflows.train import train
 
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 2), "td_dim": 8, "sd_dim": 8, "epochs": 1}
@@ -406,6 +407,136 @@ def test_resume_writes_a_missing_report(tmp_path: Path) -> None:
 
 def test_report_is_deterministic(run: Run) -> None:
     assert render_run_report(collect_report_data(run)) == (run.path / "report.html").read_text(encoding="utf-8")
+
+
+# --- probabilities ---
+
+
+def reliability(*bins: tuple[float, float, int], ece: float | None = 0.0123) -> dict[str, Any]:
+    """Metrics of one kind of question at one horizon, as in metrics.json."""
+    values = {"log_loss": 0.31, "brier": 0.21, "ece": ece}
+    return {
+        "n": sum(n for _, _, n in bins),
+        "share": 0.25,
+        **values,
+        "bins": [{"predicted": p, "observed": o, "n": n} for p, o, n in bins],
+        "baselines": {"constant rate": {"log_loss": 0.4, "brier": 0.3, "ece": 0.001}, HOSTILE: values},
+    }
+
+
+def with_probabilities(data: ReportData, source: dict[str, Any], *, n_times: int = 40) -> ReportData:
+    nothing = reliability() | dict.fromkeys(("share", "log_loss", "brier", "ece"))
+    row = {"share": 0.01, "horizon": 2.5, "source": source, "pair": nothing}
+    baselines = {"Poisson": {"nll": 2.5, "mae": 9.0}, "last gap": {"nll": 3.5, "mae": 7.5}}
+    next_event = {"n": n_times, "share_without_next": 0.2, "nll": 3.25, "mae": 8.0, "baselines": baselines}
+    metrics = {"calibration": {"horizons": [row], "longest_horizon": 2.0}, "next_event": next_event}
+    return replace(data, metrics=RunMetrics(data.metrics | metrics))
+
+
+def probability_part(markup: str) -> str:
+    check(markup)
+    return markup.partition('<section id="probabilities">')[2].partition("</section>")[0]
+
+
+def cells_of_row(markup: str, name: str) -> list[str]:
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', markup)
+    return re.findall(r"<td[^>]*>(.*?)</td>", next(cells for title, cells in rows if name in title))
+
+
+def test_probabilities_are_shown_next_to_the_baselines(run: Run) -> None:
+    data = with_probabilities(collect_report_data(run), reliability((0.1, 0.12, 400), (0.6, 0.5, 100)))
+    part = probability_part(render_run_report(data))
+    assert cells_of_row(part, "within 2.5") == ["0.0123", "0.2100", "0.3100", "25.00"]
+    assert cells_of_row(part, "constant rate") == ["0.0010 ▲", "0.3000", "0.4000", ""]  # only its ECE is lower
+    assert cells_of_row(part, "cordgt") == ["3.250", "8", "40"]
+    assert cells_of_row(part, "Poisson") == ["2.500 ▲", "9", ""]
+    assert cells_of_row(part, "last gap") == ["3.500", "7.5 ▲", ""]
+    assert "Does a source act?" in part and "Does a pair" not in part  # there are no questions about pairs
+    assert "this horizon was not calibrated" in part and "in the unit of the data" in part
+
+
+def test_reliability_plot_shows_the_size_of_each_bin(run: Run) -> None:
+    bins = (0.04, 0.09, 400), (0.5, 0.5, 100), (0.6, 1.0, 29), (0.001, 0.0, 400), (0.999, 1.0, 400)
+    data = with_probabilities(collect_report_data(run), reliability(*bins))
+    part = probability_part(render_run_report(data))
+    assert "29–400 questions per dot" in part
+    dots = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)" (.*?)><title>(.*?)</title>', part)
+    assert ["stroke" in paint for *_, paint, _ in dots] == [False, False, True, True, True]  # few questions or outcomes
+    assert float(dots[0][2]) > float(dots[1][2]) > float(dots[2][2])
+    assert "forecast 4 %, came true 9 %" in dots[0][4] and "400 questions" in dots[0][4]
+    (line,) = re.findall(r'<path class="series"[^>]* d="([^"]*)"', part)
+    assert len(re.findall("[ML]", line)) == 2  # no line through the hollow dots
+    left, right, bottom = 46, 350, 270  # square roots: 4 % is at 0.2 of the axis
+    assert float(dots[0][0]) == pytest.approx(left + 0.2 * (right - left), abs=0.1)
+    assert float(dots[0][1]) == pytest.approx(bottom - 0.3 * (bottom - 20), abs=0.1)
+    assert f'<line class="mark" x1="{left:.1f}" x2="{right:.1f}" y1="{bottom:.1f}" y2="20.0"/>' in part  # the diagonal
+
+
+def test_runs_without_probabilities_have_no_such_section(run: Run, tmp_path: Path) -> None:
+    data = collect_report_data(run)
+    assert "calibration" in data.metrics
+    nothing = reliability() | dict.fromkeys(("share", "log_loss", "brier", "ece"))
+    without = {k: v for k, v in data.metrics.items() if k not in ("calibration", "next_event")}
+    for one in (with_probabilities(data, nothing, n_times=0), replace(data, metrics=RunMetrics(without))):
+        markup = render_run_report(one)
+        assert "How likely" not in check(markup).words and "#probabilities" not in markup
+    other = train(make_stream(), "edgebank", out=tmp_path / "b", device="cpu", report=False, activity=False)
+    assert "How likely" not in check(render_run_report(collect_report_data(other))).words
+
+
+def test_horizons_that_are_too_long_for_the_test_period_are_named(run: Run) -> None:
+    data = with_probabilities(collect_report_data(run), reliability((0.1, 0.1, 400)))
+    first = data.metrics["calibration"]["horizons"][0]
+    elapsed = data.task.stream.elapsed
+    period = float(elapsed[-1] - elapsed[data.task.split.test[0] - 1])
+    nothing = first["pair"]
+    rows = [first | {"horizon": period / 2}, first | {"horizon": 2 * period, "source": nothing}]
+    metrics = data.metrics | {"calibration": {"horizons": rows}}
+    part = probability_part(render_run_report(replace(data, metrics=RunMetrics(metrics))))
+    assert f"2.0 times as long as the horizon of {period / 2:.6g}" in part
+    assert f"too short for questions about {2 * period:.6g}" in part
+    assert cells_of_row(part, f"within {2 * period:.6g}") == ["–"] * 4
+
+
+def test_a_trained_run_shows_its_probabilities(run: Run) -> None:
+    part = probability_part((run.path / "report.html").read_text(encoding="utf-8"))
+    row = run.metrics["calibration"]["horizons"][0]["source"]
+    assert [f"{row[key]:.4f}" for key in ("ece", "brier", "log_loss")] == cells_of_row(part, "within")[:3]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("calibration",), []),
+        (("calibration", "horizons"), {}),
+        (("calibration", "horizons", 0), None),
+        (("calibration", "horizons", 0, "horizon"), "7d"),
+        (("calibration", "horizons", 0, "source"), 3),
+        (("calibration", "horizons", 0, "pair", "ece"), "0.1"),
+        (("calibration", "horizons", 0, "source", "n"), -1),
+        (("calibration", "horizons", 0, "source", "share"), True),
+        (("calibration", "horizons", 0, "source", "bins"), None),
+        (("calibration", "horizons", 0, "source", "bins", 0), [1]),
+        (("calibration", "horizons", 0, "source", "bins", 0, "predicted"), None),
+        (("calibration", "horizons", 0, "source", "bins", 0, "observed"), 1.5),
+        (("calibration", "horizons", 0, "source", "baselines"), []),
+        (("calibration", "horizons", 0, "source", "baselines", "constant rate"), 1),
+        (("calibration", "longest_horizon"), "long"),
+        (("next_event", "nll"), "low"),
+        (("next_event", "baselines", "Poisson", "mae"), {}),
+        (("next_event", "n"), None),
+    ],
+)
+def test_wrong_types_of_probability_metrics_are_named(run: Run, path: tuple[Any, ...], value: Any) -> None:
+    metrics = RunMetrics.from_json(run.metrics.to_json())
+    check_metrics(metrics)
+    table: Any = metrics
+    for key in path[:-1]:
+        table = table[key]
+    table[path[-1]] = value
+    key = str(path[-1]) if isinstance(path[-1], str) else f"[{path[-1]}]"
+    with pytest.raises(ValueError, match=f"{re.escape(key)}' must be"):
+        check_metrics(metrics)
 
 
 # --- several runs ---

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 
-MAX_DEPTH = 20  # nested lists and objects; metrics.json has 5 levels
+MAX_DEPTH = 20  # nested lists and objects; metrics.json has 7 levels
 MAX_EPOCH = 10**9
 ROUNDING = 1e-9  # a mean of ones may be slightly above 1
 Check = Callable[[Any], str]  # returns what a value must be; an empty string if it is right
@@ -76,12 +76,20 @@ def _expect_share(value: Any) -> str:
     return "" if is_share else "a number from 0 to 1, or null"
 
 
+def _expect_probability(value: Any) -> str:
+    return "a number from 0 to 1" if value is None else _expect_share(value)
+
+
 def _expect_epoch(value: Any) -> str:
     return _expect_count(value) or ("" if value <= MAX_EPOCH else f"at most {MAX_EPOCH}")
 
 
 def _expect_table(value: Any) -> str:
     return "" if isinstance(value, dict) else "an object"
+
+
+def _expect_list(value: Any) -> str:
+    return "" if isinstance(value, list) else "a list"
 
 
 def _check(where: str, value: Any, check: Check) -> None:
@@ -140,6 +148,12 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         _check_keys("init", metrics["init"], {"run": _expect_text, "knows": _expect_text}, {})
     if "refit" in metrics:
         _check_keys("refit", metrics["refit"], {"epochs": _expect_epoch, "events": _expect_count}, {})
+    if "calibration" in metrics:
+        _check_calibration(metrics["calibration"])
+    if "next_event" in metrics:
+        _check_with_baselines(
+            "next_event", metrics["next_event"], ("nll", "mae"), {"share_without_next": _expect_share}
+        )
 
 
 def _metric_checks() -> dict[str, Check]:
@@ -162,6 +176,31 @@ def _check_splits(prefix: str, splits: Any) -> None:
             _check_keys(
                 f"{prefix}{split}.{setting}", table[setting], required, shares | {"random_negatives": _expect_count}
             )
+
+
+def _check_calibration(calibration: Any) -> None:
+    """Check the metrics of probabilities, by horizon."""
+    _check_keys("calibration", calibration, {"horizons": _expect_list}, {"longest_horizon": _expect_amount})
+    for i, row in enumerate(calibration["horizons"]):
+        where = f"calibration.horizons[{i}]"
+        _check_keys(where, row, {"horizon": _expect_amount}, {"share": _expect_share})
+        for kind in ("source", "pair"):
+            if kind not in row:
+                raise ValueError(f"it has no key '{where}.{kind}'")
+            own = f"{where}.{kind}"
+            _check_with_baselines(own, row[kind], ("log_loss", "brier", "ece"), {"share": _expect_share})
+            _check_keys(own, row[kind], {"bins": _expect_list}, {})
+            for k, one in enumerate(row[kind]["bins"]):
+                checks = {"predicted": _expect_probability, "observed": _expect_probability, "n": _expect_count}
+                _check_keys(f"{own}.bins[{k}]", one, checks, {})
+
+
+def _check_with_baselines(where: str, table: Any, names: Sequence[str], optional: Mapping[str, Check]) -> None:
+    """Check metrics that may be null, of the run and of each baseline, and the number of cases."""
+    numbers: dict[str, Check] = dict.fromkeys(names, _expect_number_or_null)
+    _check_keys(where, table, {"n": _expect_count, "baselines": _expect_table} | numbers, optional)
+    for name, metrics in table["baselines"].items():
+        _check_keys(f"{where}.baselines.{name}", metrics, numbers, {})
 
 
 # -------------------- history.jsonl

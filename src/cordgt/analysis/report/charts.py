@@ -31,6 +31,19 @@ class Series:
 
 
 @dataclass(frozen=True)
+class Dot:
+    """A point of a dot chart, with whiskers from ``low`` to ``high``."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    radius: float
+    tooltip: str
+    is_hollow: bool = False  # little data: no line goes through it
+
+
+@dataclass(frozen=True)
 class DotRow:
     """A row of a dot plot: a value, optional whiskers, and a label at the right."""
 
@@ -125,6 +138,23 @@ def line_chart(
     return _svg(height, alt, parts)
 
 
+def dot_chart(series: Sequence[tuple[str, Sequence[Dot]]], x: Axis, y: Axis, *, alt: str) -> Html:
+    """Draw dots with whiskers, joined by a line, and the diagonal. ``series`` are names and dots from left to right."""
+    box = left, right, top, bottom = 46.0, WIDTH - 10, 20.0, 270.0
+    parts = [_grid(x, y, left, right, top, bottom), _line("mark", left, right, bottom, top)]
+    for i, (_, dots) in enumerate(series):
+        line = [dot for dot in dots if not dot.is_hollow]
+        parts.append(_path(i, Series("", [d.x for d in line], [d.y for d in line], has_markers=False), x, y, box))
+        for dot in dots:
+            px, py = x.scale(dot.x, left, right), y.scale(dot.y, bottom, top)
+            low, high = (y.scale(value, bottom, top) for value in (dot.low, dot.high))
+            parts.append(_line("whisker", px, px, low, high, f' stroke="var(--s{i % N_COLORS})" stroke-opacity="0.5"'))
+            parts.append(_circle(px, py, dot.radius, i, dot.tooltip, is_hollow=dot.is_hollow))
+    legend_top = bottom + 46
+    parts.append(_legend([name for name, _ in series], legend_top))
+    return _svg(legend_top + 16 * len(series), alt, parts)
+
+
 def dot_plot(rows: Sequence[DotRow], axis: Axis, *, alt: str, reference: float | None = None) -> Html:
     """Draw one value per row. The name stands above the value, because names are long and phones are narrow."""
     left, right, top, row_height = 8.0, WIDTH - 8, 8.0, 38.0
@@ -196,8 +226,10 @@ def _line(css: str, x1: float, x2: float, y1: float, y2: float, style: str = "")
     return Html(f'<line class="{css}"{style} x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>')
 
 
-def _circle(x: float, y: float, radius: float, color: int, tooltip: str) -> Html:
-    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="var(--s{color % N_COLORS})">'
+def _circle(x: float, y: float, radius: float, color: int, tooltip: str, *, is_hollow: bool = False) -> Html:
+    own = f"var(--s{color % N_COLORS})"
+    paint = f'fill="var(--paper)" stroke="{own}"' if is_hollow else f'fill="{own}"'
+    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {paint}>'
     return Html(f"{circle}<title>{text(tooltip)}</title></circle>")
 
 

@@ -14,6 +14,7 @@ from cordgt.analysis.report.charts import GRAY, DotRow, dot_plot
 from cordgt.analysis.report.data import ReportData
 from cordgt.analysis.report.html import DASH, Html, PageSection
 from cordgt.analysis.report.plots import (
+    ABOVE_MARK,
     format_metric,
     format_win_rate,
     metric_figure,
@@ -22,7 +23,6 @@ from cordgt.analysis.report.plots import (
     time_plot,
     training_plots,
 )
-from cordgt.analysis.report.run_report import ABOVE_MARK
 from cordgt.analysis.report.sample import group_by_novelty
 from cordgt.tasks.metrics import LINK_METRICS, summary_metrics
 from cordgt.tasks.run_metrics import SETTINGS

@@ -17,6 +17,8 @@ from cordgt.events.stream import EventStream
 from cordgt.events.times import epoch_day
 from cordgt.tasks.metrics import LINK_METRICS
 
+ABOVE_MARK = " ▲"  # marks a baseline that is better than the model
+
 # -------------------- formats
 
 

@@ -19,6 +19,7 @@ from cordgt.analysis.report.data import ReportData, collect_report_data
 from cordgt.analysis.report.explanations import distance_section, surprises_section
 from cordgt.analysis.report.html import DASH, Html, PageSection
 from cordgt.analysis.report.plots import (
+    ABOVE_MARK,
     format_metric,
     format_percent,
     format_times,
@@ -29,6 +30,7 @@ from cordgt.analysis.report.plots import (
     time_plot,
     training_plots,
 )
+from cordgt.analysis.report.probabilities import probability_sections
 from cordgt.analysis.report.sample import (
     MAX_EVENTS,
     GroupMetrics,
@@ -48,7 +50,6 @@ from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.settings import Settings, format_value, make_settings
 
 REPORT_FILE = "report.html"
-ABOVE_MARK = " ▲"  # marks a baseline above the model
 SMALL_GROUP = 30  # groups with fewer events are drawn in grey
 ABOUT_WIN_RATE = (
     "Win rate: the share of events that score above their negative, with its 95 % confidence interval. Guessing gives "
@@ -87,6 +88,7 @@ def render_run_report(data: ReportData) -> str:
             _time_section(data),
             _activity_section(data),
             _novelty_section(data),
+            *probability_sections(data),
             *([distance_section(data)] if hasattr(data.model, "influences") else []),
             surprises_section(data),
             _setup_section(data),
