@@ -62,7 +62,8 @@ def _answers(forecaster: Forecaster, model: LinkModel, history: History, queries
 
     A time that is infinite is -1, and a value that is not a number is -2, so that they can be compared.
     """
-    index, horizons = history.index, forecaster.horizons or (1.0,)
+    horizons = sorted({forecaster.horizons[0], forecaster.horizons[-1]}) if forecaster.horizons else [1.0]
+    index = history.index
     log_partner = forecaster.log_partner(model, history, queries)
     src, dst, cut, t = (x.cpu() for x in (queries.src, queries.dst[:, 0], queries.cut, queries.t))
     columns = []
