@@ -17,6 +17,9 @@ KERNELS ?= MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default
 WHEEL_ENV := build/wheel-env
 WHEEL_TESTS ?= tests/wheel $(patsubst %,tests/unit/test_%.py,layers events readers frames predict portability settings)
 
+# The run of `make serve`. It is trained once.
+SERVED := runs/demo
+
 # Benchmarks: on what is generated and on real data that is found by name; at toy size to see that they run.
 FOUND = $(shell $(BIN)/python -c 'from cordgt.io.datasets.registry import find_dataset; print(*filter(find_dataset, ["uci", "wikipedia"]))')
 BENCH_DATA ?= synthetic $(FOUND) food-twin
@@ -24,7 +27,7 @@ TOY := --quick --repeat 1 --device cpu --set fanout=2,1 --set hidden=8 --set hea
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-kernels test-wheel check bench format docs clean
+.PHONY: help demo serve test test-kernels test-wheel check bench format docs clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name what; do \
@@ -32,6 +35,12 @@ help: ## what can be made
 
 demo: $(VENV)/.core ## train on a generated stream, compare with an oracle, ask a few questions
 	$(BIN)/cordgt demo
+
+serve: $(VENV)/.serve $(SERVED)/metrics.json ## the demo's run as a live service with a page; ARGS="--port 8001" for options
+	$(BIN)/cordgt serve $(SERVED) $(ARGS)
+
+$(SERVED)/metrics.json: | $(VENV)/.serve
+	$(BIN)/cordgt demo --out $(SERVED)
 
 test: $(VENV)/.dev ## run the tests; ARGS="-k name" for some of them
 	$(PYTEST) $(ARGS)
@@ -74,14 +83,18 @@ clean: ## remove the environment and everything that was built
 	rm -rf src/*.egg-info
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps: the set-up is done once, and again when pyproject.toml changes. The development set-up includes the core.
+# The stamps: the set-up is done once, and again when pyproject.toml changes. The development set-up includes the others.
 $(VENV)/.core: pyproject.toml
 	$(call install,.)
 	@touch $@
 
+$(VENV)/.serve: pyproject.toml
+	$(call install,'.[serve]')
+	@touch $(VENV)/.core $@
+
 $(VENV)/.dev: pyproject.toml
 	$(call install,'.[dev]')
-	@touch $(VENV)/.core $@
+	@touch $(VENV)/.core $(VENV)/.serve $@
 
 define install
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'

@@ -22,7 +22,7 @@ def test_audit_of_a_run_passes(trained: Trained, rule: str) -> None:
     assert found["passed"] and found["model"] == "cordgt" and found["protocol"]["visibility"] == rule
     results = {row["check"]: row["result"] for row in found["checks"]}
     assert results.pop("batch size") == ("ok" if rule == "event" else "by design")
-    assert set(results.values()) == {"ok"} and len(results) == 9
+    assert set(results.values()) == {"ok"} and len(results) == 10 and "forecasts" in results
 
 
 def test_dates_features_and_separate_ids_pass(shop: Trained) -> None:
@@ -37,6 +37,13 @@ def test_models_without_parameters_pass(tmp_path: Path, model: str) -> None:
     data = write_events(tmp_path / "d.csv")
     works("train", data, "--model", model, "--out", "run")
     works("audit", "run", "--queries", 20)
+
+
+def test_run_without_activity_says_that_forecasts_are_not_audited(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "d.csv")
+    works("train", data, "--model", "counts", "--set", "epochs=1", "--set", "activity=false", "--out", "run")
+    last = works("audit", "run", "--queries", 20, "--json").json["checks"][-1]
+    assert (last["check"], last["result"]) == ("forecasts", "note") and "not audited" in last["detail"]
 
 
 @pytest.mark.parametrize("unit", [1e-15, 1e290], ids=str)

@@ -7,7 +7,7 @@ Random keys are unsigned 64-bit integers; ``signed`` returns the int64 with the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,6 +210,81 @@ def decayed_counts(
             age = operational_time(now, period, phase, profile) - operational_time(time, period, phase, profile)
             sums[k] += math.exp(-max(age, 0.0) / tau)
     return sums, len(times), len(events), times[0] if times else 0.0, times[-1] if times else 0.0
+
+
+def is_in_role(history: History, node: int, p: int, role: str) -> bool:
+    """Whether the node has the role in event ``p``. In a self-loop it has each role."""
+    ends = {"source": (history.src,), "destination": (history.dst,), "either": (history.src, history.dst)}[role]
+    return history.keep[p] and any(end[p] == node for end in ends)
+
+
+def has_event_within(
+    history: History, node: int, cut: int, until: float, role: str, partner: int | None = None
+) -> bool:
+    """Whether the node has an event in the role, with the partner if given, from ``cut`` on and not after a time."""
+    for p in range(cut, len(history.src)):
+        is_partner = partner is None or history.partner(node, p) == partner
+        if history.elapsed[p] <= until and is_in_role(history, node, p, role) and is_partner:
+            return True
+    return False
+
+
+def known_nodes(history: History, cut: int, role: str) -> list[int]:
+    """Nodes with an event in the role among the first ``cut``: the earliest first, then the smallest number."""
+    known: list[int] = []
+    for p in range(cut):
+        for node in sorted({history.src[p], history.dst[p]}):
+            if node not in known and is_in_role(history, node, p, role):
+                known.append(node)
+    return known
+
+
+def drift(
+    history: History,
+    role: str,
+    cut: int,
+    t: float,
+    windows: Sequence[float],
+    spacing: float,
+    shares: Callable[[int], Sequence[float]],
+    hazard: Callable[[int, int, float, float], float],
+    pseudo_count: float,
+) -> float:
+    """The mean over windows of the log of observed to expected active nodes. Only the first ``cut`` events are read.
+
+    Windows end at the last multiple of the spacing that is not after ``t`` and the last visible event. ``shares`` (of
+    the multiple) choose known nodes; ``hazard`` (of a node, a cut, a time and a length) is the rates' expectation.
+    """
+    latest = min(history.elapsed[cut - 1] if cut else 0.0, t)
+    number = math.floor(latest / spacing)
+    if number * spacing > latest:
+        number -= 1
+    end, total = number * spacing, 0.0
+    for window in windows:
+        start = max(end - window, 0.0)
+        first = sum(history.elapsed[p] <= start for p in range(cut))
+        within = [p for p in range(first, cut) if history.elapsed[p] < end]
+        known = known_nodes(history, first, role)
+        acted = {u: any(is_in_role(history, u, p, role) for p in within) for u in known}
+        expected = {u: 1 - math.exp(-hazard(u, first, start, end - start)) for u in known}
+        chosen = [known[int(share * len(known))] for share in shares(number)] if known else []
+        observed = sum(acted[u] for u in chosen) + pseudo_count
+        total += math.log(observed / (sum(expected[u] for u in chosen) + pseudo_count))
+    return total / len(windows)
+
+
+def interpolate(x: float, points: Sequence[float], values: Sequence[float]) -> float:
+    """The value at ``x`` of the broken line through ascending points; its slope is 1 outside them."""
+    if x < points[0]:
+        return values[0] + (x - points[0])
+    if x >= points[-1]:
+        return values[-1] + (x - points[-1])
+    k = max(k for k, point in enumerate(points) if point <= x)
+    return values[k] + (x - points[k]) / (points[k + 1] - points[k]) * (values[k + 1] - values[k])
+
+
+def running_maximum(values: Sequence[float]) -> list[float]:
+    return [max(values[: k + 1]) for k in range(len(values))]
 
 
 # Walks ---------------------------------------------------------------------------------------------------------------

@@ -159,8 +159,10 @@ def audit(
     """
     from cordgt.analysis.audit.checks import has_failures
     from cordgt.analysis.audit.data import audit_data
+    from cordgt.analysis.audit.forecasts import audit_forecasts
     from cordgt.analysis.audit.model import audit_model
     from cordgt.cli import writers
+    from cordgt.training.run_folder import ACTIVITY_FILE
     from cordgt.training.settings import make_settings, parse_assignments
 
     writers.check_json(json_)
@@ -169,6 +171,8 @@ def audit(
         loaded = open_run(Path(target), device)
         model, task = loaded.evaluation_task(**changes)
         checks = audit_model(model, task, queries=queries)
+        forecaster = loaded.forecaster if ACTIVITY_FILE in loaded.checksums else None
+        checks += audit_forecasts(forecaster, model, task, queries=queries)
         about: dict[str, Any] = {"run": target, "model": loaded.settings.model, "data": task.stream.name}
         about |= {"seed": loaded.settings.seed, "protocol": dict(vars(task.protocol))}
     else:

@@ -48,7 +48,9 @@ class Drift:
             return np.zeros(cut.shape)
         elapsed = bank.index.elapsed.numpy()
         last = np.where(cut > 0, elapsed[np.maximum(cut - 1, 0)], 0.0)
-        number = np.floor(np.minimum(last, t) / self.spacing).astype(np.int64)
+        latest = np.minimum(last, t)
+        number = np.floor(latest / self.spacing).astype(np.int64)
+        number -= number * self.spacing > latest  # the division can round up
         distinct, place = np.unique(number, return_inverse=True)
         missing = np.array([k for k in distinct.tolist() if k not in memo], dtype=np.int64)
         if len(missing):

@@ -122,7 +122,7 @@ class Forecaster:
         eta = self._curve(outlook, role)
         is_finite = eta(high) >= target
         for _ in range(N_BISECTIONS):
-            middle = np.sqrt(low * high)
+            middle = np.sqrt(low) * np.sqrt(high)  # the product of two long times can overflow
             is_less = eta(middle) < target
             low, high = np.where(is_less, middle, low), np.where(is_less, high, middle)
         return np.where(is_finite, high, np.inf)

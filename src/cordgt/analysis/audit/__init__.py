@@ -1,1 +1,1 @@
-"""Audits. `model` checks that a model sees only what it may. `data` reports properties of a stream that matter."""
+"""Audits. `model` and `forecasts` check that a run sees only what it may. `data` reports properties that matter."""

@@ -7,6 +7,8 @@ not only a model that reads too much. Everything with the interface of a `LinkMo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,29 +38,36 @@ from cordgt.tasks.scoring import score_queries
 N_BATCHES = 8  # batches of the sample in checks that rebuild the index
 
 
-def audit_model(model: LinkModel, task: LinkTask, *, queries: int = 200) -> list[Check]:
-    """Run every check on a sample of the task's test queries, with the trained weights in evaluation mode."""
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute products in float32 on every device, so that scores agree within the tolerance in any batch."""
     precision = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")  # so that scores agree within the tolerance in any batch
+    torch.set_float32_matmul_precision("highest")
     try:
-        sample = AuditSample.draw(model, task, queries)
-        checks = [
-            check_visible_events(task, sample),
-            check_future(model, task, sample),
-            check_same_moment(model, task),
-            check_batch_size(model, task, sample),
-            check_candidate_order(model, task, sample),
-            check_time_shift(model, task, sample),
-            check_node_ids(model, task, sample),
-            check_same_seed(model, task, sample),
-            check_pair_records(task, sample),
-            check_new_nodes(model, task),
-        ]
-        if isinstance(model, MemoryModel):
-            checks.append(check_memory_blocks(model, task, sample))
-        return checks
+        yield
     finally:
         torch.set_float32_matmul_precision(precision)
+
+
+@full_precision()
+def audit_model(model: LinkModel, task: LinkTask, *, queries: int = 200) -> list[Check]:
+    """Run every check on a sample of the task's test queries, with the trained weights in evaluation mode."""
+    sample = AuditSample.draw(model, task, queries)
+    checks = [
+        check_visible_events(task, sample),
+        check_future(model, task, sample),
+        check_same_moment(model, task),
+        check_batch_size(model, task, sample),
+        check_candidate_order(model, task, sample),
+        check_time_shift(model, task, sample),
+        check_node_ids(model, task, sample),
+        check_same_seed(model, task, sample),
+        check_pair_records(task, sample),
+        check_new_nodes(model, task),
+    ]
+    if isinstance(model, MemoryModel):
+        checks.append(check_memory_blocks(model, task, sample))
+    return checks
 
 
 @dataclass(frozen=True)
@@ -89,8 +98,8 @@ def _score_tolerance(model: LinkModel, task: LinkTask) -> float:
 class ScoreChanges:
     """Counts scores that differ from the expected ones by more than ``tolerance * max(1, |score|)``."""
 
-    def __init__(self, tolerance: float = 0.0) -> None:
-        self.tolerance = tolerance
+    def __init__(self, tolerance: float = 0.0, *, noun: str = "scores") -> None:
+        self.tolerance, self.noun = tolerance, noun
         self.n_compared = 0
         self.n_changed: dict[str, int] = {}  # by name of the perturbation
         self.largest = 0.0
@@ -110,9 +119,9 @@ class ScoreChanges:
 
     def __str__(self) -> str:
         if not self.n_changed:
-            return f"{self.n_compared:,} scores {f'within {self.tolerance:g}' if self.tolerance else 'identical'}"
+            return f"{self.n_compared:,} {self.noun} {f'within {self.tolerance:g}' if self.tolerance else 'identical'}"
         kinds = ", ".join(f"{name} {n:,}" for name, n in self.n_changed.items())
-        total = f"{sum(self.n_changed.values()):,} of {self.n_compared:,} scores change"
+        total = f"{sum(self.n_changed.values()):,} of {self.n_compared:,} {self.noun} change"
         return f"{total} ({kinds}), by up to {self.largest:.2g}"
 
 
