@@ -17,8 +17,8 @@ KERNELS ?= MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default
 WHEEL_ENV := build/wheel-env
 WHEEL_TESTS ?= tests/wheel $(patsubst %,tests/unit/test_%.py,layers events readers frames predict portability settings)
 
-# The run of `make serve`. It is trained once.
-SERVED := runs/demo
+# The run of `make serve`, which no other command writes. It is trained once; an unfinished one is deleted.
+SERVED := runs/served-demo
 
 # Benchmarks: on what is generated and on real data that is found by name; at toy size to see that they run.
 FOUND = $(shell $(BIN)/python -c 'from cordgt.io.datasets.registry import find_dataset; print(*filter(find_dataset, ["uci", "wikipedia"]))')
@@ -40,6 +40,7 @@ serve: $(VENV)/.serve $(SERVED)/metrics.json ## the demo's run as a live service
 	$(BIN)/cordgt serve $(SERVED) $(ARGS)
 
 $(SERVED)/metrics.json: | $(VENV)/.serve
+	rm -rf $(SERVED)
 	$(BIN)/cordgt demo --out $(SERVED)
 
 test: $(VENV)/.dev ## run the tests; ARGS="-k name" for some of them

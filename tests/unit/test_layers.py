@@ -49,7 +49,7 @@ ORDER = """
     inference.retrieval.ranking inference.predictor inference.forecasts inference.answers inference.similar
     inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
     inference.ray analysis analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
-    analysis.audit.perturbations analysis.audit.model analysis.audit.data analysis.compare
+    analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.probabilities
     analysis.report.run_report analysis.report.comparison_report

@@ -22,11 +22,17 @@ def commands(folder: Path, *argv: str) -> str:
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_serve_does_its_own_set_up(tmp_path: Path) -> None:
     text = commands(tmp_path, "serve", "ARGS=--port 8001")
-    steps = ["-m venv", "'.[serve]'", "cordgt demo --out runs/demo", "cordgt serve runs/demo --port 8001"]
+    steps = [
+        "-m venv",
+        "'.[serve]'",
+        "rm -rf runs/served-demo",
+        "cordgt demo --out runs/served-demo",
+        "cordgt serve runs/served-demo --port 8001",
+    ]
     places = [text.find(step) for step in steps]
     assert -1 not in places and places == sorted(places)
-    for path in ("runs/demo/metrics.json", ".venv/.serve"):
+    for path in ("runs/served-demo/metrics.json", ".venv/.serve"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     again = commands(tmp_path, "serve", "--old-file=pyproject.toml")
-    assert again.split() == [".venv/bin/cordgt", "serve", "runs/demo"]
+    assert again.split() == [".venv/bin/cordgt", "serve", "runs/served-demo"]
