@@ -31,7 +31,7 @@ from cordgt.cli import (
     training,
     upgrade,
 )
-from cordgt.cli.distributed import distributed_command, exit_at_once, is_distributed_launch
+from cordgt.cli.distributed import distributed_command, exit_at_once, has_process_group
 from cordgt.cli.options import add_plugin_option
 from cordgt.cli.resume import training_started
 from cordgt.errors import CordgtError, RunWarning, is_out_of_memory
@@ -143,7 +143,7 @@ def main() -> None:
                 sys.stdout.flush()  # here, where the error of a full disk is still caught
     except CordgtError as error:
         console.print_error(str(error))
-        if is_distributed_launch():
+        if has_process_group():
             exit_at_once(2)
         sys.exit(2)
     except BrokenPipeError:  # the reader has all it wants

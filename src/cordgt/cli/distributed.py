@@ -34,6 +34,15 @@ def is_distributed_launch() -> bool:
     return distributed.is_distributed()
 
 
+def has_process_group() -> bool:
+    """Return whether this process has joined others."""
+    if not is_distributed_launch():
+        return False
+    from cordgt.runtime import distributed
+
+    return distributed.current_group().world_size > 1
+
+
 def exit_at_once(code: int) -> NoReturn:
     """End this process without Python's clean-up, which can abort while threads of its process group still run."""
     sys.stdout.flush()
