@@ -80,7 +80,7 @@ def test_contract(server: LiveServer) -> None:
         ("POST", "/model", {"run": "/no/such/run"}, 422),
         ("GET", "/recommend/x", None, 422),
         ("GET", "/recommend/3?n=0", None, 422),
-        ("GET", "/recommend/3?within=day", None, 501),
+        ("GET", "/recommend/3?within=day", None, 422),
         ("GET", "/active?within=7d", None, 422),
         ("GET", "/active", None, 422),
         ("GET", "/nothing", None, 404),
