@@ -10,7 +10,8 @@ WORKERS ?= auto
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=2
 PYTEST := $(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 --dist=loadfile --durations=10
 
-# CPU kernels of test-kernels, one after the other; `make test` uses the machine's own. Also: MKL_ENABLE_INSTRUCTIONS=SSE4_2
+# CPU kernels of test-kernels, one after the other, or several at once (A=1+B=2). `make test` uses the machine's own.
+# Also: MKL_ENABLE_INSTRUCTIONS=SSE4_2
 KERNELS ?= MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default
 
 # What test-wheel runs in an environment with the installed wheel, whose other packages are those of .venv.
@@ -49,7 +50,7 @@ test: $(VENV)/.dev ## run the tests; ARGS="-k name" for some of them
 test-kernels: $(VENV)/.dev ## contract and oracle tests with other CPU kernels, which round differently
 	@for kernels in $(KERNELS); do \
 		echo "CPU kernels: $$kernels"; \
-		env "$$kernels" $(PYTEST) tests/contract tests/oracle $(ARGS) || exit 1; done
+		env $$(echo "$$kernels" | tr + " ") $(PYTEST) tests/contract tests/oracle $(ARGS) || exit 1; done
 
 test-wheel: $(VENV)/.dev ## build wheel and sdist, install the wheel apart from the source, run a selection of the tests
 	rm -rf build/dist $(WHEEL_ENV)
