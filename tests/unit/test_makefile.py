@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +16,11 @@ def commands(folder: Path, *argv: str) -> str:
     """What make would run in a folder that has the Makefile and pyproject.toml only, or what a test added."""
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
-    result = subprocess.run(["make", "--dry-run", *argv], cwd=folder, capture_output=True, text=True, check=True)
+    given_by_make = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES", "ARGS")  # if `make test` runs this test
+    env = {name: value for name, value in os.environ.items() if name not in given_by_make}
+    result = subprocess.run(
+        ["make", "--dry-run", *argv], cwd=folder, env=env, capture_output=True, text=True, check=True
+    )
     return result.stdout
 
 
