@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.history.activity import ROLES, ActivityBank
-from cordgt.models.activity import RateModel
 from cordgt.tasks.calibration import Calibrator
 from cordgt.tasks.drift import N_NODES, PSEUDO_COUNT, Drift
 from cordgt.tasks.forecast import ACT_ROLES, Forecaster, _interpolate
@@ -25,18 +24,9 @@ from . import slow
 from . import strategies as some
 from .helpers import build
 from .strategies import Stream, streams
+from .test_activity_rates import MODEL as EVENT_MODEL
 
-MODEL = RateModel(
-    role="either",
-    unit="occasions",
-    time_constants=(0.5, 4.0, 60.0),
-    excitation=(0.3, 0.2, 0.4),
-    renewal=(0.0, 0.1, 0.6),
-    base_rate=0.02,
-    known_rate=0.07,
-    newcomer_rate=0.01,
-    arrival_rate=0.5,
-)
+MODEL = replace(EVENT_MODEL, unit="occasions")
 HORIZONS = (0.5, 3.0, 20.0)
 roles = st.sampled_from(ROLES)
 

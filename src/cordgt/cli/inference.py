@@ -147,8 +147,8 @@ def recommend(
     from cordgt.io.readers import read_ids
 
     only_with_all = {"--shard": shard, "--workers": workers, "--part-size": part_size}
-    asked = {"--source": source, "--sources": sources, "--destination": destination, "--within": within}
-    check_all_options(all_, asked | only_with_all)
+    only_without_all = {"--source": source, "--sources": sources, "--destination": destination, "--within": within}
+    check_all_options(all_, only_without_all | only_with_all)
     if not all_ and (bool(source), sources is not None, bool(destination)).count(True) != 1:
         raise SettingError("Give --source ID, --sources FILE, --destination ID or --all.")
     if candidate and candidates is not None:

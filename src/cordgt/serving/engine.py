@@ -134,24 +134,24 @@ class Engine:
     def _answer_batch(self, batch: list[_Work]) -> None:
         waiting = [work for work in batch if work.result.set_running_or_notify_cancel()]
         questions: list[Question] = []
-        asked: list[_Work] = []
+        pending: list[_Work] = []
         for work in waiting:
             try:
                 assert work.question is not None
                 questions.append(work.question(self._live))
-                asked.append(work)
+                pending.append(work)
             except Exception as error:
                 work.result.set_exception(error)
-        if not asked:
+        if not pending:
             return
         try:
-            for work, answer in zip(asked, self._answer(questions), strict=True):
+            for work, answer in zip(pending, self._answer(questions), strict=True):
                 work.result.set_result(answer)
         except Exception as error:
-            if len(asked) == 1:
-                asked[0].result.set_exception(error)
+            if len(pending) == 1:
+                pending[0].result.set_exception(error)
                 return
-            for work, question in zip(asked, questions, strict=True):  # one wrong question must not spoil the others
+            for work, question in zip(pending, questions, strict=True):  # one wrong question must not spoil the others
                 _resolve(work.result, lambda one: self._answer([one])[0], question, is_running=True)
 
 
