@@ -48,6 +48,16 @@ class Callback:
         """A message for the user."""
 
 
+class StepCallback(Callback):
+    """Passes on only the steps of a training inside another one, whose progress it is."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+
+    def on_step(self, n: int, loss: float | None = None) -> None:
+        self.callback.on_step(n, loss)
+
+
 class CallbackList(Callback):
     """Forwards every call to several callbacks, in their order."""
 

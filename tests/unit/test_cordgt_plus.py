@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from cordgt.callbacks import Callback
 from cordgt.errors import SettingError
+from cordgt.inference.run import Run
 from cordgt.io.datasets.synthetic import synthetic_stream
+from cordgt.models.base import comparing_sources
+from cordgt.models.cordgt_plus import CordgtPlus
 from cordgt.tasks.link import LinkTask
+from cordgt.tasks.scoring import score_queries
+from cordgt.training.blend import choose_by_ap, counts_weights
 from cordgt.training.model_factory import build_model_for
-from cordgt.training.settings import make_settings
+from cordgt.training.settings import from_toml, make_settings
 from cordgt.workflows.train import train
 
 CPU = torch.device("cpu")
@@ -44,8 +53,8 @@ def test_every_weight_gets_a_gradient(part: dict[str, bool], head: str) -> None:
     batch = network.read(task.train_history, queries)
     assert network(batch).shape == (20, 4)
     network.losses(batch).mean().backward()
-    idle = [name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()]
-    assert not idle
+    trained = {name: weight for name, weight in network.named_parameters() if not name.startswith("counts.")}
+    assert not [name for name, weight in trained.items() if weight.grad is None or not weight.grad.any()]
 
 
 def test_ranking_loss_is_softmax_cross_entropy() -> None:
@@ -61,3 +70,121 @@ def test_ranking_loss_is_softmax_cross_entropy() -> None:
     torch.testing.assert_close(network.losses(batch), expected)
     with pytest.raises(SettingError, match="loss"):
         make_settings("cordgt_plus", {"loss": "hinge"})
+
+
+@pytest.fixture(scope="module")
+def blended(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    folder = tmp_path_factory.mktemp("blended")
+    return train(stream, "cordgt_plus", out=folder / "run", device="cpu", report=False, **(TINY | {"epochs": 3}))
+
+
+def test_contains_the_counts_model_of_the_same_seed(tmp_path: Path, blended: Run) -> None:
+    counts = train(blended.stream, "counts", out=tmp_path / "run", device="cpu", report=False, epochs=3, batch_size=50)
+    inside = counts_weights(blended.read_weights("model.safetensors"))
+    own = counts.read_weights("model.safetensors")
+    assert inside is not None
+    assert inside.keys() == own.keys()
+    assert all(torch.equal(inside[name], own[name]) for name in own)
+
+
+def test_blend_leaves_its_own_network_unchanged(tmp_path: Path, blended: Run) -> None:
+    settings = TINY | {"epochs": 3, "counts_blend": False}
+    alone = train(blended.stream, "cordgt_plus", out=tmp_path / "run", device="cpu", report=False, **settings)
+    weights = blended.read_weights("model.safetensors")
+    assert all(torch.equal(weights[k], v) for k, v in alone.read_weights("model.safetensors").items())
+    assert "counts_weight" not in alone.metrics
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_logit_is_the_weighted_mean_of_both_networks(blended: Run, across: bool) -> None:
+    model, task = blended.evaluation_task()
+    assert isinstance(model, CordgtPlus)
+    assert model.counts is not None
+    _, queries = task.evaluation_queries("test", "transductive")
+    counts = score_queries(model.counts, task.full_history, queries)
+
+    def scores(*weights: float) -> np.ndarray:
+        model.counts_weight.copy_(torch.tensor(weights))
+        with comparing_sources(model) if across else nullcontext():
+            return score_queries(model, task.full_history, queries)
+
+    own = scores(0.0, 0.0)
+    np.testing.assert_allclose(scores(1.0, 1.0), counts, atol=1e-5)
+    weight = 0.75 if across else 0.25
+    np.testing.assert_allclose(scores(0.25, 0.75), (1 - weight) * own + weight * counts, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("own", "counts", "winner"),
+    [
+        ([0.9, 0.9], [0.5, 0.5], "own"),  # better with every kind of negatives
+        ([0.5, 0.5], [0.9, 0.9], "counts"),  # worse with every kind
+        ([1.0, 0.4], [0.6, 0.6], "counts"),  # better on average, but it loses with one kind
+    ],
+)
+def test_no_kind_of_negatives_loses_to_counts(own: list[float], counts: list[float], winner: str) -> None:
+    """Each network ranks a share of the true events above their negative, and the others below."""
+
+    def column(share: float) -> np.ndarray:
+        return np.where(np.arange(1000) < 1000 * share, -1.0, 1.0)
+
+    negatives = {str(i): np.stack([column(a), column(b)]) for i, (a, b) in enumerate(zip(own, counts, strict=True))}
+    assert (choose_by_ap(np.zeros((2, 1000)), negatives) > 0.5) == (winner == "counts")
+
+
+def test_weight_is_in_the_metrics_and_the_weights(blended: Run) -> None:
+    chosen = blended.metrics["counts_weight"]
+    assert set(chosen) == {"same_source", "across_sources"}
+    saved = blended.read_weights("model.safetensors")["counts_weight"]
+    assert saved.tolist() == pytest.approx(list(chosen.values()))
+
+
+def test_training_for_ranking_chooses_one_weight(tmp_path: Path) -> None:
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    run = train(stream, "cordgt_plus", out=tmp_path / "run", device="cpu", report=False, loss="ranking", **TINY)
+    weight = run.metrics["counts_weight"]
+    assert weight["same_source"] == weight["across_sources"]
+
+
+def test_refit_keeps_the_counts_network_and_its_weight(tmp_path: Path) -> None:
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    run = train(stream, "cordgt_plus", out=tmp_path / "run", device="cpu", report=False, refit=True, **TINY)
+    first, second = (run.read_weights(name) for name in ("model.safetensors", "refit.safetensors"))
+    frozen = [name for name in first if name.startswith("counts")]
+    assert frozen
+    assert all(torch.equal(first[name], second[name]) for name in frozen)
+
+
+def test_starts_from_a_run_without_counts(tmp_path: Path, blended: Run) -> None:
+    settings = TINY | {"counts_blend": False}
+    old = train(blended.stream, "cordgt_plus", out=tmp_path / "old", device="cpu", report=False, **settings)
+    new = train(blended.stream, "cordgt_plus", out=tmp_path / "new", device="cpu", report=False, init=old, **TINY)
+    assert "counts_weight" in new.metrics
+
+
+def test_interrupted_counts_training_starts_again(tmp_path: Path, blended: Run) -> None:
+    class Interrupt(Callback):
+        n_steps = 0
+
+        def on_stage_start(self, name: str, total: int | None) -> None:
+            if "counts" in name and "training" in name:
+                self.n_steps = 1
+
+        def on_step(self, n: int, loss: float | None = None) -> None:
+            self.n_steps += self.n_steps > 0
+            if self.n_steps == 4:
+                signal.raise_signal(signal.SIGINT)
+
+    settings, out = TINY | {"epochs": 3}, tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(blended.stream, "cordgt_plus", out=out, device="cpu", report=False, callbacks=Interrupt(), **settings)
+    run = train(blended.stream, "cordgt_plus", out=out, device="cpu", report=False, resume=True, **settings)
+    expected = blended.read_weights("model.safetensors")
+    assert all(torch.equal(expected[k], v) for k, v in run.read_weights("model.safetensors").items())
+
+
+def test_config_without_the_setting_has_no_counts() -> None:
+    text = make_settings("cordgt_plus", {}).to_toml().replace("counts_blend = true\n", "")
+    assert not from_toml("format = 3\n" + text, "config.toml").model_settings.counts_blend
+    assert from_toml(text, "my.toml").model_settings.counts_blend

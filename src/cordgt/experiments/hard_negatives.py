@@ -17,8 +17,10 @@ from cordgt.inference.run import Run
 from cordgt.runtime.signals import StopCallback, StopRequest, defer_signals
 from cordgt.tasks.link_evaluation import candidate_scores, evaluate
 from cordgt.tasks.metrics import ranking_metrics
+from cordgt.tasks.negatives import NEGATIVES
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.tasks.ties import mean_ranks
+from cordgt.training.blend import choose_counts_weight
 from cordgt.training.evaluation import evaluate_splits
 
 EVAL_BATCH_SIZE = 200  # for means over batches, as other papers report them
@@ -47,24 +49,30 @@ def measure_hard_negatives(run: Run, callbacks: Callback) -> dict[str, Any]:
 
 
 def measure_anchors(run: Run, callbacks: Callback) -> dict[str, Any]:
-    """Return test metrics with each kind of `ANCHOR_NEGATIVES`, as means over batches of 200.
+    """Return test metrics with each kind of `ANCHOR_NEGATIVES` and `HARD_NEGATIVES`, as means over batches of 200.
 
-    ``{kind: {"test": {setting: metrics}, "without_activity": {setting: metrics}}}``. With random negatives the source
-    is given, so activity has no part in it.
+    ``{kind: {"test": {setting: metrics}, "without_activity": {setting: metrics}}}``. Where the source is given,
+    activity has no part in it.
     """
     with _stoppable(callbacks) as (stoppable, stop):
         model, task = run.evaluation_task(eval_batch_size=EVAL_BATCH_SIZE, ranking="none")
-        metrics: dict[str, Any] = {}
-        for kind in ANCHOR_NEGATIVES:
-            metrics[kind] = {}
-            for key, activity in (("test", True), ("without_activity", False)):
-                changed = task.with_protocol(negatives=kind, activity=activity)
-                stoppable.on_stage_start(f"evaluating: test, {kind} negatives", None)
-                own = {s: evaluate(model, changed, "test", s, callbacks=stoppable) for s in SETTINGS}
-                stop.raise_if_requested()
-                metrics[kind][key] = own
-                if not kind.endswith("-pairs"):
-                    break
+        metrics: dict[str, Any] = {kind: {} for kind in ANCHOR_NEGATIVES}
+        for key, activity in (("test", True), ("without_activity", False)):
+            task = task.with_protocol(activity=activity)
+            if not activity:  # the weight that a run with `activity=false` chooses
+                own_batches = task.with_protocol(eval_batch_size=run.settings.protocol.eval_batch_size)
+                choose_counts_weight(model, own_batches, run.settings.training.monitor, stoppable)
+            for kind in ANCHOR_NEGATIVES:
+                if activity or NEGATIVES[kind].replaces_source:
+                    stoppable.on_stage_start(f"evaluating: test, {kind} negatives", None)
+                    changed = task.with_protocol(negatives=kind)
+                    metrics[kind][key] = {s: evaluate(model, changed, "test", s, callbacks=stoppable) for s in SETTINGS}
+                    stop.raise_if_requested()
+        for kind in HARD_NEGATIVES:  # they keep the source, so activity has no part in them
+            stoppable.on_stage_start(f"evaluating: test, {kind} negatives", None)
+            changed = task.with_protocol(negatives=kind)
+            metrics[kind] = {"test": {s: evaluate(model, changed, "test", s, callbacks=stoppable) for s in SETTINGS}}
+            stop.raise_if_requested()
         return metrics | {"test": metrics["random"]["test"]}
 
 

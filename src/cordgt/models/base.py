@@ -7,7 +7,8 @@ parameters only: no sampler, no device, no file. The training loop calls one aft
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -47,6 +48,7 @@ class LinkModel(nn.Module):
     learns_ranking = False  # ranks the candidates of one source; scores of different sources cannot be compared
     uses_node_ids = False  # learns a table per node id, so an unseen node differs from a known one
     score_tolerance = SCORE_TOLERANCE  # logits nearer than this, times max(1, |logit|), tie in rankings
+    compares_sources = False  # True while pairs of different sources are scored: see `comparing_sources`
     is_transductive = False  # knows only nodes of its training: takes n_nodes=, has no inductive metrics
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -145,6 +147,16 @@ class LinkModel(nn.Module):
         """Restore the output of `get_training_state`. Raise KeyError if it is another model's."""
         if tensors:
             raise KeyError(f"{type(self).__name__} carries no training state")
+
+
+@contextmanager
+def comparing_sources(model: LinkModel) -> Iterator[None]:
+    """Score pairs of different sources inside this context, for models that weigh them differently."""
+    before, model.compares_sources = model.compares_sources, True
+    try:
+        yield
+    finally:
+        model.compares_sources = before
 
 
 def to_device(batch: Any, device: torch.device | None) -> Any:

@@ -2,7 +2,8 @@
 
 ``sampling=mixed`` adds a node's latest events to the sampled ones. ``slot_features`` adds features of every context
 node, ``pair_features`` of every pair (`cordgt.history.pair_features`). All are counted from the first ``cut`` events,
-without parameters.
+without parameters. ``counts_blend`` adds the logits of a `Counts` network, trained on its own, with a weight that
+validation data choose (`cordgt.training.blend`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from cordgt.history import pair_features
 from cordgt.history.context import Context
 from cordgt.history.queries import History, Queries
 from cordgt.models.cordgt import Cordgt, CordgtBatch, CordgtReader, CordgtSettings, full_precision
+from cordgt.models.counts import Counts, CountsSettings
 from cordgt.nn.layers import make_mlp
 
 
@@ -30,11 +32,17 @@ class CordgtPlusSettings(CordgtSettings):
     beta: float = 1.0
     slot_features: bool = True  # features of every context node: age, counts, relation to either end
     pair_features: bool = True  # features of every pair: number and age of its events, activity of both ends
+    counts_blend: bool = True  # also trains `counts`, and adds its logits with a weight chosen on validation data
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("loss", self.loss, ("binary", "ranking"))
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether the model contains a `Counts` network: it reads the same pair features."""
+        return self.counts_blend and self.pair_features
 
 
 @dataclass(frozen=True)
@@ -62,9 +70,15 @@ class CordgtPlusReader(CordgtReader):
 
 
 class CordgtPlus(Cordgt):
-    """The network of CorDGT, and two MLPs: one adds to each slot's token, one to the pair's score."""
+    """The network of CorDGT, and two MLPs: one adds to each slot's token, one to the pair's score.
+
+    With ``counts_blend`` the logit is ``(1 - w) * own + w * counts``. The `Counts` network is trained before, then
+    frozen. ``counts_weight`` holds two values of w: for the candidates of one source, and for pairs of different
+    sources. Both are 0 until `cordgt.training.blend` chooses them.
+    """
 
     settings: CordgtPlusSettings
+    counts_weight: Tensor  # (2,)
 
     def __init__(self, settings: CordgtPlusSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__(settings, edge_dim=edge_dim, node_dim=node_dim)
@@ -77,8 +91,22 @@ class CordgtPlus(Cordgt):
         self.of_pair_alone = nn.Linear(dim, 1, bias=False) if linear_pair else None
         self.head_mlp = None  # replaced by `of_all`
         self.learns_ranking = settings.loss == "ranking"
+        self.counts: Counts | None = None
+        if settings.has_counts:
+            self.counts = Counts(CountsSettings(loss=settings.loss), edge_dim=edge_dim, node_dim=node_dim)
+            self.counts.requires_grad_(False)
+            self.register_buffer("counts_weight", torch.zeros(2))
 
     def _scores(self, batch: CordgtBatch, pooled: Tensor) -> Tensor:
+        """Return logits (B, M): those of the network itself in training, otherwise blended with those of `Counts`."""
+        own = self._own_scores(batch, pooled)
+        if self.counts is None or self.training:
+            return own
+        assert isinstance(batch, CordgtPlusBatch)
+        with full_precision(pooled):
+            return torch.lerp(own, self.counts(batch.pair_x), self.counts_weight[int(self.compares_sources)])
+
+    def _own_scores(self, batch: CordgtBatch, pooled: Tensor) -> Tensor:
         """Return logits (B, M). With the linear head the pair adds its own share to those of the context nodes."""
         assert isinstance(batch, CordgtPlusBatch)
         n = pooled.shape[1] // 2

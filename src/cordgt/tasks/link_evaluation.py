@@ -13,7 +13,7 @@ from torch import Tensor
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history import rng
 from cordgt.history.queries import Queries
-from cordgt.models.base import LinkModel
+from cordgt.models.base import LinkModel, comparing_sources
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LinkMetrics, link_metrics, ranking_metrics
 from cordgt.tasks.negatives import NEGATIVES, draw_candidates, draw_negative_pairs, draw_random_pairs, negatives_key
@@ -65,7 +65,8 @@ def split_scores(
     n_random = 0
     if NEGATIVES[task.protocol.negatives].replaces_source:
         pairs, n_random = negative_pair_queries(task, split, setting)
-        scores = np.concatenate([score(replace(queries, dst=queries.dst[:, :1])), score(pairs)], axis=1)
+        with comparing_sources(model):
+            scores = np.concatenate([score(replace(queries, dst=queries.dst[:, :1])), score(pairs)], axis=1)
         scores = add_source_rates(task, scores, queries, pairs)
     else:
         scores = score(queries)

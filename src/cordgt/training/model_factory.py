@@ -11,6 +11,7 @@ from cordgt import models
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
+from cordgt.models.cordgt_plus import CordgtPlus
 from cordgt.training.settings import Settings
 
 
@@ -28,9 +29,20 @@ def build_model_for(settings: Settings, stream: EventStream) -> LinkModel:
 
 
 def load_weights(model: LinkModel, weights: dict[str, Tensor], where: str) -> None:
-    """Load weights into a model. SettingError if they do not fit; ``where`` names their origin."""
+    """Load weights into a model. SettingError if they do not fit; ``where`` names their origin.
+
+    Weights of a CorDGT+ without ``counts_blend`` fit one with it, whose `Counts` network then keeps its own.
+    """
+    missing = {} if any(name.startswith("counts") for name in weights) else _counts_state(model)
     try:
-        model.load_state_dict(weights)
+        model.load_state_dict(missing | weights)
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise SettingError(f"The weights of {where} do not fit these settings: {reason}") from None
+
+
+def _counts_state(model: LinkModel) -> dict[str, Tensor]:
+    """Return the weights of the `Counts` network in CorDGT+ under their names there; empty for other models."""
+    if not isinstance(model, CordgtPlus):
+        return {}
+    return {name: value for name, value in model.state_dict().items() if name.startswith("counts")}

@@ -132,6 +132,7 @@ _OPTIONAL: dict[str, Check] = {
     "peak_memory_mb": _expect_amount,
     "init": _expect_table,
     "refit": _expect_table,
+    "counts_weight": _expect_table,
     "baselines": _expect_table,
     "calibration": _expect_table,
     "next_event": _expect_table,
@@ -148,6 +149,9 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
         _check_keys("init", metrics["init"], {"run": _expect_text, "knows": _expect_text}, {})
     if "refit" in metrics:
         _check_keys("refit", metrics["refit"], {"epochs": _expect_epoch, "events": _expect_count}, {})
+    if "counts_weight" in metrics:
+        weights = {"same_source": _expect_share, "across_sources": _expect_share}
+        _check_keys("counts_weight", metrics["counts_weight"], weights, {})
     if "calibration" in metrics:
         _check_calibration(metrics["calibration"])
     if "next_event" in metrics:

@@ -158,6 +158,8 @@ def _parse_tables(tables: Mapping[str, Any], where: str) -> ParsedSettings:
             raise SettingError(f"{where}: there is no table [{key}].{hint}")
     model = None if tables.get("model") is None else str(tables["model"])
     keys = upgrade_keys(keys, model) if tables.get("format") == 1 else keys
+    if "format" in tables and model == "cordgt_plus":
+        keys.setdefault("counts_blend", False)  # a run of an older version, which has no `Counts` network
     return ParsedSettings(model, tables.get("seed"), keys, is_run_config="format" in tables)
 
 

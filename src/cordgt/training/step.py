@@ -34,12 +34,13 @@ N_WARMUP_STEPS = 3  # steps on a side stream before a CUDA graph is recorded, as
 class Ema:
     """Exponential moving average of a model's parameters.
 
-    The first steps are averaged evenly, until 1 / steps falls below 1 - ``decay``. Buffers are not averaged.
+    The first steps are averaged evenly, until 1 / steps falls below 1 - ``decay``. Frozen parameters and buffers are not
+    averaged.
     """
 
     def __init__(self, model: LinkModel, decay: float) -> None:
         self.decay = decay
-        self.weights = {name: q.detach().clone() for name, q in model.named_parameters()}
+        self.weights = {name: q.detach().clone() for name, q in _trained_parameters(model).items()}
         device = next(iter(self.weights.values())).device
         self.steps = torch.zeros((), dtype=torch.float32, device=device)
 
@@ -55,14 +56,14 @@ class Ema:
         self.steps += 1
         share = (1.0 / self.steps).clamp_min(1.0 - self.decay)
         averages = list(self.weights.values())
-        change = torch._foreach_sub([q.detach() for q in model.parameters()], averages)
+        change = torch._foreach_sub([q.detach() for q in _trained_parameters(model).values()], averages)
         torch._foreach_mul_(change, share)
         torch._foreach_add_(averages, change)
 
     @contextmanager
     def swap_into(self, model: LinkModel) -> Iterator[None]:
         """Give the model the averaged weights inside this context, its own again afterwards."""
-        own = {name: q.detach().clone() for name, q in model.named_parameters()}
+        own = {name: q.detach().clone() for name, q in _trained_parameters(model).items()}
         self._copy(self.weights, model)
         try:
             yield
@@ -72,7 +73,7 @@ class Ema:
     @staticmethod
     @torch.no_grad()
     def _copy(weights: dict[str, Tensor], model: LinkModel) -> None:
-        for name, q in model.named_parameters():
+        for name, q in _trained_parameters(model).items():
             q.copy_(weights[name])
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -83,6 +84,11 @@ class Ema:
         """Load `state_dict` in place. KeyError if a tensor is missing."""
         for name, target in self.state_dict().items():
             target.copy_(tensors[name])
+
+
+def _trained_parameters(model: LinkModel) -> dict[str, Tensor]:
+    """Return the parameters that are not frozen, by name."""
+    return {name: q for name, q in model.named_parameters() if q.requires_grad}
 
 
 def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -> torch.optim.Optimizer:

@@ -25,9 +25,11 @@ import torch
 from torch import Tensor
 
 from cordgt import models
-from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList
+from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList, StepCallback
 from cordgt.errors import RunError, SettingError
 from cordgt.history import rng
+from cordgt.models.cordgt_plus import CordgtPlus
+from cordgt.models.counts import Counts
 from cordgt.runtime.distributed import ProcessGroup, ProcessLostError
 from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped, defer_signals
 from cordgt.tasks.forecast import Forecaster
@@ -36,12 +38,13 @@ from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.metrics import LINK_METRICS, summary_metrics
 from cordgt.tasks.run_metrics import RunMetrics
+from cordgt.training.blend import choose_counts_weight, copy_counts, counts_settings, counts_weights
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
 from cordgt.training.devices import peak_memory_mb, set_matmul_precision
 from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
-from cordgt.training.run_folder import CHECKPOINT_FILES, RunFolder
+from cordgt.training.run_folder import CHECKPOINT_FILES, ReadOnlyRunFolder, RunFolder
 from cordgt.training.settings import Settings
 from cordgt.training.step import CudaGraphStep, Ema, PrefetchStep, Step, dropout_generator, make_optimizer
 from cordgt.training.time_estimate import StepTimer, TimeEstimate
@@ -71,7 +74,7 @@ class Trainer:
         refits: bool = False,
     ) -> None:
         self.folder, self.settings, self.task, self.epochs = folder, settings, task, epochs
-        self.stop, self.callbacks = stop, callbacks
+        self.stop, self.callbacks, self.init_weights = stop, callbacks, init_weights
         self.validates = phase == "fit"
         self.progress = Progress(phase=phase)
         device = task.network_device
@@ -97,10 +100,31 @@ class Trainer:
             return dict(self.model.state_dict())
         if not self.task.group.broadcast(self._restore()):
             self.model.prepare(self.task.train_history, int(self.task.split.train[-1]) + 1)
+            if self.validates and isinstance(self.model, CordgtPlus) and self.model.counts is not None:
+                self._train_counts(self.model.counts)
         self._broadcast_state()
         with ExitStack() as closing:
             self._run_epochs(closing)
         return self.state.best
+
+    def _train_counts(self, counts: Counts) -> None:
+        """Train the `Counts` network of CorDGT+. It is not saved before its end: an interrupted one starts again."""
+        self.callbacks.on_stage_start("training counts, a part of CorDGT+", None)
+        trainer = Trainer(
+            ReadOnlyRunFolder(self.folder.path),
+            counts_settings(self.settings),
+            self.task,
+            phase="fit",
+            epochs=self.epochs,
+            init_weights=None if self.init_weights is None else counts_weights(self.init_weights),
+            callbacks=StepCallback(self.callbacks),
+            stop=self.stop,
+        )
+        try:
+            best = trainer.fit()
+        except TrainingStopped as stopped:
+            raise TrainingStopped(stopped.signum) from None
+        load_weights(counts, best, "counts")
 
     def _restore(self) -> bool:
         """Load the latest checkpoint of this phase; return False if there is none."""
@@ -367,6 +391,8 @@ def _run_phases(
     model, best = trainer.model, trainer.fit()
     progress = trainer.progress
     load_weights(model, {k: v.to(task.network_device) for k, v in best.items()}, str(folder.path))
+    stoppable = CallbackList([callbacks, StopCallback(stop)])
+    choose_counts_weight(model, task, settings.training.monitor, stoppable)
     folder.write_tensors("model.safetensors", model.state_dict(), vars(progress))
     metrics = RunMetrics(
         model=settings.model,
@@ -383,7 +409,10 @@ def _run_phases(
     )
     if task.group.world_size > 1:
         metrics["processes"] = task.group.world_size
-    stoppable = CallbackList([callbacks, StopCallback(stop)])
+    if isinstance(model, CordgtPlus) and model.counts is not None:
+        metrics["counts_weight"] = dict(
+            zip(("same_source", "across_sources"), model.counts_weight.tolist(), strict=True)
+        )
     metrics |= evaluate_splits(model, task, stoppable)
     if task.protocol.activity:
         forecaster = Forecaster.fit(task, model, stoppable)
@@ -391,6 +420,7 @@ def _run_phases(
         metrics |= forecast_metrics(forecaster, task, model, stoppable)
     if refit and model.is_trainable:
         trainer = make_trainer(task.with_all_events(), phase="refit", epochs=progress.best_epoch)
+        copy_counts(model, trainer.model)
         weights = trainer.fit()
         folder.write_tensors("refit.safetensors", weights, vars(trainer.progress))
         metrics["refit"] = {"epochs": progress.best_epoch, "events": task.stream.n_events}

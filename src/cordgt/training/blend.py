@@ -1,0 +1,171 @@
+"""Train the `Counts` network inside CorDGT+, and choose its weight on validation data.
+
+The network is trained exactly as ``--model counts`` is, with the same seed. So CorDGT+ contains that model, and a
+weight of 1 gives its scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cordgt import models
+from cordgt.callbacks import NO_CALLBACK, Callback
+from cordgt.history.queries import Queries
+from cordgt.models.base import LinkModel
+from cordgt.models.cordgt_plus import CordgtPlus
+from cordgt.models.counts import CountsSettings
+from cordgt.tasks.link import LinkTask
+from cordgt.tasks.link_evaluation import negative_pair_queries
+from cordgt.tasks.metrics import LINK_METRICS, ap_and_auc
+from cordgt.tasks.negatives import draw_candidates
+from cordgt.tasks.scoring import score_queries
+from cordgt.tasks.ties import mean_ranks
+from cordgt.training.settings import Settings, TrainingSettings
+
+PREFIX = "counts."  # of the network's weights in those of CorDGT+
+WEIGHTS = np.linspace(0.0, 1.0, 11)
+MARGIN = 0.001  # AP that the blend may lose to `counts` with any kind of negatives
+MAX_PAIRS = 30_000  # of the validation split that are scored
+N_CANDIDATES = 100  # ranked, if the run is trained for ranking
+SAME_SOURCE_NEGATIVES = ("random", "historical", "inductive")
+PAIR_NEGATIVES = ("historical-pairs", "inductive-pairs")
+
+
+def counts_settings(settings: Settings) -> Settings:
+    """Return the settings of the `Counts` network in CorDGT+: those of ``--model counts`` for the same run."""
+    own = models.find_model("counts").training
+    shared = {k: v for k, v in vars(settings.training).items() if k not in ("lr", "ema_decay")}
+    return replace(
+        settings,
+        model="counts",
+        training=TrainingSettings(**(shared | own)),
+        model_settings=CountsSettings(loss=settings.model_settings.loss),
+    )
+
+
+def counts_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """Return the weights of the `Counts` network among those of CorDGT+; None if there are none."""
+    found = {name.removeprefix(PREFIX): value for name, value in weights.items() if name.startswith(PREFIX)}
+    return found or None
+
+
+def copy_counts(source: LinkModel, target: LinkModel) -> None:
+    """Copy the `Counts` network and its weight from one CorDGT+ to another; do nothing for other models."""
+    if isinstance(source, CordgtPlus) and isinstance(target, CordgtPlus) and source.counts and target.counts:
+        target.counts.load_state_dict(source.counts.state_dict())
+        target.counts_weight.copy_(source.counts_weight)
+
+
+def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbacks: Callback = NO_CALLBACK) -> None:
+    """Set ``counts_weight`` of a trained CorDGT+ by the validation split; do nothing for other models.
+
+    For one source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
+    among those weights that lose at most `MARGIN` to `Counts` with each of them. For pairs of different sources the
+    same, with whole pairs as negatives. If the run is trained for ranking: the weight with the highest MRR.
+    """
+    if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
+        return
+    callbacks.on_stage_start("choosing the weight of counts", None)
+    model.counts_weight.zero_()
+    if model.learns_ranking or LINK_METRICS[monitor].needs_ranks:
+        same = across = _choose_by_mrr(model, task, callbacks)
+    else:
+        same = choose_by_ap(*_same_source_columns(model, task, callbacks))
+        across = choose_by_ap(*_pair_columns(model, task, callbacks))
+    model.counts_weight.copy_(torch.tensor([same, across]))
+
+
+# Scores of both networks: (2, B) for true events, and for the negatives of each kind.
+Columns = tuple[np.ndarray, dict[str, np.ndarray]]
+
+
+def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> Columns:
+    by_kind = {}
+    for kind in SAME_SOURCE_NEGATIVES:
+        _, by_kind[kind] = task.with_protocol(negatives=kind).evaluation_queries("validation", "transductive")
+    chosen = _spread(len(task.split.validation), 1 + len(by_kind))
+    negatives = [queries.dst[:, 1:] for queries in by_kind.values()]
+    queries = by_kind["random"]
+    queries = replace(queries, dst=torch.cat([queries.dst[:, :1], *negatives], dim=1)).take(chosen)
+    scores = _score_both(model, task, callbacks)(queries)  # (2, B, 1 + kinds)
+    return scores[:, :, 0], {kind: scores[:, :, 1 + i] for i, kind in enumerate(by_kind)}
+
+
+def _pair_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> Columns:
+    score = _score_both(model, task, callbacks)
+    _, queries = task.evaluation_queries("validation", "transductive")
+    queries = replace(queries, dst=queries.dst[:, :1])
+    chosen = _spread(len(task.split.validation), 1 + len(PAIR_NEGATIVES))
+
+    def with_rates(queries: Queries) -> np.ndarray:
+        queries = queries.take(chosen)
+        scores = score(queries)[:, :, 0]
+        return scores + task.log_source_rates(queries) if task.protocol.activity else scores
+
+    negatives = {}
+    for kind in PAIR_NEGATIVES:
+        pairs, _ = negative_pair_queries(task.with_protocol(negatives=kind), "validation", "transductive")
+        negatives[kind] = with_rates(pairs)
+    return with_rates(queries), negatives
+
+
+def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray]) -> float:
+    """Return the weight with the highest mean AP among those that lose at most `MARGIN` to `Counts` with each kind.
+
+    Scores (2, B) of both networks: of the true events, and of the negatives of each kind.
+    """
+
+    def ap(negative: np.ndarray, w: float) -> float:
+        return ap_and_auc(_blend(positive, w)[None], _blend(negative, w)[None])[0].item()
+
+    table = np.array([[ap(negative, w) for negative in negatives.values()] for w in WEIGHTS])
+    is_allowed = (table >= table[-1] - MARGIN).all(axis=1)
+    return float(WEIGHTS[np.where(is_allowed, table.mean(axis=1), -1.0).argmax()])
+
+
+def _choose_by_mrr(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
+    positions, queries = task.evaluation_queries("validation", "transductive")
+    chosen = _spread(len(positions), 1 + N_CANDIDATES)
+    positions, queries = positions[chosen], queries.take(chosen)
+    pool = task.evaluation_events("validation", "transductive")[1].cpu().numpy()
+    true = np.asarray(task.stream.dst[positions])
+    others = draw_candidates(pool, N_CANDIDATES, true, positions, seed=task.protocol.eval_seed)
+    candidates = np.concatenate([true[:, None], np.where(others >= 0, others, true[:, None])], axis=1)
+    queries = replace(queries, dst=torch.from_numpy(candidates).to(task.device))
+    scores = _score_both(model, task, callbacks)(queries)
+
+    def mrr(w: float) -> float:
+        blend = _blend(scores, w)
+        return float((1 / mean_ranks(blend[:, 0], blend[:, 1:], others >= 0, model.score_tolerance)).mean())
+
+    return float(max(WEIGHTS, key=mrr))
+
+
+def _score_both(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> Callable[[Queries], np.ndarray]:
+    """Return a function that scores queries with CorDGT+'s own network and with `Counts`: (2, B, M)."""
+    counts = model.counts
+    assert counts is not None
+
+    def score(queries: Queries) -> np.ndarray:
+        both = (
+            score_queries(network, task.full_history, queries, callbacks=callbacks, group=task.group)
+            for network in (model, counts)
+        )
+        return np.stack(list(both))
+
+    return score
+
+
+def _blend(scores: np.ndarray, w: float) -> np.ndarray:
+    return (1 - w) * scores[0] + w * scores[1]
+
+
+def _spread(n: int, pairs_per_event: int) -> np.ndarray:
+    """Return the positions of at most `MAX_PAIRS` / ``pairs_per_event`` of ``n`` events, evenly spread."""
+    n_chosen = min(n, max(1, MAX_PAIRS // pairs_per_event))
+    return np.linspace(0, n - 1, n_chosen).astype(np.int64)
