@@ -7,7 +7,7 @@ from typing import Any
 
 from cordgt.experiments import plots, published_results
 from cordgt.experiments.cells import Cell, CellResult, CellStore
-from cordgt.experiments.hard_negatives import ANCHOR_NEGATIVES, EVAL_BATCH_SIZE
+from cordgt.experiments.hard_negatives import ANCHOR_NEGATIVES, EVAL_BATCH_SIZE, HARD_NEGATIVES
 from cordgt.experiments.link import display_name
 from cordgt.experiments.paper import Reported
 from cordgt.experiments.tables import (
@@ -20,6 +20,7 @@ from cordgt.experiments.tables import (
     Section,
     percentages,
 )
+from cordgt.tasks.negatives import NEGATIVES
 from cordgt.tasks.run_metrics import SETTINGS
 
 DATASETS = ("uci", "enron", "wikipedia", "mooc", "canparl", "uslegis")
@@ -61,6 +62,8 @@ def anchor_report(request: ExperimentRequest, store: CellStore) -> Report:
                 rows.append([*row, str(len(own))])
         columns = [f"{s}, {kind}" for s in SETTINGS for kind in ANCHOR_NEGATIVES]
         sections.append(Section(results.heading(data), ["", *columns, "seeds"], rows))
+    if {"cordgt_plus", "counts"} <= set(request.models):
+        sections.append(_counts_section(request, results))
     title = "AP next to the best published, by kind of negatives, in percent"
     notes = [
         f"AP: mean over batches of {EVAL_BATCH_SIZE} test events, as the published results. Mean ± sample standard "
@@ -79,6 +82,27 @@ def anchor_report(request: ExperimentRequest, store: CellStore) -> Report:
     ]
     draw = partial(plots.dot_plot, title=title, panels=panels, unit="AP, %", published_label="the best published")
     return Report(title, sections, records, notes, draw if panels else None)
+
+
+def _counts_section(request: ExperimentRequest, results: ResultSet) -> Section:
+    """Compare CorDGT+ with `counts`, which it contains, with every kind of negatives and without activity."""
+    kinds = (ANCHOR_NEGATIVES[0], *HARD_NEGATIVES, *ANCHOR_NEGATIVES[1:])
+    rows = []
+    for data in request.datasets:
+        plus, counts = (results.select(data, model) for model in ("cordgt_plus", "counts"))
+        for setting in SETTINGS:
+            row = [f"{data}, {setting}"]
+            for kind in kinds:
+                part = "without_activity" if NEGATIVES[kind].replaces_source else "test"
+                own, other = (
+                    Comparison(percentages(cells, kind, part, setting, "ap_batch"), None, len(cells))
+                    for cells in (plus, counts)
+                )
+                is_known = own.mean is not None and other.mean is not None
+                row.append(f"{own.mean:.2f} ({own.mean - other.mean:+.2f})" if is_known else MISSING)
+            rows.append([*row, str(min(len(plus), len(counts)))])
+    heading = "CorDGT+ without activity, and its difference to counts without activity"
+    return Section(heading, ["", *kinds, "seeds"], rows)
 
 
 def _compare(own: list[CellResult], data: str, setting: str, kind: str, part: str) -> Comparison:
