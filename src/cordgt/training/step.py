@@ -34,8 +34,8 @@ N_WARMUP_STEPS = 3  # steps on a side stream before a CUDA graph is recorded, as
 class Ema:
     """Exponential moving average of a model's parameters.
 
-    The first steps are averaged evenly, until 1 / steps falls below 1 - ``decay``. Frozen parameters and buffers are not
-    averaged.
+    The first steps are averaged evenly, until 1 / steps falls below 1 - ``decay``. Buffers and frozen parameters are
+    not averaged.
     """
 
     def __init__(self, model: LinkModel, decay: float) -> None:
