@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import functools
 import random
 import re
+import shutil
 import zipfile
 from datetime import datetime, timedelta
 from itertools import chain
@@ -50,8 +52,11 @@ def write_purchases(path: Path, n: int, header: tuple[str, str, str], *, first: 
     return path
 
 
+@functools.wraps(train)
 def train_quickly(stream: Any, model: Any = "cordgt", *args: Any, **options: Any) -> cordgt.Run:
-    """`cordgt.train` with one epoch, on the CPU, without a report, and with the smallest CorDGT."""
+    # one epoch, on the CPU, without a report, with the smallest CorDGT; an old run of that name is deleted
+    if options.get("out") is not None:
+        shutil.rmtree(options["out"], ignore_errors=True)
     small = SMALL_CORDGT if model == "cordgt" else {}
     changes = {"device": "cpu", "report": False, **small, "epochs": 1}
     return train(stream, model, *args, **(options | changes))
@@ -76,7 +81,8 @@ def make_workspace(folder: Path) -> Path:
     (folder / "customers.csv").write_text("ada\nbob\n")
     (folder / "sources.csv").write_text("ada\nbob\n")
     with zipfile.ZipFile(folder / "log.zip", "w") as archive:
-        archive.writestr("march.csv", "src,dst,time\n" + "".join(f"a{k % 9},b{k % 7},{1 + k % 28:02d}/03/2026\n" for k in range(99)))
+        rows = "".join(f"a{k % 9},b{k % 7},{1 + k % 28:02d}/03/2026\n" for k in range(99))
+        archive.writestr("march.csv", f"src,dst,time\n{rows}")
         archive.writestr("april.csv", "src,dst,time\n")
     for block in blocks(DOCS / "extend.md", "python"):
         for word, name in (("win_rate", "win_rate.py"), ("popular", "popular_negatives.py"), ("club", "club.py")):
@@ -90,5 +96,6 @@ def make_workspace(folder: Path) -> Path:
         (folder / "datasets" / name).mkdir(parents=True)
         write_purchases(folder / "datasets" / name / f"ml_{name}.csv", 300, ("u", "i", "ts"), ids="numbers")
     runs = folder / "runs"
-    train_quickly(folder / "purchases.csv", "counts", out=runs / "mine")
+    train_quickly(folder / "purchases.csv", out=runs / "mine")
+    shutil.copytree(runs / "mine", runs / "other")
     return folder
