@@ -15,7 +15,14 @@ from matplotlib import pyplot
 DOCS = Path(__file__).parents[1]
 CELLS = DOCS / "results" / "cells" / "link" / "uci"
 CPU, GPU = "#0072B2", "#D55E00"
-OFFSETS = {"tgsrec": (6, -4), "dyrep": (8, -3), "counts": (-46, -4), "cordgt": (-28, 7), "dygformer": (8, -1), "graphmixer": (-72, -3)}
+OFFSETS = {
+    "tgsrec": (6, -4),
+    "dyrep": (8, -3),
+    "counts": (-46, -4),
+    "cordgt": (-28, 7),
+    "dygformer": (8, -1),
+    "graphmixer": (-72, -3),
+}
 
 
 def points() -> dict[str, tuple[float, float, str]]:
@@ -25,9 +32,7 @@ def points() -> dict[str, tuple[float, float, str]]:
         cell = json.loads(path.read_text())
         ap = 100 * cell["figures"]["test"]["transductive"]["ap"]
         found[path.parent.name].append((cell["seconds"], ap, cell["device"].partition(":")[0]))
-    return {
-        name: (mean(c[0] for c in cells), mean(c[1] for c in cells), cells[0][2]) for name, cells in found.items()
-    }
+    return {name: (mean(c[0] for c in cells), mean(c[1] for c in cells), cells[0][2]) for name, cells in found.items()}
 
 
 def draw(path: Path) -> None:

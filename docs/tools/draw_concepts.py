@@ -105,7 +105,11 @@ def draw_negatives() -> None:
 def draw_inductive() -> None:
     """Which events are transductive and which are inductive."""
     figure, axes = canvas(7.2, 2.6)
-    for x, width, name, color in ((4, 42, "training, 70 %", LIGHT), (46, 9, "15 %", "#f3f3f3"), (55, 13, "test, 15 %", "#fdeee3")):
+    for x, width, name, color in (
+        (4, 42, "training, 70 %", LIGHT),
+        (46, 9, "15 %", "#f3f3f3"),
+        (55, 13, "test, 15 %", "#fdeee3"),
+    ):
         axes.add_patch(Rectangle((x, 4), width, 15, fc=color, ec="white", lw=2))
         axes.text(x + width / 2, 20.3, name, ha="center", fontsize=9)
     axes.text(50.5, 23, "validation", ha="center", fontsize=9)

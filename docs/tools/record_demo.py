@@ -72,7 +72,7 @@ def draw(scenes: list[list[str]], report: bytes) -> str:
     for number, lines in enumerate(scenes):
         texts = []
         for k, line in enumerate(lines):
-            seconds += 0.9 if line.startswith("$") else 0.25
+            seconds += 0.05 if seconds == 0 else 0.9 if line.startswith("$") else 0.25
             color = "#7ee787" if line.startswith("$") else "#e6edf3"
             place = f'x="16" y="{54 + LINE * k}" fill="{color}"'
             texts.append((seconds, f"<text {place} xml:space='preserve'>{html.escape(line)}</text>"))

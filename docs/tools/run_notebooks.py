@@ -43,7 +43,9 @@ def run_notebook(path: Path, *, small: bool = False) -> dict[str, Any]:
             number += 1
             source = "".join(cell["source"])
             cell["execution_count"] = number
-            cell["outputs"] = _run_cell(shrink(source) if small else source, f"{path.name}, cell {number}", names, number)
+            cell["outputs"] = _run_cell(
+                shrink(source) if small else source, f"{path.name}, cell {number}", names, number
+            )
     return notebook
 
 
@@ -58,7 +60,9 @@ def _run_cell(source: str, name: str, names: dict[str, Any], number: int) -> lis
             value = eval(compile(ast.Expression(last.value), name, "eval"), names)
     outputs: list[dict[str, Any]] = []
     if printed.getvalue():
-        outputs.append({"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(keepends=True)})
+        outputs.append(
+            {"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(keepends=True)}
+        )
     for figure in map(pyplot.figure, pyplot.get_fignums()):
         image = io.BytesIO()
         figure.savefig(image, format="png", dpi=80, metadata={"Software": None})

@@ -31,7 +31,7 @@ COMMANDS_NOT_RUN = {
     r"cordgt .*--processes": "several processes; tests/e2e/test_processes.py runs it",
     r"cordgt .*(…|\b(DATA|RUN|FILE|ID|OLD|NAME)\b|\$\(\()": "has a placeholder",
     r"cordgt .*\bfood-twin\b": "2.7 million events",
-    r"cordgt compare runs/a runs/b": "needs two runs; tests/e2e/test_audit_compare.py runs it",
+    r"cordgt compare (runs/a runs/b|runs/popularity)": "needs two runs; tests/e2e/test_audit_compare.py runs it",
     r"cordgt train .*--task node": "needs labels; tests/unit/test_node.py runs it",
     r"cordgt .*(runs/wiki-node|runs/seeds)": "needs runs that are long to make; tests/e2e/test_report.py runs it",
     r"OMP_NUM_THREADS=1 cordgt bench": "long",
@@ -49,7 +49,6 @@ PAGES_NOT_RUN = {
     "nightly.md": "tests/e2e/test_nightly.py runs the page",
     "scale.md": "shell of the measurements; the first block is run by tests/e2e/test_store.py",
     "serve.md": "tests/e2e/test_serve.py runs the service",
-    "trust.md": "shows outputs of long audits; tests/e2e/test_audit_compare.py runs the commands",
     "recommend-all.md": "tests/e2e/test_recommend_all.py runs the commands",
 }
 
