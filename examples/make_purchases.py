@@ -1,4 +1,4 @@
-"""Write a file of a shop's purchases: ``python make_purchases.py [FILE] [ROWS]``. The same arguments give the same file."""
+"""Write a file of purchases: ``python make_purchases.py [FILE] [ROWS]``. The same arguments give the same file."""
 
 from __future__ import annotations
 

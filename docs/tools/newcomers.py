@@ -1,4 +1,6 @@
-"""Print how far a newcomer reads to an answer: ``python docs/tools/newcomers.py OLD_COMMIT``. See docs/notes/newcomers.md.
+"""Print how far a newcomer reads to an answer: ``python docs/tools/newcomers.py OLD_COMMIT``.
+
+The questions are in docs/notes/newcomers.md.
 
 A reader starts at README.md and reads it from the top to the link or the answer. On every other page the reader reads
 the headings, then the section with the answer from its heading to the answer. 200 words take a minute; opening a page

@@ -45,6 +45,7 @@ COMMANDS_NOT_RUN = {
 
 # Pages whose shell blocks are not run, with the reason.
 PAGES_NOT_RUN = {
+    "extend.md": "tests/e2e/test_plugins.py runs these plug-ins and commands",
     "adding-a-model.md": "tests/unit/test_docs.py trains and audits the page's model",
     "nightly.md": "tests/e2e/test_nightly.py runs the page",
     "scale.md": "shell of the measurements; the first block is run by tests/e2e/test_store.py",
@@ -81,6 +82,8 @@ def is_run(line: str) -> bool:
 
 def make_small(words: list[str]) -> list[str]:
     """Return a command with small settings and without a report."""
+    if words[0] == "audit":
+        return [*words, "--queries", "10"]
     if words[0] != "train":
         return words
     model = words[words.index("--model") + 1] if "--model" in words else "cordgt"

@@ -58,7 +58,7 @@ def train_quickly(stream: Any, model: Any = "cordgt", *args: Any, **options: Any
     if options.get("out") is not None:
         shutil.rmtree(options["out"], ignore_errors=True)
     small = SMALL_CORDGT if model == "cordgt" else {}
-    changes = {"device": "cpu", "report": False, **small, "epochs": 1}
+    changes = {"device": "cpu", "report": False, "refit": False, **small, "epochs": 1}
     return train(stream, model, *args, **(options | changes))
 
 
@@ -84,14 +84,7 @@ def make_workspace(folder: Path) -> Path:
         rows = "".join(f"a{k % 9},b{k % 7},{1 + k % 28:02d}/03/2026\n" for k in range(99))
         archive.writestr("march.csv", f"src,dst,time\n{rows}")
         archive.writestr("april.csv", "src,dst,time\n")
-    for block in blocks(DOCS / "extend.md", "python"):
-        for word, name in (("win_rate", "win_rate.py"), ("popular", "popular_negatives.py"), ("club", "club.py")):
-            if f"def {word}" in block:
-                (folder / name).write_text(block)
-        if "class Recency(cordgt" in block:
-            (folder / "recency.py").write_text(block)
-        if "write_markdown" in block:
-            (folder / "markdown.py").write_text(block)
+    shutil.copytree(ROOT / "examples" / "plugins", folder, dirs_exist_ok=True)
     for name in ("uci", "enron", "wikipedia", "mooc"):
         (folder / "datasets" / name).mkdir(parents=True)
         write_purchases(folder / "datasets" / name / f"ml_{name}.csv", 300, ("u", "i", "ts"), ids="numbers")
