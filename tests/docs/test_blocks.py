@@ -33,7 +33,7 @@ COMMANDS_NOT_RUN = {
     r"cordgt .*\bfood-twin\b": "2.7 million events",
     r"cordgt compare (runs/a runs/b|runs/popularity)": "needs two runs; tests/e2e/test_audit_compare.py runs it",
     r"cordgt train .*--task node": "needs labels; tests/unit/test_node.py runs it",
-    r"cordgt .*(runs/wiki-node|runs/seeds)": "needs runs that are long to make; tests/e2e/test_report.py runs it",
+    r"cordgt (report runs/seeds|.*runs/wiki-node)": "needs runs that are long to make; tests/e2e/test_report.py runs it",
     r"OMP_NUM_THREADS=1 cordgt bench": "long",
     r"torchrun\b": "several processes; tests/e2e/test_processes.py runs it",
     r"(make|pip|git|docker|systemctl|sudo)\b": "changes the machine; tests/unit/test_makefile.py checks the targets",
