@@ -33,7 +33,8 @@ COMMANDS_NOT_RUN = {
     r"cordgt .*\bfood-twin\b": "2.7 million events",
     r"cordgt compare (runs/a runs/b|runs/popularity)": "needs two runs; tests/e2e/test_audit_compare.py runs it",
     r"cordgt train .*--task node": "needs labels; tests/unit/test_node.py runs it",
-    r"cordgt (report runs/seeds|.*runs/wiki-node)": "needs runs that are long to make; tests/e2e/test_report.py runs it",
+    r"cordgt train .*--seeds": "several trainings; tests/e2e/test_training.py runs it",
+    r"cordgt (report runs/seeds|.*runs/wiki-node)": "needs other runs; tests/e2e/test_report.py runs it",
     r"OMP_NUM_THREADS=1 cordgt bench": "long",
     r"torchrun\b": "several processes; tests/e2e/test_processes.py runs it",
     r"(make|pip|git|docker|systemctl|sudo)\b": "changes the machine; tests/unit/test_makefile.py checks the targets",
@@ -50,6 +51,7 @@ PAGES_NOT_RUN = {
     "nightly.md": "tests/e2e/test_nightly.py runs the page",
     "scale.md": "shell of the measurements; the first block is run by tests/e2e/test_store.py",
     "serve.md": "tests/e2e/test_serve.py runs the service",
+    "results.md": "commands of measurements; other pages run the same commands on small data",
     "recommend-all.md": "tests/e2e/test_recommend_all.py runs the commands",
 }
 
