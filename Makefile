@@ -66,7 +66,7 @@ check: $(VENV)/.dev ## format, lint, types, tests, docs and toy benchmarks: what
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(PYTEST) $(ARGS)
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/cordgt bench all $(TOY)
 	$(BIN)/cordgt bench growth $(TOY)
 
@@ -78,7 +78,7 @@ format: $(VENV)/.dev ## format the code
 	$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.dev ## build the documentation into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -12,6 +12,13 @@ class Callback:
     """Base class: every method does nothing. Override what you need.
 
     An exception raised in a method ends the work and reaches the caller.
+
+    Examples:
+        >>> class Epochs(cordgt.Callback):
+        ...     def on_epoch_end(self, record):
+        ...         print("epoch", record["epoch"])
+        >>> run = cordgt.train("purchases.csv", "counts", epochs=1, callbacks=[Epochs()])
+        epoch 1
     """
 
     def on_run_start(self, name: str) -> None:

@@ -7,11 +7,27 @@ from collections.abc import Iterable, Sequence
 
 
 class CordgtError(Exception):
-    """A user error. The command line prints the message without a traceback and exits with code 2."""
+    """A user error. The command line prints the message without a traceback and exits with code 2.
+
+    Examples:
+        >>> try:
+        ...     cordgt.read_events("no-such-file.csv")
+        ... except cordgt.CordgtError as error:
+        ...     print("no-such-file.csv" in str(error))
+        True
+    """
 
 
 class DataError(CordgtError):
-    """A file or table of events, pairs or features cannot be used."""
+    """A file or table of events, pairs or features cannot be used.
+
+    Examples:
+        >>> try:
+        ...     cordgt.read_events("purchases.csv", src="buyer")
+        ... except cordgt.DataError as error:
+        ...     print("buyer" in str(error))
+        True
+    """
 
 
 class EmptyInputError(DataError):
@@ -36,11 +52,27 @@ class MissingColumnError(DataError):
 
 
 class SettingError(CordgtError):
-    """An unknown model, key or value, or settings that contradict each other."""
+    """An unknown model, key or value, or settings that contradict each other.
+
+    Examples:
+        >>> try:
+        ...     cordgt.train("purchases.csv", "count")
+        ... except cordgt.SettingError as error:
+        ...     print("Did you mean 'counts'?" in str(error))
+        True
+    """
 
 
 class RunError(CordgtError):
-    """A run folder is missing, damaged, finished, or was made with other settings."""
+    """A run folder is missing, damaged, finished, or was made with other settings.
+
+    Examples:
+        >>> try:
+        ...     cordgt.Run.load("runs/missing")
+        ... except cordgt.RunError as error:
+        ...     print("runs/missing" in str(error))
+        True
+    """
 
 
 class RunWarning(UserWarning):

@@ -170,6 +170,10 @@ def load_plugin(path: str | Path) -> ModuleType:
     """Run a Python file that registers extensions, and return it as a module. A file runs once per process.
 
     SettingError if it does not exist or fails. Load only files that you trust: they run with your rights.
+
+    Examples:
+        >>> module = cordgt.load_plugin("win_rate.py")
+        >>> run = cordgt.train("purchases.csv", "counts", epochs=1, monitor="win_rate")
     """
     file = Path(path)
     if file.suffix != ".py":

@@ -38,7 +38,10 @@ from cordgt.experiments.cells import (
 from cordgt.experiments.estimates import estimate_seconds, list_experiments
 from cordgt.experiments.heatmap import heatmap_cells, heatmap_report
 from cordgt.experiments.link import DISPLAY_NAMES, link_cells, link_report
+from cordgt.experiments.paper import Reported
 from cordgt.experiments.provenance import cell_command
+from cordgt.experiments.ranking import RankingRow
+from cordgt.experiments.ranking import _draw as _draw_ranking
 from cordgt.experiments.scalability import scalability_cells, scalability_report
 from cordgt.experiments.scheduler import TimeBudget, expected_seconds, run_cells
 from cordgt.experiments.sensitivity import sensitivity_cells, sensitivity_report
@@ -584,3 +587,24 @@ def test_cells_are_plain_json(tmp_path: Path) -> None:
     assert store.read(cell) is None
     store.write(cell, record(cell, 0.5))
     assert json.loads(store.path(cell).read_text())["format"] == 2
+
+
+def test_labels_of_near_points_do_not_overlap(tmp_path: Path) -> None:
+    points = [(1.0, 1.0, "CorDGT-10", "black"), (1.02, 1.0, "CorDGT-20", "black"), (1.0, 1.02, "CorDGT+", "black")]
+    with plots.figure(tmp_path / "labels.png", 1, 1, (5, 4)) as (canvas, axes):
+        axis = axes[0][0]
+        axis.set(xlim=(0.5, 1.5), ylim=(0.5, 1.5))
+        plots.label_points(axis, points)
+        canvas.draw_without_rendering()
+        boxes = [text.get_window_extent() for text in axis.texts]
+    assert [text.get_text() for text in axis.texts] == [point[2] for point in points]
+    assert not any(a.overlaps(b) for k, a in enumerate(boxes) for b in boxes[:k])
+
+
+def test_ranking_figure_has_a_panel_for_each_rule(tmp_path: Path) -> None:
+    def row(name: str, rule: str, mrr: float) -> RankingRow:
+        return RankingRow(name, rule, Comparison((), Reported(mrr, 0.0)))
+
+    rows = [row("a", "event", 80.0), row("b", "batch", 70.0), row("c", "", 10.0)]
+    _draw_ranking(tmp_path / "ranking.png", title="MRR", rows_by_data={"wikipedia *": rows})
+    assert (tmp_path / "ranking.png").stat().st_size > 5000

@@ -28,6 +28,14 @@ def register_exporter(ending: str) -> Callable[[F], F]:
     """Register a function ``(table, path)`` that writes an Arrow table to files with this ending, such as ``"md"``.
 
     The file is written under a temporary name and renamed at the end, so it is complete or not there.
+
+    Examples:
+        >>> @cordgt.register_exporter("lines")
+        ... def write_lines(table, path):
+        ...     path.write_text(str(table.to_pylist()))
+        >>> run = cordgt.Run.load("runs/mine")
+        >>> cordgt.export(run.recommend("ada", top=2), "partners.lines").name
+        'partners.lines'
     """
     name = ending.removeprefix(".").lower()
     if name in CORDGT_ENDINGS:
@@ -49,6 +57,13 @@ def export(data: Any, path: str | os.PathLike[str]) -> Path:
     """Write a table, a run's metrics, or recommendations with the exporter of the path's ending; return the path.
 
     ``data`` is an Arrow or pandas table, `Run.metrics`, or a list of recommendations or dictionaries.
+
+    Examples:
+        >>> @cordgt.register_exporter("txt")
+        ... def write_text(table, path):
+        ...     path.write_text(str(table.column_names))
+        >>> cordgt.export([{"node": "tea", "score": 0.9}], "partners.txt").name
+        'partners.txt'
     """
     target = Path(path)
     name = target.suffix.removeprefix(".").lower()

@@ -66,6 +66,13 @@ class EventStream(StreamExport):
         backing: precomputed data of a stream on disk, whose arrays are mapped from files; None for a stream in memory.
         columns: the column options that the stream was read with; `cordgt.train` and `Run.with_events` use them again.
         column_names: names of the columns that the stream was read from, by role; ``features`` is a list.
+
+    Examples:
+        >>> stream = cordgt.EventStream.from_columns(["ada", "bob", "ada"], ["tea", "tea", "milk"], [10, 20, 30])
+        >>> stream
+        <EventStream (no name): 3 events of 4 nodes>
+        >>> stream[:2].n_events, stream.before(30).n_events
+        (2, 2)
     """
 
     src: Ints

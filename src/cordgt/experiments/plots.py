@@ -174,3 +174,35 @@ def annotated_heatmap(
     for side in axes.spines.values():
         side.set_visible(False)
     return image
+
+
+def label_points(axes: Any, points: Sequence[tuple[float, float, str, str]]) -> None:
+    """Write a label next to each point (x, y, text, color), where it hides no other point and no other label.
+
+    Call it when scales and limits of the axes are final. A label without a free place is put to the right.
+    """
+    axes.figure.draw_without_rendering()
+    to_pixels = axes.transData.transform
+    unit = axes.figure.dpi / 72  # pixels of a point
+    taken = [(x - 5 * unit, y - 5 * unit, x + 5 * unit, y + 5 * unit) for x, y in (to_pixels(p[:2]) for p in points)]
+    frame = axes.bbox
+    for x, y, text, color in points:
+        left, bottom = to_pixels((x, y))
+        width, height = (5.2 * len(text) + 2) * unit, 10 * unit
+        places = [(8, -3), (-8 - width / unit, -3), (-width / unit / 2, 8), (-width / unit / 2, -15)]
+        places += [(6, 6), (6, -13), (-6 - width / unit, 6), (-6 - width / unit, -13)]
+        boxes = [(left + dx * unit, bottom + dy * unit) for dx, dy in places]
+        chosen = 0
+        for k, (bx, by) in enumerate(boxes):
+            box = (bx, by, bx + width, by + height)
+            inside = box[0] >= frame.x0 and box[2] <= frame.x1 and box[1] >= frame.y0 and box[3] <= frame.y1
+            if inside and not any(_overlap(box, other) for other in taken):
+                chosen = k
+                break
+        bx, by = boxes[chosen]
+        taken.append((bx, by, bx + width, by + height))
+        axes.annotate(text, (x, y), places[chosen], textcoords="offset points", color=color, fontsize=8.5)
+
+
+def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

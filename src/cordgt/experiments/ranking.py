@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from cordgt.experiments import plots, published_results
@@ -20,7 +21,6 @@ from cordgt.experiments.tables import (
     MISSING,
     Comparison,
     ExperimentRequest,
-    Panels,
     Report,
     ResultSet,
     Section,
@@ -37,6 +37,12 @@ TRAINING_SETTINGS: dict[str, dict[str, Any]] = {
     "counts": {"loss": "ranking", "num_negatives": 20, "monitor": "mrr", "batch_size": 200},
 }
 DEFAULT_TRAINING_SETTINGS: dict[str, Any] = {"monitor": "mrr", "batch_size": 200}  # of all other models
+AXIS_START = 40  # percent: the figure shows lower values at its left end
+PANEL_TITLES = {
+    "event": "rule event: a query sees everything earlier",
+    "batch": "rule batch: a query sees what is before its batch",
+    "": "published, rule not known",
+}
 RATIO = 100  # percent of 1: leaderboards show MRR between 0 and 1
 
 
@@ -80,7 +86,7 @@ def ranking_report(request: ExperimentRequest, store: CellStore) -> Report:
     cells = ranking_cells(request)
     results = ResultSet(request, store, cells)
     sections, records, leaderboards = [], [], []
-    panels: Panels = {}
+    rows_by_data: dict[str, list[RankingRow]] = {}
     columns = ["", "", "visibility", "test MRR", "lowest seed", "test MRR by py-tgb", "hits@10"]
     columns += [f"validation MRR among {PROTOCOL['ranking']}", "seeds"]
     for data in request.datasets:
@@ -90,7 +96,7 @@ def ranking_report(request: ExperimentRequest, store: CellStore) -> Report:
             leaderboards.append(f"{leaderboard} ({data})")
         sections.append(Section(heading, columns, [_texts(row) for row in rows]))
         records += [_record(data, row) for row in rows]
-        panels["", heading] = {f"{row.name}, {row.visibility}" if row.results else row.name: row.test for row in rows}
+        rows_by_data[heading] = rows
     title = "Every event ranked among all destinations: MRR"
     published = f"Published: test MRR from the leaderboard {' and '.join(leaderboards)}. " if leaderboards else ""
     notes = [
@@ -102,8 +108,38 @@ def ranking_report(request: ExperimentRequest, store: CellStore) -> Report:
         *_protocol_notes(results.results),
         *results.notes(show_protocol=False),
     ]
-    draw = partial(plots.dot_plot, title=title, panels=panels, unit="MRR, %", published_label="published")
-    return Report(title, sections, records, notes, draw)
+    return Report(title, sections, records, notes, partial(_draw, title=title, rows_by_data=rows_by_data))
+
+
+def _draw(path: Path, title: str, rows_by_data: dict[str, list[RankingRow]]) -> None:
+    """Draw a panel for each visibility rule, on an axis that shows the top; lower values stand at its left end."""
+    panels = [
+        (f"{heading}, {text}", own)
+        for heading, rows in rows_by_data.items()
+        for rule, text in PANEL_TITLES.items()
+        if (own := [row for row in rows if row.visibility == rule])
+    ]
+    heights = [len(own) + 1.5 for _, own in panels] or [1.0]
+    options: Any = {"sharex": True, "gridspec_kw": {"height_ratios": heights}}
+    with plots.figure(path, max(1, len(panels)), 1, (7.0, 1.3 + 0.27 * sum(heights)), **options) as (canvas, axes):
+        for axis, (heading, own) in zip(axes[:, 0], panels, strict=False):
+            for y, row in enumerate(own):
+                here = bool(row.results)
+                color = plots.OURS if here else plots.PAPER
+                x = max(row.mrr, AXIS_START)
+                style: Any = {"color": color, "ms": 6, "mfc": color if here else "white"}
+                axis.plot(x, y, "<" if row.mrr < AXIS_START else "o" if here else "D", **style)
+                axis.annotate(f"{row.mrr:.1f}", (x, y), (7, -3), textcoords="offset points", color=color, fontsize=8)
+            axis.set_title(heading, loc="left")
+            axis.set_yticks(range(len(own)), [row.name for row in own])
+            axis.set_ylim(len(own) - 0.5, -0.5)
+            axis.grid(axis="x", color=plots.GRID, lw=0.7)
+            axis.set_axisbelow(True)
+            axis.tick_params(axis="y", length=0)
+        remark = f"; {plots.NOT_AS_PUBLISHED}" if any(heading.endswith("*") for heading in rows_by_data) else ""
+        label = f"MRR, %; filled: here; hollow: published; ◄: below {AXIS_START}{remark}"
+        axes[-1][0].set(xlim=(AXIS_START - 1, 90), xlabel=label)
+        canvas.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
 
 
 def _protocol_notes(results: Sequence[CellResult]) -> list[str]:

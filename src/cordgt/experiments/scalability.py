@@ -125,42 +125,44 @@ def _how_timed(result: CellResult) -> str:
 
 
 def _draw(path: Path, points: dict[str, list[Point]]) -> None:
-    """Draw a marker for each model. The legend names them: names next to the markers would overlap."""
+    """Draw a marker for each model, with its name next to it; ours in color."""
     from matplotlib.ticker import LogLocator
 
-    names = list(dict.fromkeys(point.name for panel in points.values() for point in panel))
     n_panels = max(1, len(points))
-    with plots.figure(path, 1, n_panels, (2.6 + 4.2 * n_panels, 4.2)) as (canvas, axes):
-        handles = {}
+    with plots.figure(path, 1, n_panels, (0.6 + 4.6 * n_panels, 4.4)) as (canvas, axes):
         for axis, (data, panel) in zip(axes[0], points.items(), strict=False):
-            for point in reversed(panel):  # the first on top: CorDGT's markers are close to each other
-                if point.seconds is not None and point.ap.mean is not None:
-                    handles[point.name] = _draw_point(axis, point, names.index(point.name))
+            shown = [point for point in panel if point.seconds is not None and point.ap.mean is not None]
+            for point in shown:
+                _draw_point(axis, point)
             missing = [point.name for point in panel if point.seconds is None]
             remark = f"\nnot measured: {', '.join(missing)}" if missing else ""
             axis.set(xscale="log", title=data, xlabel=f"seconds per epoch{remark}", ylabel="inductive AP, %")
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.xaxis.set_major_formatter("{x:g}")
             axis.xaxis.set_minor_formatter("")
-            axis.margins(x=0.12, y=0.12)
-            axis.grid(color=plots.GRID, lw=0.7, which="both", axis="x")
-            axis.grid(color=plots.GRID, lw=0.7, axis="y")
+            axis.margins(x=0.18, y=0.12)
+            axis.grid(color=plots.GRID, lw=0.7)
             axis.set_axisbelow(True)
-        shown = [name for name in names if name in handles]
-        canvas.legend([handles[name] for name in shown], shown, loc="outside right center", frameon=False)
         canvas.suptitle("One epoch: upper left is better", x=0.01, ha="left", fontsize=11)
+        for axis, panel in zip(axes[0], points.values(), strict=False):
+            plots.label_points(axis, [_label(point) for point in panel if point.seconds and point.ap.mean])
 
 
-def _draw_point(axis: Any, point: Point, k: int) -> Any:
-    """Draw the marker of the k-th model; return its legend handle."""
-    color = plots.SERIES[k % len(plots.SERIES)]
-    face = "white" if k >= len(plots.SERIES) else color
-    style: Any = {"marker": plots.MARKERS[k % len(plots.MARKERS)], "color": color, "mfc": face}
-    is_ours = point.name.startswith("CorDGT")
-    style |= {"ms": 9 if is_ours else 6, "mec": "white" if is_ours else color}
+def _color(point: Point) -> str:
+    return plots.OURS if point.name.startswith(("CorDGT", "counts")) else plots.MUTED
+
+
+def _label(point: Point) -> tuple[float, float, str, str]:
+    """Return the point with its name, for `plots.label_points`."""
+    assert point.seconds is not None and point.ap.mean is not None
+    remark = ", constant score" if point.is_constant else ""
+    return point.seconds, point.ap.mean, f"{point.name}{remark}", _color(point)
+
+
+def _draw_point(axis: Any, point: Point) -> None:
+    """Draw the marker of a model, with its standard deviation if there are several seeds."""
+    color = _color(point)
+    marker = "o" if color == plots.OURS else "s"
     if point.ap.std:
         axis.errorbar(point.seconds, point.ap.mean, yerr=point.ap.std, color=color, lw=1.2, capsize=2)
-    if point.is_constant:
-        text_style: Any = {"xytext": (7, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}
-        axis.annotate("constant score", (point.seconds, point.ap.mean), color=plots.MUTED, **text_style)
-    return axis.plot(point.seconds, point.ap.mean, ls="none", **style)[0]
+    axis.plot(point.seconds, point.ap.mean, ls="none", marker=marker, color=color, ms=7)

@@ -103,9 +103,10 @@ def sensitivity_report(request: ExperimentRequest, store: CellStore) -> Report:
             rows.append([results.heading(data), *(comparison.text for _, comparison in points)])
         sections.append(Section(what, ["", *map(str, _sizes(what))], rows))
     notes = [
-        "Inductive AP of CorDGT, in percent. The paper shows curves without numbers. Its text says: on UCI alpha and "
-        "beta matter little, on Enron alpha ≤ 1 and beta ≥ 1 are better; UCI gains from more neighbors, Enron is best "
-        "at 20; the batch size does not matter on UCI, and larger batches are worse on Enron.",
+        "Inductive AP of CorDGT, in percent. The paper shows curves without numbers.",
+        "The paper's text about UCI: alpha, beta and the batch size matter little, and more neighbors help.",
+        "The paper's text about Enron: alpha ≤ 1 and beta ≥ 1 are better, 20 neighbors are best, and larger batches "
+        "are worse.",
         "Batch sizes are those of training, with visibility `paper`, where pair records stop at the start of a batch. "
         "The test split has the same batches at every size. With `event` no score depends on the batch.",
         "Each grid, and each row of neighbors and batch sizes, uses only the seeds that all of its settings have.",
@@ -129,7 +130,8 @@ def _draw(path: Path, grids: dict[str, WeightGrid], curves: dict[str, Curves]) -
         for axis, (data, grid) in zip(panels, grids.items(), strict=False):
             means = np.array([[grid[a, b].mean for b in WEIGHTS] for a in WEIGHTS], dtype=np.float64)  # None: NaN
             options: Any = {"min_color_range": MIN_COLOR_RANGE, "highlight": _published_position(data)}
-            plots.annotated_heatmap(axis, means, (labels, labels), "{:.2f}", **options)
+            image = plots.annotated_heatmap(axis, means, (labels, labels), "{:.2f}", **options)
+            canvas.colorbar(image, ax=axis, label="inductive AP, %")
             axis.set(title=f"{data}: alpha and beta{_format_seeds(grid.values())}", xlabel="beta", ylabel="alpha")
         for axis, (what, lines) in zip(panels[len(grids) :], curves.items(), strict=False):
             plots.line_plot(axis, {f"{data}{_format_seeds(c for _, c in line)}": line for data, line in lines.items()})
@@ -140,12 +142,9 @@ def _draw(path: Path, grids: dict[str, WeightGrid], curves: dict[str, Curves]) -
                 axis.legend(frameon=False)
         for axis in panels[n_panels:]:
             axis.set_axis_off()
-        canvas.suptitle(
-            "Inductive AP of CorDGT, %: mean over seeds; framed: the paper's alpha and beta",
-            x=0.01,
-            ha="left",
-            fontsize=11,
-        )
+        n_seeds = max((len(c.values) for grid in grids.values() for c in grid.values()), default=0)
+        title = f"Inductive AP of CorDGT, %: {'mean over seeds' if n_seeds > 1 else 'one seed'}"
+        canvas.suptitle(f"{title}; framed: the paper's alpha and beta", x=0.01, ha="left", fontsize=11)
 
 
 def _published_position(data: str) -> tuple[int, int] | None:

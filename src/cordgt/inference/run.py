@@ -102,7 +102,18 @@ class _FoundRecommendations(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with the history that its queries see."""
+    """A trained model with the history that its queries see.
+
+    Examples:
+        >>> run = cordgt.Run.load("runs/mine")
+        >>> 0 < run.metrics["test"]["transductive"]["ap"] <= 1
+        True
+        >>> run.score("ada", ["tea", "milk"]).shape
+        (2,)
+        >>> probabilities = run.score("ada", ["tea", "milk"], within="7d")
+        >>> [len(partners) for partners in run.recommend(["ada", "bob"], top=3).values()]
+        [3, 3]
+    """
 
     folder: RunFolder
     config: RunConfig

@@ -61,6 +61,11 @@ def convert_to_store(
     """Write DATA as a store; files and folders in bounded memory. Column options as in ``read_events``.
 
     A second call with the same arguments resumes an interrupted one. ``memory`` is in bytes. See ``make_store``.
+
+    Examples:
+        >>> store = cordgt.convert_to_store("purchases.csv", "big.store")
+        >>> cordgt.read_events("big.store").n_events
+        400
     """
     _check_memory(memory)
     node_features = _node_feature_table(columns.pop("node_features", None))
@@ -91,6 +96,11 @@ def append_to(
     If DATA holds no events, the store stays as it is, and ``callbacks.on_message`` says so.
     Columns and id spaces default to those of the store. If the store has labels, a file without them is refused unless
     ``label="none"``.
+
+    Examples:
+        >>> store = cordgt.convert_to_store("purchases.csv", "log.store", replace=True)
+        >>> cordgt.append_to("log.store", "later.csv").n_events - store.n_events
+        40
     """
     check_choice("--late", late, get_args(LatePolicy))
     _check_memory(memory)

@@ -85,6 +85,10 @@ def read_events(
             they are more than half.
 
     DataError, with the file and the line, if the source cannot be read.
+
+    Examples:
+        >>> cordgt.read_events("purchases.csv", src="customer", dst="product", time="when")
+        <EventStream purchases: 400 events of 32 nodes>
     """
     check_id_space(ids)
     options = ColumnOptions(src, dst, time, label, features, time_format)

@@ -98,6 +98,13 @@ def register_model(
         about: a line for `cordgt models`; the default is the first line of the docstring.
         training: defaults of the training loop that differ for this model, such as ``{"lr": 0.003}``.
         grid: values that `cordgt search` tries without ``--grid``.
+
+    Examples:
+        >>> from cordgt.models.counts import Counts
+        >>> @cordgt.register_model("my_counts", training={"lr": 0.01})
+        ... class MyCounts(Counts):
+        ...     '''Counts with another learning rate.'''
+        >>> run = cordgt.train("purchases.csv", "my_counts", epochs=1)
     """
 
     def register(network: C) -> C:

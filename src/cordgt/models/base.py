@@ -34,7 +34,13 @@ class HistoryReader(Protocol):
 
 
 class LinkModel(nn.Module):
-    """The network: the part with parameters. A new model is one file; `cordgt.register_model` gives it a name."""
+    """The network: the part with parameters. A new model is one file; `cordgt.register_model` gives it a name.
+
+    Examples:
+        >>> run = cordgt.Run.load("runs/mine")
+        >>> isinstance(run.model, cordgt.LinkModel)
+        True
+    """
 
     reader: HistoryReader
     init_settings: Any = None  # the settings that an instance was made with

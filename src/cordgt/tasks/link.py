@@ -51,7 +51,14 @@ class Pools:
 
 @dataclass(frozen=True)
 class LinkTask:
-    """A stream that is split and indexed for link prediction. Everything in it is read-only."""
+    """A stream that is split and indexed for link prediction. Everything in it is read-only.
+
+    Examples:
+        >>> task = cordgt.LinkTask.prepare(cordgt.read_events("purchases.csv"))
+        >>> history, queries = next(task.batches("train", batch_size=100))
+        >>> queries.src.shape, queries.dst.shape  # each source with its destination and a negative
+        (torch.Size([100]), torch.Size([100, 2]))
+    """
 
     stream: EventStream
     split: Split

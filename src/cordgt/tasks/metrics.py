@@ -174,6 +174,15 @@ def register_metric(
         higher_is_better: False for losses and mean ranks.
         is_share: the metric lies between 0 and 1 and is shown in percent. False: any number, shown as it is.
         checks_baselines: say so if the model is worse than a trivial baseline in this metric.
+
+    Examples:
+        >>> @cordgt.register_metric("mean_margin", is_share=False)
+        ... def mean_margin(positive, negative):
+        ...     "Mean difference of the logits of an event and its negative."
+        ...     return float((positive - negative).mean())
+        >>> run = cordgt.train("purchases.csv", "counts", epochs=1)
+        >>> "mean_margin" in run.metrics["test"]["transductive"]
+        True
     """
 
     def register(function: F) -> F:

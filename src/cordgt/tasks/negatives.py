@@ -386,6 +386,14 @@ def register_negatives(name: str, *, description: str = "", on_host: bool = Fals
 
     It must be a pure function of its inputs. `draw_integers` turns ``key`` into random numbers. ``on_host`` gives it
     its inputs on the CPU, for NumPy; otherwise they are on the device of the history.
+
+    Examples:
+        >>> from cordgt.tasks.negatives import draw_integers
+        >>> @cordgt.register_negatives("first-half")
+        ... def first_half(pool, n, key):
+        ...     return pool[draw_integers(key, n, len(pool) // 2)]
+        >>> cordgt.Run.load("runs/mine").evaluate(split="test", negatives="first-half")["protocol"]["negatives"]
+        'first-half'
     """
 
     def register(function: F) -> F:

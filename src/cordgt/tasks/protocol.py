@@ -18,7 +18,12 @@ POOLS = ("destinations", "nodes")
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a stream is split, what a query sees, and which negatives each event is compared with."""
+    """How a stream is split, what a query sees, and which negatives each event is compared with.
+
+    Examples:
+        >>> cordgt.Protocol(negatives="historical", ranking="100").visibility
+        'event'
+    """
 
     visibility: str = (
         "event"  # what a query sees; "event": all events before its time. "paper", "batch": see `visible_cuts`

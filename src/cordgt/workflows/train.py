@@ -90,6 +90,11 @@ def train(
         callbacks: one `Callback` or several; see `cordgt.callbacks`.
         settings: any setting by name, for example ``epochs=10`` or ``fanout=(32, 1)``. SettingError if the model does
             not read it. For a path or a table also the column options of `read_events`, such as ``src="from"``.
+
+    Examples:
+        >>> run = cordgt.train("purchases.csv", "counts", epochs=2, refit=True)
+        >>> len(run.recommend("ada", top=3))
+        3
     """
     options = {key: settings.pop(key) for key in READ_OPTIONS if key in settings}
     name, instance = resolve_model(model)

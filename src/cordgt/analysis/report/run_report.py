@@ -67,6 +67,10 @@ def write_report(
     """Write ``report.html`` into the run folder, replacing an old one, and return its path.
 
     ``run`` is a run or its folder. Other arguments as in `collect_report_data`. RunError if the file cannot be written.
+
+    Examples:
+        >>> cordgt.write_report("runs/mine").name
+        'report.html'
     """
     run = run if isinstance(run, Run) else Run.load(run)
     data = collect_report_data(run, callbacks, max_events=max_events, task=task)

@@ -85,39 +85,54 @@ def _measure_costs(bench: BenchSetup, *stages: Any) -> dict[str, Any]:
     return metrics | {"epoch_seconds": metrics["step_ms"] / 1e3 * n_batches}
 
 
+EVENT_PANELS = {
+    "index, seconds": ("index_seconds", 1),
+    "index, MB": ("index_mb", 1),
+    "sampling, ns per root": ("root_ns", 1),
+    "step, ms": ("step_ms", 1),
+    "epoch, seconds": ("epoch_seconds", 1),
+}  # title: key and factor
+CONTEXT_PANELS = {"step, ms": ("step_ms", 1), "peak of a step, MB": ("step_peak_mb", 1), "GFLOP": ("step_gflop", 1)}
+
+
 def plot_growth(result: dict[str, Any], path: Path) -> None:
-    """Plot cost by events and by context, on logarithmic axes."""
+    """Plot cost by events and by context: a panel for each quantity, on logarithmic axes.
+
+    A dashed line shows what grows like the events, or like the context.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    def panel(axes: Any, rows: list[dict[str, Any]], x: str, lines: dict[str, tuple[str, float]]) -> None:
-        values = [row[x] for row in rows]
-        for label, (key, factor) in lines.items():
-            axes.loglog(values, [row[key] * factor for row in rows], marker="o", label=label)
-        axes.set_xticks(values, [f"{value:,}" for value in values])
+    def panel(axes: Any, title: str, x: list[int], y: list[float]) -> None:
+        axes.loglog(x, [y[0] * value / x[0] for value in x], "--", color="#999999", lw=1)
+        axes.loglog(x, y, "o-", color="#0072B2")
+        for place, value in zip(x, y, strict=True):
+            axes.annotate(f"{value:,.3g}", (place, value), (0, 6), textcoords="offset points", ha="center", fontsize=8)
+        axes.set_title(title, fontsize=10)
+        axes.set_xticks(x, [f"{value:,}" for value in x], fontsize=8)
         axes.minorticks_off()
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, frameon=False)
+        low, high = min(y), max(y[0] * x[-1] / x[0], *y)
+        axes.set_ylim(low / 1.8, high * 2.2)
+        axes.set_yticks([])
+        axes.margins(x=0.18)
+        axes.spines[["top", "right"]].set_visible(False)
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
-    seconds_per_root = [row | {"root_us": 1e6 / row["sample_roots_per_second"]} for row in result["events"]]
-    panel(left, seconds_per_root, "events", {
-        "index, s": ("index_seconds", 1),
-        "index, GB": ("index_mb", 1 / 1024),
-        "epoch, s": ("epoch_seconds", 1),
-        "step, ms": ("step_ms", 1),
-        "sampling, μs per root": ("root_us", 1),
-    })  # fmt: skip
-    panel(right, result["context"], "times", {
-        "step, ms": ("step_ms", 1),
-        "peak, MB": ("step_peak_mb", 1),
-        "GFLOP": ("step_gflop", 1),
-    })  # fmt: skip
-    left.set(xlabel="events", title=f"{result['data']['name']}: 1, 4, 16 times the events")
-    setup = f"{result['model']}, batch of {result['batch_size']}, {result['device']}"
-    right.set(xlabel="context, times", title=setup)
+    figure, grid = pyplot.subplots(2, len(EVENT_PANELS), figsize=(12.5, 5.2), layout="constrained")
+    events = [row | {"root_ns": 1e9 / row["sample_roots_per_second"]} for row in result["events"]]
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for line, rows, key, panels in (
+        (grid[0], events, "events", EVENT_PANELS),
+        (grid[1], result["context"], "times", CONTEXT_PANELS),
+    ):
+        for axes, (title, (name, factor)) in zip(line, panels.items(), strict=False):
+            axes.set_visible(True)
+            panel(axes, title, [row[key] for row in rows], [row[name] * factor for row in rows])
+            axes.set_xlabel("events" if key == "events" else "context, times")
+    setup = f"{result['model']} on {result['data']['name']}, batch of {result['batch_size']}, {result['device']}"
+    figure.suptitle(f"{setup}; dashed: in proportion to the events or the context", x=0.01, ha="left", fontsize=11)
     file_format = path.suffix.removeprefix(".") or "png"
-    write_atomically(path, partial(figure.savefig, dpi=120, format=file_format))
+    write_atomically(path, partial(figure.savefig, dpi=110, format=file_format))
     pyplot.close(figure)

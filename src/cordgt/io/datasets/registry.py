@@ -73,6 +73,12 @@ def register_dataset(name: str) -> Callable[[F], F]:
     """Register a function without arguments that returns events: DATA of every command, and of `cordgt.train`.
 
     It returns an `EventStream`, a path, or a table that `read_events` takes. It is called when the data are needed.
+
+    Examples:
+        >>> @cordgt.register_dataset("our-shop")
+        ... def our_shop():
+        ...     return "purchases.csv"
+        >>> run = cordgt.train("our-shop", "counts", epochs=1)
     """
     if name in KNOWN_DATASETS or name in GENERATED:
         raise SettingError(f"cordgt has a dataset '{name}' already. Choose another name.")

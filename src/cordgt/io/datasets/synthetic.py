@@ -155,6 +155,10 @@ def synthetic_stream(
         newcomers: fraction of the nodes that join late.
 
     Ids are strings such as ``teal-07``: the community and a number within it.
+
+    Examples:
+        >>> cordgt.synthetic_stream(nodes=30, events=200).stream.n_events
+        200
     """
     if nodes < 4 or events < 1 or days <= 0 or not 0 <= newcomers <= 0.9:
         raise SettingError("A synthetic stream needs nodes >= 4, events >= 1, days > 0 and newcomers in [0, 0.9].")
