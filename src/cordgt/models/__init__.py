@@ -99,6 +99,7 @@ def register_model(
         training: defaults of the training loop that differ for this model, such as ``{"lr": 0.003}``.
         grid: values that `cordgt search` tries without ``--grid``.
     """
+    MODELS.check_name(name)
 
     def register(network: C) -> C:
         if not (isinstance(network, type) and issubclass(network, LinkModel)):
