@@ -10,6 +10,7 @@ from cordgt.errors import RunError, SettingError, did_you_mean
 from cordgt.tasks.protocol import Protocol
 
 _USUAL_SPLIT = {"split": "quantile", "train_ratio": 0.70, "val_ratio": 0.15}
+_ANY_DESTINATION = {"negatives": "random-any", "pool": "destinations", "activity": False}
 
 
 @dataclass(frozen=True)
@@ -31,22 +32,16 @@ class Benchmark:
 BENCHMARKS: dict[str, Benchmark] = {
     "paper": Benchmark(
         "the CorDGT paper: AP as the mean over batches of 30; pair counts see earlier batches only",
-        "the CorDGT paper and its code",
+        "the CorDGT paper and github.com/wangz3066/CorDGT (78ac8cf), learn_edge.py",
         {**_USUAL_SPLIT, "mask_nodes": 0.1},
-        {"visibility": "paper", "eval_batch_size": 30, "negatives": "random", "pool": "destinations"},
+        {"visibility": "paper", "eval_batch_size": 30, **_ANY_DESTINATION},
         "ap_batch",
     ),
     "dyglib": Benchmark(
         "DyGLib: AP as the mean over batches of 200; a query sees all events before its time",
         "github.com/yule-BUAA/DyGLib (3aacc36), evaluate_link_prediction.py and evaluate_models_utils.py",
         {**_USUAL_SPLIT, "mask_nodes": 0.1},
-        {
-            "visibility": "event",
-            "eval_batch_size": 200,
-            "negatives": "random-any",
-            "pool": "destinations",
-            "activity": False,
-        },
+        {"visibility": "event", "eval_batch_size": 200, **_ANY_DESTINATION},
         "ap_batch",
         {"edgebank": {"visibility": "batch"}},
     ),
