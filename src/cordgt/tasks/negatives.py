@@ -279,7 +279,7 @@ class NegativeKind(NamedTuple):
         shape = (len(request.key), request.n)
         if not isinstance(found, Tensor) or tuple(found.shape) != shape or found.is_floating_point():
             got = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
-            hint = "" if self.on_host else " For NumPy arrays, register it with on_host=True."
+            hint = " For NumPy, register it with on_host=True." if isinstance(found, np.ndarray) else ""
             raise SettingError(f"The negative sampler '{name}' returned {got}, but must return int64 {shape}.{hint}")
         found = found.long().contiguous()
         rank = torch.searchsorted(request.pool, found).clamp_max(len(request.pool) - 1)
