@@ -271,7 +271,7 @@ class NegativeKind(NamedTuple):
         """Return negatives (B, n), -1 where there is none. SettingError if a registered sampler fails."""
         assert self.draw is not None
         try:
-            found = self.draw(request)
+            found: Any = self.draw(request)  # of any type, if a plug-in is wrong
         except CordgtError:
             raise
         except Exception as error:
