@@ -678,8 +678,10 @@ class Evaluation:
                 pair_cut = now[0] if rules.visibility == "event" else so_far
                 u, v = history.src[p], history.dst[p]
                 one = (u, negative(pool, v, p, seed, 0, self.tag))
-                at_random = rules.negatives != "random"
-                if rules.negatives in ("historical", "inductive"):
+                at_random = rules.negatives not in ("random", "random-any")
+                if rules.negatives == "random-any":
+                    one = (u, pool[randint(fold_in(fold_in(fold_in(mix64(seed), self.tag), 0), p), len(pool))])
+                elif rules.negatives in ("historical", "inductive"):
                     since = 0 if rules.negatives == "historical" else first_after_training
                     other = partner(history, pool, u, cut, now, p, since, seed, self.tag)
                     if other != PADDING:
@@ -700,8 +702,8 @@ class Evaluation:
         events = range(len(self.history.src)) if setting == "transductive" else [p for batch in batches for p in batch]
         src, dst, t = ([x[p] for p in events] for x in (self.history.src, self.history.dst, self.history.elapsed))
         place = {p: i for i, p in enumerate(events)}
-        first = {"validation": self.split.validation, "test": self.split.test}[part][0]
-        seen_until = self.history.elapsed[first - 1] if self.rules.negatives == "inductive-pairs" else None
+        last = {"validation": self.split.train, "test": self.split.validation}[part][-1]
+        seen_until = self.history.elapsed[last] if self.rules.negatives == "inductive-pairs" else None
         own = [[place[p] for p in batch] for batch in batches]
         key = fold_in(mix64(self.rules.eval_seed), self.tag)
         found = []

@@ -17,7 +17,7 @@ ORDER = """
     errors plugins callbacks locks files runtime runtime.limits runtime.threads runtime.launch runtime.distributed
     runtime.profiling runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
-    events.backing events.notes events.frames events.stream events.durations events.fingerprints events.export
+    events.backing events.notes events.frames events.fingerprints events.stream events.durations events.export
     events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.growing history.rhythm
@@ -36,7 +36,8 @@ ORDER = """
     models.base models.two_tower models.cordgt models.counts models.cordgt_plus models.edgebank models.popularity
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
-    tasks tasks.split tasks.negatives tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
+    tasks tasks.split tasks.negatives tasks.negative_pairs tasks.protocol tasks.benchmarks tasks.metrics tasks.ties
+    tasks.run_metrics
     tasks.histories tasks.link tasks.scoring tasks.link_evaluation tasks.node tasks.baselines tasks.probability
     tasks.calibration tasks.time_grid tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics
     training training.settings training.run_checks training.run_checksums training.run_history
@@ -48,7 +49,7 @@ ORDER = """
     inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.pair_table
     inference.retrieval.ranking inference.predictor inference.forecasts inference.answers inference.similar
     inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
-    inference.ray analysis analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
+    inference.ray analysis analysis.table_files analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.probabilities

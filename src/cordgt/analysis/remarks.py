@@ -38,7 +38,7 @@ def random_negative_remarks(metrics: RunMetrics) -> list[str]:
     """A sentence for each split and setting in which random negatives replace missing ones."""
     shares = {(split, s): metrics.random_negative_share(split, s) for split in metrics.splits for s in metrics[split]}
     return [
-        f"{split}, {setting}: {share:.0%} of the negatives are random, because none of the requested kind exist."
+        f"{split}, {setting}: {share:.0%} of the negatives are random, because the requested kind gave none."
         for (split, setting), share in shares.items()
         if share > 0
     ]

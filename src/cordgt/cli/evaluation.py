@@ -30,8 +30,9 @@ def evaluate(
         str | None,
         option(
             "KIND",
-            "random; historical: earlier partners that are not partners now; inductive: the same, first met "
-            "after training; historical-pairs, inductive-pairs: as in DGB and DyGLib; or one of a plug-in.",
+            "random; random-any: also the true destination, as in DyGLib; historical: earlier partners that are not "
+            "partners now; inductive: the same, first met after training; historical-pairs, inductive-pairs: as in DGB "
+            "and DyGLib; or one of a plug-in.",
             show_default="the run's",
         ),
     ] = None,

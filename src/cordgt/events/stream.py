@@ -35,6 +35,7 @@ from cordgt.events.arrays import (
     unique_nodes,
 )
 from cordgt.events.backing import StreamBacking
+from cordgt.events.fingerprints import fingerprint_arrays
 from cordgt.events.frames import StreamExport, parse_column_names
 from cordgt.events.ids import NodeIds, as_id_column
 from cordgt.events.notes import append_note
@@ -176,6 +177,14 @@ class EventStream(StreamExport):
     def node_dim(self) -> int:
         """Width of the node features; 0 without."""
         return 0 if self.node_x is None else self.node_x.shape[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of events and features: the same for the same data. It covers node numbers, not the user's ids."""
+        if self.backing is not None:
+            return self.backing.fingerprint
+        arrays = (self.src, self.dst, self.t, self.edge_x, self.node_x)
+        return fingerprint_arrays(x for x in arrays if x is not None)
 
     @cached_property
     def elapsed(self) -> Floats:

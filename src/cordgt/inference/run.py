@@ -441,14 +441,14 @@ class Run:
             raise SettingError("'part' is now called 'split'.")
         given = {("eval_batch_size" if key == "batch_size" else key): v for key, v in changes.items() if v is not None}
         if protocol is not None:
-            changes = benchmark_changes(protocol, self.settings.protocol, str(self.path)) | given
+            changes = benchmark_changes(protocol, self.settings.protocol, str(self.path), self.settings.model) | given
         model, task = self.evaluation_task(**changes)
         metrics = evaluate_splits(model, task, as_callback(callbacks), SPLITS if split is None else (split,))
         about: dict[str, Any] = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
         about["objective"] = training_objective(self.settings, model)
         about |= {"init": self.metrics["init"]} if "init" in self.metrics else {}
         if protocol is not None:
-            metric, own = BENCHMARKS[protocol].metric, BENCHMARKS[protocol].evaluation
+            metric, own = BENCHMARKS[protocol].metric, BENCHMARKS[protocol].settings(self.settings.model)
             changed = sorted(key for key, value in own.items() if getattr(task.protocol, key) != value)
             about["benchmark"] = {"name": protocol, "metric": metric, "changed": changed}
         return RunMetrics(about | {"protocol": dict(vars(task.protocol))} | metrics)

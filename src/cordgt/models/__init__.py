@@ -106,6 +106,7 @@ def register_model(
         ...     '''Counts with another learning rate.'''
         >>> run = cordgt.train("purchases.csv", "my_counts", epochs=1)
     """
+    MODELS.check_name(name)
 
     def register(network: C) -> C:
         if not (isinstance(network, type) and issubclass(network, LinkModel)):

@@ -16,7 +16,8 @@ from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel, comparing_sources
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LinkMetrics, link_metrics, ranking_metrics
-from cordgt.tasks.negatives import NEGATIVES, draw_candidates, draw_negative_pairs, draw_random_pairs, negatives_key
+from cordgt.tasks.negative_pairs import draw_negative_pairs, draw_random_pairs
+from cordgt.tasks.negatives import NEGATIVES, draw_candidates, negatives_key
 from cordgt.tasks.scoring import gather_rows, score_queries
 from cordgt.tasks.ties import mean_ranks, merge_near_ties
 
@@ -90,8 +91,8 @@ def negative_pair_queries(task: LinkTask, split: str, setting: str) -> tuple[Que
     places = np.arange(len(positions)) if setting == "inductive" else positions
     size = protocol.eval_batch_size
     batches = [places[i : i + size] for i in range(0, len(places), size)]
-    split_start = (task.split.validation if split == "validation" else task.split.test)[0]
-    seen_until = None if protocol.negatives == "historical-pairs" else float(stream.t[split_start - 1])
+    seen = task.split.train if split == "validation" else task.split.validation
+    seen_until = None if protocol.negatives == "historical-pairs" else float(stream.t[seen[-1]])
     src, dst = (np.empty(len(positions), dtype=np.int64) for _ in range(2))
     n_random, key = 0, negatives_key(protocol.eval_seed)
     drawn = draw_negative_pairs(

@@ -100,12 +100,13 @@ class LinkMetric(NamedTuple):
 
 
 METRIC_INPUTS = ("positive", "negative", "ranks", "batch_size")
-_ALL_INPUTS = (*METRIC_INPUTS, "ap_auc", "batch_ap_auc")  # the last two are shared by metrics of cordgt
+_INTERNAL_INPUTS = ("ap_auc", "batch_ap_auc")  # shared by metrics of cordgt
+_RESERVED_NAMES = ("events", "random_negatives", "split", "setting", "predictor", "name")  # of other facts and columns
 
 
 def make_metric(name: str, function: Callable[..., Any], **options: Any) -> LinkMetric:
     """Return the metric that a function defines. Options as in `register_metric`; SettingError for unknown inputs."""
-    inputs = check_inputs("metric", name, function, _ALL_INPUTS)
+    inputs = check_inputs("metric", name, function, METRIC_INPUTS, _INTERNAL_INPUTS)
     needs_ranks = "ranks" in inputs
     if needs_ranks and len(set(inputs) - {"ranks", "batch_size"}):
         raise SettingError(f"The metric '{name}' needs ranks and scores. Use either ranks, or positive and negative.")
@@ -148,7 +149,7 @@ LINK_METRICS: Registry[LinkMetric] = Registry("metric", {
         )
         for k in HITS
     },
-}, lambda name, function: register_metric(name)(function))
+}, lambda name, function: register_metric(name)(function), _RESERVED_NAMES)
 # fmt: on
 
 
@@ -184,6 +185,7 @@ def register_metric(
         >>> "mean_margin" in run.metrics["test"]["transductive"]
         True
     """
+    LINK_METRICS.check_name(name)
 
     def register(function: F) -> F:
         metric = make_metric(
