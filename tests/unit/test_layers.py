@@ -37,7 +37,8 @@ ORDER = """
     models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
     models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
-    tasks.histories tasks.link tasks.scoring tasks.link_evaluation tasks.node tasks.baselines tasks.probability
+    tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter tasks.scoring tasks.link_evaluation
+    tasks.node tasks.baselines tasks.probability
     tasks.calibration tasks.time_grid tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
@@ -48,7 +49,8 @@ ORDER = """
     inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.pair_table
     inference.retrieval.ranking inference.predictor inference.forecasts inference.answers inference.similar
     inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
-    inference.ray analysis analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
+    inference.ray analysis analysis.exporters analysis.recommendation_tables
+    analysis.remarks analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.probabilities

@@ -117,8 +117,10 @@ def _top_ten(metrics: RunMetrics, split: str) -> str:
     hits = metrics.metric("hits@10", split).mean
     if hits is None:
         return ""
-    n = metrics["protocol"]["ranking"]
+    n, chosen = metrics["protocol"]["ranking"], metrics["protocol"].get("filter", "none")
     candidates = "all candidates" if n == "all" else f"{n} candidates"
+    if chosen != "none":
+        candidates += " that it knows" if chosen == "known" else " that the source has not met"
     return (
         f"Ranked among {candidates}, the true destination is in the top 10 for {100 * hits:.2f} % of the {split} "
         "events (hits@10)."

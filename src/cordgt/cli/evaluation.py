@@ -38,6 +38,20 @@ def evaluate(
     ranking: Annotated[
         str | None, option("N|all", "Also rank each true destination among N others, or all (MRR and hits).")
     ] = None,
+    filter_: Annotated[
+        str | None,
+        option(
+            "WORD",
+            "Candidates of the ranking. none: all; known: destinations that occurred before; seen: known ones that "
+            "the source has not met. With --ranking all also coverage, novelty and lift.",
+            name="--filter",
+            show_default="the run's",
+        ),
+    ] = None,
+    positives: Annotated[
+        str | None,
+        option("WORD", "all events, or new: only pairs that have not met before.", show_default="the run's"),
+    ] = None,
     split: Annotated[str | None, option("WORD", "validation or test.", show_default="both")] = None,
     part: RenamedPart = None,
     set_: Set = [],  # noqa: B006
@@ -53,6 +67,7 @@ def evaluate(
     writers.check_json(json_)
     changes: dict[str, Any] = parse_assignments(set_)
     given = {"visibility": visibility, "negatives": negatives, "ranking": ranking}
+    given |= {"filter": filter_, "positives": positives}
     changes |= {key: value for key, value in given.items() if value is not None}
     loaded = open_run(run, device)
     with console.ProgressBar() as bar:
