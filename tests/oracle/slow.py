@@ -621,10 +621,44 @@ class Edgebank:
 
 
 class Popularity:
-    """How many events the destination was part of."""
+    """How many events the destination was part of, among the latest ``window`` or all."""
+
+    def __init__(self, window: int = 0) -> None:
+        self.window = window
 
     def score(self, history: History, src: int, dst: int, t: float, cut: int, pair_cut: int) -> float:
-        return float(sum(dst in (history.src[p], history.dst[p]) for p in range(cut)))
+        start = max(cut - self.window, 0) if self.window else 0
+        return float(sum(dst in (history.src[p], history.dst[p]) for p in range(start, cut)))
+
+
+@dataclass(frozen=True)
+class ItemKnn:
+    """Votes of the visitors of the source's latest partners, for what they met around that visit."""
+
+    num_partners: int
+    num_visitors: int
+    window: int
+    decay: float
+    unit: int = 2**19
+
+    def votes(self, history: History, src: int, dst: int, cut: int) -> int:
+        total = 0
+        for j, p in enumerate(history.events_of(src, cut)[::-1][: self.num_partners]):
+            age, partner = round(self.unit * self.decay**j), history.partner(src, p)
+            if partner == dst:
+                total += age * self.unit
+                continue
+            visits = history.events_of(partner, cut)[-self.num_visitors :]
+            for q in visits:
+                visitor = history.partner(partner, q)
+                row = history.events_of(visitor, cut)
+                earlier = sum(history.elapsed[e] < history.elapsed[q] for e in row)
+                for lag in range(-self.window, self.window + 1):
+                    place = earlier + lag
+                    if visitor != src and 0 <= place < len(row) and history.partner(visitor, row[place]) == dst:
+                        weight = (2 if lag > 0 else 1) * self.unit // (1 + abs(lag))
+                        total += age * weight // len(visits)
+        return total
 
 
 @dataclass(frozen=True)

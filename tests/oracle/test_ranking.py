@@ -65,8 +65,8 @@ def edgebank(window: float = 1.0) -> LinkModel:
     return Edgebank(EdgebankSettings(window=window), edge_dim=0, node_dim=0)
 
 
-def popularity() -> LinkModel:
-    return Popularity(PopularitySettings(), edge_dim=0, node_dim=0)
+def popularity(window: int = 0) -> LinkModel:
+    return Popularity(PopularitySettings(window), edge_dim=0, node_dim=0)
 
 
 RULES: dict[str, tuple[LinkModel, Any]] = {
@@ -74,6 +74,7 @@ RULES: dict[str, tuple[LinkModel, Any]] = {
     "a tenth": (edgebank(0.1), slow.Edgebank(0.1)),
     "half": (edgebank(0.5), slow.Edgebank(0.5)),
     "popularity": (popularity(), slow.Popularity()),
+    "popular recently": (popularity(5), slow.Popularity(5)),
 }
 
 

@@ -33,9 +33,9 @@ ORDER = """
     nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
-    models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
-    models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
-    models.dyrep models.jodie models.ctdne models.presets models
+    models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.item_knn
+    models.als models.counts models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
+    models.memory models.tgn models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
     tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter tasks.scoring tasks.link_evaluation
     tasks.node tasks.baselines tasks.probability
