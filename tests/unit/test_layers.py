@@ -66,10 +66,11 @@ ORDER = """
     experiments.bench.recommendation
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
-    experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements
+    experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.partner_ranking
+    experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
     experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
-    experiments.sensitivity
+    experiments.new_partners experiments.sensitivity
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
