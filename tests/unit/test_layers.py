@@ -29,7 +29,7 @@ ORDER = """
     io.bad_rows io.node_features io.published_files io.objects io.readers io.column_options io.groups io.file_chunks
     io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
-    io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
+    io.datasets.gowalla io.datasets.tgb io.datasets.sources io.datasets.fetch io.convert
     nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm

@@ -22,7 +22,7 @@ def evaluate(
         str | None,
         option(
             "NAME",
-            "Evaluate as a published benchmark does: paper, dyglib or tgb. Other options change parts of it.",
+            "Evaluate as a published benchmark does: paper, dyglib, tgb or tgb-seq. Other options change parts of it.",
         ),
     ] = None,
     visibility: Annotated[str | None, option("WORD", "event, paper or batch.", show_default="the run's")] = None,
