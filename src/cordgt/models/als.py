@@ -73,6 +73,7 @@ class Als(LinkModel):
     uses_features = False
     uses_node_ids = True
     is_cheap = True
+    learns_ranking = True
     max_pairs_per_batch = 200_000
     score_tolerance = 1e-9  # float64
     vectors: Tensor  # (N, D) float64, of destinations; zero without training events

@@ -73,6 +73,7 @@ class ItemKnn(LinkModel):
     has_embeddings = False
     uses_features = False
     is_cheap = True
+    learns_ranking = True
     max_pairs_per_batch = 500_000
     score_tolerance = 1e-12  # float64, no matrix product
 
