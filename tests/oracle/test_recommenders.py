@@ -126,6 +126,10 @@ def test_als_folds_in_later_events() -> None:
         c = torch.tensor([cut])
         scores.append(model(model.reader.read(history, Queries(torch.tensor([u]), everyone, t, c, c)))[0])
     assert not scores[0].any() and scores[1].any()
+    one_by_one = [
+        model(model.reader.read(history, Queries(torch.tensor([u]), v[None, None], t, c, c))) for v in everyone[0]
+    ]
+    torch.testing.assert_close(torch.cat(one_by_one)[:, 0], scores[1], rtol=0, atol=1e-12)  # without the product of all
     known = set(stream.dst[:60].tolist())
     assert all((scores[1][v] == 0) == (v not in known) for v in range(stream.n_nodes + 1))
     own_group = [v for v in known if stream.ids.names.to_pylist()[v] % 2 == stream.ids.names.to_pylist()[u] % 2]

@@ -95,7 +95,11 @@ class Als(LinkModel):
 
     def forward(self, batch: Partners) -> Tensor:
         """Return products (B, M); 0 if either end has no vector."""
-        return (self._fold_in(batch.partner).unsqueeze(1) * self._vectors(batch.dst)).sum(-1)
+        source, dst = self._fold_in(batch.partner), batch.dst
+        if dst.numel() < len(self.vectors) or not len(self.vectors):
+            return (source.unsqueeze(1) * self._vectors(dst)).sum(-1)
+        known = (dst >= 0) & (dst < len(self.vectors))  # many candidates: one product with all vectors is faster
+        return torch.where(known, (source @ self.vectors.T).gather(1, torch.where(known, dst, 0)), 0.0)
 
     def embed(self, batch: Partners) -> Tensor:
         """Return folded-in vectors (B, D)."""

@@ -57,8 +57,8 @@ def read_tgb(path: Path, name: str) -> EventStream:
         row = int(np.argmin(values >= 0)) + 2
         raise DataError(f"{path} is not TGB's file as published: the weight in line {row} is not at least 0.")
     feature = np.log2(np.where(values == 0, 1.0, values)).astype(np.float32)[:, None]
-    ids = (pc.cast(x, pa.string()) for x in (src, dst))
-    return EventStream.from_columns(*ids, times, feature, time=TimeAxis("number"), name=name)
+    src, dst = (pc.cast(x, pa.string()) for x in (src, dst))
+    return EventStream.from_columns(src, dst, times, feature, time=TimeAxis("number"), name=name)
 
 
 def read_tgb_seq(path: Path, name: str) -> tuple[EventStream, PublishedSplit]:
