@@ -8,8 +8,10 @@ settings are shown with those of the highest MRR on the validation split, chosen
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from cordgt.experiments import plots
 from cordgt.experiments.cells import Cell, CellResult, CellStore
 from cordgt.experiments.link import display_name
 from cordgt.experiments.partner_ranking import MAX_EVENTS, ROWS
@@ -17,6 +19,7 @@ from cordgt.experiments.tables import (
     MISSING,
     Comparison,
     ExperimentRequest,
+    Panels,
     Report,
     ResultSet,
     Section,
@@ -100,7 +103,16 @@ def new_partner_report(request: ExperimentRequest, store: CellStore) -> Report:
         f"{_chosen_text(best)}.",
         *results.notes(show_protocol=False),
     ]
-    return Report("Partners that a source has never met, and all partners", sections, records, notes)
+    title = "Partners that a source has never met, and all partners"
+    panels: Panels = {
+        (ROWS[row][0], results.heading(data)): {
+            display_name(model): best[data, row, model].metric(row, "mrr") for model in request.models
+        }
+        for row in ROWS
+        for data in request.datasets
+    }
+    draw = partial(plots.dot_plot, title=title, panels=panels, unit="MRR, %")
+    return Report(title, sections, records, notes, draw)
 
 
 def _best_variant(results: ResultSet, data: str, row: str, model: str) -> BestVariant:
