@@ -244,7 +244,7 @@ def test_labels_are_required_only_for_classification() -> None:
 
 
 NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
-NAMES += ["beyond", "plus-ablation", "ranking", "paper-protocol", "anchors"]
+NAMES += ["beyond", "plus-ablation", "ranking", "paper-protocol", "anchors", "new-partners"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -259,6 +259,7 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         "beyond": "cordgt_plus,edgebank",
         "ranking": "cordgt_plus,edgebank",
         "anchors": "counts,edgebank",
+        "new-partners": "counts,item_knn",
         "node-classification": "cordgt,jodie",
         "complexity": "cordgt,tgn",
     }

@@ -29,16 +29,16 @@ ORDER = """
     io.bad_rows io.node_features io.published_files io.objects io.readers io.column_options io.groups io.file_chunks
     io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
-    io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
+    io.datasets.gowalla io.datasets.tgb io.datasets.sources io.datasets.fetch io.convert
     nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
-    models.base models.two_tower models.cordgt models.counts models.cordgt_plus models.edgebank models.popularity
-    models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
-    models.dyrep models.jodie models.ctdne models.presets models
-    tasks tasks.split tasks.negatives tasks.negative_pairs tasks.protocol tasks.benchmarks tasks.metrics tasks.ties
-    tasks.run_metrics
-    tasks.histories tasks.link tasks.scoring tasks.link_evaluation tasks.node tasks.baselines tasks.probability
+    models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.item_knn
+    models.als models.counts models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
+    models.memory models.tgn models.dyrep models.jodie models.ctdne models.presets models tasks tasks.split
+    tasks.negatives tasks.negative_pairs tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
+    tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter tasks.scoring tasks.link_evaluation
+    tasks.node tasks.baselines tasks.probability
     tasks.calibration tasks.time_grid tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
@@ -49,7 +49,8 @@ ORDER = """
     inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.pair_table
     inference.retrieval.ranking inference.predictor inference.forecasts inference.answers inference.similar
     inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
-    inference.ray analysis analysis.table_files analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
+    inference.ray analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
+    analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.probabilities
@@ -65,10 +66,11 @@ ORDER = """
     experiments.bench.recommendation
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
-    experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements
+    experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.partner_ranking
+    experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
     experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
-    experiments.sensitivity
+    experiments.new_partners experiments.sensitivity
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node

@@ -134,6 +134,10 @@ def test_several_runs_that_rank_are_compared_by_ranks() -> None:
     a, b = ranked("ranking"), ranked("ranking", mrr=0.35)
     assert comparison_verdict({"a": a, "b": b}).startswith("b has the highest test MRR: 35.00 %")
     assert comparison_verdict({"a": a, "b": ranked("pairs")}).startswith("A trivial baseline does better")
+    # AP says nothing about a run that learned to rank, so it is not compared by AP
+    better_ap = RunMetrics(run_metrics(0.95, baseline=0.9), objective="ranking")
+    assert comparison_verdict({"a": better_ap, "b": run_metrics(0.8, baseline=0.7)}).startswith("b has the highest")
+    assert "learned to rank" in comparison_verdict({"a": better_ap})
 
 
 def test_undefined_splits() -> None:

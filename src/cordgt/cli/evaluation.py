@@ -22,7 +22,7 @@ def evaluate(
         str | None,
         option(
             "NAME",
-            "Evaluate as a published benchmark does: paper, dyglib or tgb. Other options change parts of it.",
+            "Evaluate as a published benchmark does: paper, dyglib, tgb or tgb-seq. Other options change parts of it.",
         ),
     ] = None,
     visibility: Annotated[str | None, option("WORD", "event, paper or batch.", show_default="the run's")] = None,
@@ -39,6 +39,20 @@ def evaluate(
     ranking: Annotated[
         str | None, option("N|all", "Also rank each true destination among N others, or all (MRR and hits).")
     ] = None,
+    filter_: Annotated[
+        str | None,
+        option(
+            "WORD",
+            "Candidates of the ranking. none: all; known: destinations that occurred before; seen: known ones that "
+            "the source has not met. With --ranking all also coverage, novelty and lift.",
+            name="--filter",
+            show_default="the run's",
+        ),
+    ] = None,
+    positives: Annotated[
+        str | None,
+        option("WORD", "all events, or new: only pairs that have not met before.", show_default="the run's"),
+    ] = None,
     split: Annotated[str | None, option("WORD", "validation or test.", show_default="both")] = None,
     part: RenamedPart = None,
     set_: Set = [],  # noqa: B006
@@ -54,6 +68,7 @@ def evaluate(
     writers.check_json(json_)
     changes: dict[str, Any] = parse_assignments(set_)
     given = {"visibility": visibility, "negatives": negatives, "ranking": ranking}
+    given |= {"filter": filter_, "positives": positives}
     changes |= {key: value for key, value in given.items() if value is not None}
     loaded = open_run(run, device)
     with console.ProgressBar() as bar:

@@ -74,12 +74,16 @@ def print_facts(facts: dict[str, Any], json_: str | None) -> None:
 
 def print_metrics(title: str, metrics: RunMetrics, json_: str | None) -> None:
     """Print metrics as a sentence and a table or as JSON, with remarks on them."""
+    from cordgt.analysis.recommendation_tables import recommendation_tables
     from cordgt.analysis.remarks import remarks, verdict
 
     write_json(metrics, json_)
     if json_ != "-":
         console.stdout.print(verdict(metrics), markup=False, soft_wrap=False)
         console.stdout.print(console.metrics_table(title, metrics))
+        for table in recommendation_tables(metrics):
+            console.stdout.print(table.title, markup=False)
+            print_rows([dict(zip(table.columns, row, strict=True)) for row in table.rows], None)
     for text in remarks(metrics):
         console.print_note(text)
 

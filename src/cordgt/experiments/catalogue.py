@@ -14,6 +14,7 @@ from cordgt.experiments import (
     complexity,
     heatmap,
     link,
+    new_partners,
     node,
     paper,
     paper_protocol,
@@ -111,6 +112,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         ranking.ranking_report,
         selected_models=ranking.DEFAULT_MODELS,
         n_seeds=5,
+    ),
+    "new-partners": Experiment(
+        "MRR, NDCG@10 and hits@10 among all known destinations: partners never met, and all partners",
+        new_partners.DATASETS,
+        tuple(MODELS),
+        new_partners.new_partner_cells,
+        new_partners.new_partner_report,
+        selected_models=new_partners.DEFAULT_MODELS,
     ),
     "node-classification": Experiment(
         "AUC of a classifier on each frozen encoder",

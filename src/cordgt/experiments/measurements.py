@@ -20,6 +20,7 @@ from cordgt.experiments.cells import QUICK_EVENTS, Cell, CellResult, CellStore, 
 from cordgt.experiments.cost_growth import measure_cost_growth
 from cordgt.experiments.hard_negatives import measure_anchors, measure_hard_negatives, measure_ranking
 from cordgt.experiments.heatmap_data import measure_heatmap
+from cordgt.experiments.partner_ranking import measure_new_partners
 from cordgt.inference.run import Run
 from cordgt.io.datasets import registry
 from cordgt.tasks.link import split_stream
@@ -43,6 +44,7 @@ RUN_MEASUREMENTS: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
     "hard": measure_hard_negatives,
     "ranking": measure_ranking,
     "anchors": measure_anchors,
+    "partners": measure_new_partners,
 }
 STREAM_MEASUREMENTS: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {
     "growth": measure_cost_growth

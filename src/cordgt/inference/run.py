@@ -431,9 +431,11 @@ class Run:
         """Return metrics on the run's own splits.
 
         ``split`` is "validation" or "test"; the default is both. ``protocol`` evaluates as a published benchmark does:
-        "paper", "dyglib" or "tgb"; RunError if the run has another split. ``changes`` may set another visibility, pool,
-        seed of negatives or ``batch_size``. The latter is the evaluation batch: per-batch means and the visibility
-        rules "paper" and "batch" depend on it.
+        "paper", "dyglib", "tgb" or "tgb-seq"; RunError if the run has another split. ``changes`` may set another
+        visibility, pool, seed of negatives or ``batch_size``. The latter is the evaluation batch: per-batch means and
+        the visibility rules "paper" and "batch" depend on it.
+
+        Example, as a shop judges: ``run.evaluate(ranking="all", filter="seen", positives="new")``.
         """
         if split is not None:
             check_choice("split", split, SPLITS)

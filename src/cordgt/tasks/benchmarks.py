@@ -58,6 +58,21 @@ BENCHMARKS: dict[str, Benchmark] = {
         },
         "mrr",
     ),
+    "tgb-seq": Benchmark(
+        "TGB-Seq: MRR among 100 random destinations; a query sees all events before its time",
+        "github.com/TGB-Seq/TGB-Seq, tgb_seq/LinkPred and examples/evaluate_models_utils_mrr.py",
+        {"split": "quantile", "mask_nodes": 0.0},
+        {
+            "visibility": "event",
+            "eval_batch_size": 200,
+            "negatives": "random",
+            "pool": "destinations",
+            "ranking": "100",
+            "filter": "none",
+            "positives": "all",
+        },
+        "mrr",
+    ),
 }
 
 

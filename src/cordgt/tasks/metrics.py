@@ -24,8 +24,9 @@ from cordgt.plugins import Registry, check_inputs, first_line
 HITS = (1, 3, 10)
 # Metrics of one split and setting; None if they are not defined. Besides the names of `LINK_METRICS`:
 # "events", the number of true events; "random_negatives", how many negatives are random because the source has none of
-# the requested kind (absent with random negatives).
-LinkMetrics = dict[str, float | None]
+# the requested kind (absent with random negatives). Where destinations are recommended, also those of
+# `RecommendationLists.metrics`.
+LinkMetrics = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -99,6 +100,11 @@ class LinkMetric(NamedTuple):
         return a > b if self.higher_is_better else a < b
 
 
+def ndcg(ranks: np.ndarray, k: int = 10) -> float:
+    """Return the normalized discounted cumulative gain at ``k`` of queries with one true destination each."""
+    return float(np.where(ranks <= k, 1 / np.log2(1 + ranks), 0.0).mean())
+
+
 METRIC_INPUTS = ("positive", "negative", "ranks", "batch_size")
 _INTERNAL_INPUTS = ("ap_auc", "batch_ap_auc")  # shared by metrics of cordgt
 _RESERVED_NAMES = ("events", "random_negatives", "split", "setting", "predictor", "name")  # of other facts and columns
@@ -149,6 +155,11 @@ LINK_METRICS: Registry[LinkMetric] = Registry("metric", {
         )
         for k in HITS
     },
+    "ndcg@10": make_metric(
+        "ndcg@10", lambda ranks: ndcg(ranks), title="NDCG@10",
+        description="1 / log2(1 + rank) of true destinations at rank 10 or better, else 0; mean over the events",
+        in_tables=False, in_summary=False,
+    ),
 }, lambda name, function: register_metric(name)(function), _RESERVED_NAMES)
 # fmt: on
 

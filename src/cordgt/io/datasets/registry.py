@@ -60,6 +60,15 @@ KNOWN_DATASETS: dict[str, Dataset] = {
     "mooc": Dataset(
         nodes=7144, links=411749, link_attributes=4, is_bipartite=True, has_labels=True, in_paper=False,
     ),
+    "tgbl-review": Dataset(nodes=352637, links=4873540, link_attributes=1, in_paper=False),
+    "tgbl-coin": Dataset(nodes=638486, links=22809486, link_attributes=1, in_paper=False),
+    "ML-20M": Dataset(nodes=110431, links=14494325, is_bipartite=True, in_paper=False),
+    "Taobao": Dataset(nodes=1623633, links=18853792, is_bipartite=True, in_paper=False),
+    "Yelp": Dataset(nodes=1743769, links=19760293, is_bipartite=True, in_paper=False),
+    "GoogleLocal": Dataset(nodes=473580, links=1913967, is_bipartite=True, in_paper=False),
+    "Flickr": Dataset(nodes=233836, links=7223559, in_paper=False),
+    "YouTube": Dataset(nodes=402422, links=3288028, in_paper=False),
+    "WikiLink": Dataset(nodes=1361972, links=34163774, in_paper=False),
 }
 # fmt: on
 SYNTHETIC = "synthetic"  # the stream of the demo
