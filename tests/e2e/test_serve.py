@@ -169,7 +169,7 @@ SWAP = "service.swap_model(sys.argv[3])"
     ("module", "name", "before", "action"),
     [
         ("sqlite_log", "SqliteLog.append", False, ADD),  # between commit and acknowledgement
-        ("live_history", "GrowingIndex._build", False, ADD),  # while the index is built again
+        ("live_history", "GrowingIndex._start_compaction", False, ADD),  # while the index is built again
         ("model_store", "ModelStore.write_state", True, SWAP),
         ("model_store", "ModelStore.write_state", False, SWAP),
     ],
@@ -178,7 +178,7 @@ def test_crash_at_a_chosen_point(run: Path, tmp_path: Path, module: str, name: s
     from cordgt.serving.service import Service, ServiceOptions
 
     if name.startswith("GrowingIndex"):
-        action = f"service.live.index_builder._src = service.live.index_builder._src[:1]\n{action}"
+        action = f"service.live.index_builder._layout.half_events = 0\n{action}"
     code = CRASH.format(module=module, name=name, before=before, action=action)
     data = run.parent / "data.csv"
     other = run.parent / "other"

@@ -17,16 +17,17 @@ from typing import Any
 from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.files import file_lock, sync_folder
+from cordgt.serving.answerer import Answerer
 from cordgt.serving.committer import Committer, Receipt
 from cordgt.serving.engine import Engine
 from cordgt.serving.errors import NotReadyError, RequestError
 from cordgt.serving.event_batch import EventSchema, NodeId
 from cordgt.serving.event_log import EventLog
+from cordgt.serving.forecast_answers import ForecastAnswerer
 from cordgt.serving.live_history import LiveHistory
 from cordgt.serving.model_store import LoadedModel, ModelStore, check_same_history
 from cordgt.serving.quality import QualityMonitor
 from cordgt.serving.questions import (
-    Answerer,
     Question,
     decode_answer_id,
     encode_answer_id,
@@ -34,7 +35,6 @@ from cordgt.serving.questions import (
     unpack_question,
 )
 from cordgt.serving.replay import MIN_NEW_EVENTS, replay_log, write_checkpoint
-from cordgt.serving.run_questions import RunAnswerer
 from cordgt.serving.sqlite_log import SqliteLog
 
 logger = logging.getLogger("cordgt.serving")
@@ -89,7 +89,7 @@ class Service:
         self._stack.callback(self._log.close)
         stream, n_saved = replay_log(self._log, base, folder)
         self.live = LiveHistory(stream)
-        self._of_run = RunAnswerer(self.live)
+        self._forecasts = ForecastAnswerer(self.live)
         self.schema = EventSchema.of_stream(base, given.run.columns)
         self._model = self._choose_model(given)
         self.quality = QualityMonitor()
@@ -244,12 +244,17 @@ class Service:
         return answers
 
     def _answer_with(self, model: LoadedModel, questions: list[Question]) -> list[dict[str, Any]]:
-        for_model = [question for question in questions if not question.needs_run]
-        found = iter(self._answerer(model).answer(for_model))
-        return [self._of_run.answer(model, question) if question.needs_run else next(found) for question in questions]
+        for_model = [question for question in questions if not question.is_forecast]
+        answerer = self._answerer(model)
+        found = iter(answerer.answer(for_model))
+        return [
+            self._forecasts.answer(model, answerer, question) if question.is_forecast else next(found)
+            for question in questions
+        ]
 
     def _answerer(self, model: LoadedModel) -> Answerer:
-        return Answerer(self.live, model.network, model.run.settings.seed, model.has_training_events)
+        seed = model.run.settings.seed
+        return Answerer(self.live, model.network, seed, model.has_training_events, model.make_first_scorer)
 
     def _parse_ids(self, values: Sequence[Any], name: str) -> list[NodeId]:
         if len(values) > MAX_LIST:
@@ -286,8 +291,8 @@ class Service:
     def swap_model(self, path: str | Path | None = None) -> LoadedModel:
         """Answer with the model of another run from now on; None: of the run that the service was started with."""
         with self._swap_lock:
-            loaded = self._models.load(self._run_path if path is None else path)
-            self.call(lambda live: check_same_history(loaded.run, live.stream())).result()
+            path = self._run_path if path is None else path
+            loaded = self._models.load(path, lambda run: check_same_history(run, self.call(_stream_of).result()))
             if loaded.id != self._model.id:
                 state = self._models.read_state()
                 self._set_model(loaded, [*state.get("previous", []), self._model.id])
@@ -347,6 +352,10 @@ class Service:
     def _on_failure(self, error: BaseException) -> None:
         self._failure = "The service cannot go on after an internal error. Start it again; no event is lost."
         logger.error("engine failed", exc_info=error)
+
+
+def _stream_of(live: LiveHistory) -> EventStream:
+    return live.stream()
 
 
 def _check_n(n: int) -> None:
