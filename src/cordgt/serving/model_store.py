@@ -73,7 +73,6 @@ class ModelStore:
 
     def __init__(self, folder: Path, device: str = "auto") -> None:
         self._folder, self._device = folder, device
-        self._state_file = folder / STATE_FILE
         self._loaded: dict[str, LoadedModel] = {}
         (folder / MODELS_FOLDER).mkdir(exist_ok=True)
 
@@ -119,20 +118,12 @@ class ModelStore:
 
     def read_state(self) -> dict[str, Any]:
         """Return ``started_with``, ``current`` and ``previous`` (ids, latest last); empty at the first start."""
-        try:
-            state = json.loads(self._state_file.read_text(encoding="utf-8"))
-            if not isinstance(state["previous"], list):
-                raise TypeError
-            return dict(state)
-        except FileNotFoundError:
-            return {}
-        except (ValueError, KeyError, TypeError):
-            raise RunError(f"{self._state_file} is damaged. Delete it to start with the given run.") from None
+        return read_state(self._folder)
 
     def write_state(self, started_with: str, current: str, previous: list[str]) -> None:
         """Remember the current model."""
         state = {"started_with": started_with, "current": current, "previous": previous[-MAX_ROLLBACKS:]}
-        write_text(self._state_file, json.dumps(state))
+        write_text(self._folder / STATE_FILE, json.dumps(state))
 
     def _keep(self, run: Run, model_id: str) -> Path:
         """Link the files of a run into the data folder, or copy them from another file system. Return their folder.
@@ -158,6 +149,20 @@ class ModelStore:
                     shutil.copy2(source, part / name)
         part.rename(target)
         return target
+
+
+def read_state(data_dir: Path) -> dict[str, Any]:
+    """Return which models a service has: see `ModelStore.read_state`."""
+    path = data_dir / STATE_FILE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(state["previous"], list) or not isinstance(state["current"], str):
+            raise TypeError
+        return dict(state)
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError):
+        raise RunError(f"{path} is damaged. Delete it to start with the given run.") from None
 
 
 def check_same_history(run: Run, stream: EventStream) -> None:

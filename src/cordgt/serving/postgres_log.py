@@ -28,10 +28,13 @@ Result = TypeVar("Result")
 
 
 class PostgresLog:
-    """The event log of one service in a database of its own. After a lost connection it connects again."""
+    """The event log of one service in a database of its own. After a lost connection it connects again.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    ``is_reader``: only read it, while a service may write it.
+    """
+
+    def __init__(self, url: str, *, is_reader: bool = False) -> None:
+        self._url, self._is_reader = url, is_reader
         self._lock = threading.Lock()
         self._database: Any = None
         self._is_uncertain = False  # the connection broke during a commit
@@ -102,6 +105,8 @@ class PostgresLog:
     def _connect(self) -> Any:
         database = psycopg.connect(self._url, autocommit=True, connect_timeout=10)
         database.execute("SET synchronous_commit = on")
+        if self._is_reader:
+            return database
         row = database.execute("SELECT pg_try_advisory_lock(%s)", (LOCK_ID,)).fetchone()
         if row is None or not row[0]:
             database.close()

@@ -15,6 +15,7 @@ from cordgt.serving.event_batch import EventBatch
 from cordgt.serving.event_log import EventLog
 
 logger = logging.getLogger("cordgt.serving")
+BASE_FOLDER = "base"  # the events before those of the log
 EVENTS_AT_ONCE = 5_000_000  # parsed together
 MIN_NEW_EVENTS = 50_000  # since the last checkpoint
 CHECKPOINTS = "checkpoint"  # folder with one folder per checkpoint, named by its number of events of the log

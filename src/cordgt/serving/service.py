@@ -34,11 +34,10 @@ from cordgt.serving.questions import (
     unknown_answer,
     unpack_question,
 )
-from cordgt.serving.replay import MIN_NEW_EVENTS, replay_log, write_checkpoint
+from cordgt.serving.replay import BASE_FOLDER, MIN_NEW_EVENTS, replay_log, write_checkpoint
 from cordgt.serving.sqlite_log import SqliteLog
 
 logger = logging.getLogger("cordgt.serving")
-BASE_FOLDER = "base"
 LATE_RULES = ("refuse", "accept")
 ROLES = ("source", "destination")
 MAX_PARTNERS = 10_000
