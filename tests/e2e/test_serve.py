@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from .helpers import call, works, write_events
-from .live_server import LiveServer, check_after_kill, kill_round
+from .kill_rounds import check_after_kill, kill_round
+from .live_service import LiveService, require_service_packages
 
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package, reason="the service needs cordgt[serve]")
+require_service_packages()
 
 LAST_TIME = 10_000  # later than all times of the file
 
@@ -32,18 +32,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    server = LiveServer(run, tmp_path_factory.mktemp("data"))
-    yield server
-    if server.process.poll() is None:
-        server.kill()
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with LiveService(run, tmp_path_factory.mktemp("data") / "service") as server:
+        yield server
 
 
 def make_events(n: int, start: int) -> list[dict[str, Any]]:
     return [{"src": (start + k) % 7, "dst": (start + 3 * k) % 11, "time": LAST_TIME + start + k} for k in range(n)]
 
 
-def test_contract(server: LiveServer) -> None:
+def test_contract(server: LiveService) -> None:
     client = server.client()
     assert client.get("/health/live") == (200, {"status": "ok"})
     status, ready = client.get("/health/ready")
@@ -87,21 +85,21 @@ def test_contract(server: LiveServer) -> None:
         ("PUT", "/events", None, 405),
     ],
 )
-def test_wrong_requests_say_what_is_wrong(server: LiveServer, method: str, path: str, body: Any, status: int) -> None:
+def test_wrong_requests_say_what_is_wrong(server: LiveService, method: str, path: str, body: Any, status: int) -> None:
     answered, content = server.client().request(method, path, body)
     assert answered == status
     assert content["error"] and "Traceback" not in content["error"]
 
 
-def test_logs_are_lines_of_json(server: LiveServer) -> None:
+def test_logs_are_lines_of_json(server: LiveService) -> None:
     server.client().get("/recommend/3?n=2")
-    records = [json.loads(line) for line in server.lines if line.startswith("{")]
+    records = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
     requests = [record for record in records if record["message"] == "request"]
     assert requests and {"method", "path", "status", "ms"} <= requests[-1].keys()
 
 
 def test_answer_equals_the_command_on_a_file_of_the_first_cut_events(
-    server: LiveServer, run: Path, tmp_path: Path
+    server: LiveService, run: Path, tmp_path: Path
 ) -> None:
     """The command reads the events that the service has taken; the run itself has those before."""
     client = server.client()
@@ -124,13 +122,13 @@ def test_answer_equals_the_command_on_a_file_of_the_first_cut_events(
 def test_kill_under_load_loses_nothing(run: Path, tmp_path: Path) -> None:
     rng, sent, keys = random.Random(0), dict[str, Any](), dict[str, int]()
     answers: list[Any] = []
-    server = LiveServer(run, tmp_path / "data")
+    server = LiveService(run, tmp_path / "data")
     for _ in range(1):
         acknowledged = kill_round(server, sent, rng, 0.7)
         assert acknowledged["events"] and acknowledged["answers"]
         keys |= acknowledged["events"]
         answers += acknowledged["answers"][:50]
-        server = LiveServer(run, tmp_path / "data")
+        server = LiveService(run, tmp_path / "data")
         check_after_kill(server, sent, keys, answers)
     # Each request has a node of its own, so the pairs count how often it was taken.
     client = server.client()
@@ -208,7 +206,7 @@ def test_hangup_loads_the_run_again(run: Path, tmp_path: Path) -> None:
             *("--out", link, "--replace"),
         )
         if hidden == 4:
-            server = LiveServer(link, tmp_path / "data")
+            server = LiveService(link, tmp_path / "data")
             first = server.client().get("/model")[1]["id"]
     server.process.send_signal(signal.SIGHUP)
     deadline = time.monotonic() + 30

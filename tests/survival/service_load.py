@@ -21,7 +21,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.e2e.live_server import Client, LiveServer
+from tests.e2e.live_service import Client, LiveService
 
 from cordgt.events.stream import EventStream
 from cordgt.training.settings import make_settings
@@ -58,7 +58,7 @@ def in_threads(n: int, work: Callable[[int], None]) -> float:
     return time.perf_counter() - start
 
 
-def ask(server: LiveServer, make_path: Callable[[], str], seconds: float, n_threads: int) -> np.ndarray:
+def ask(server: LiveService, make_path: Callable[[], str], seconds: float, n_threads: int) -> np.ndarray:
     """Ask as often as possible for some seconds; return the latencies in milliseconds."""
     latencies: list[float] = []
     stop = time.perf_counter() + seconds
@@ -90,7 +90,7 @@ def send_batch(client: Client, rng: np.random.Generator, t: float) -> float:
     return 1000 * (time.perf_counter() - start)
 
 
-def memory_mb(server: LiveServer) -> float:
+def memory_mb(server: LiveService) -> float:
     text = Path(f"/proc/{server.process.pid}/status").read_text()
     return int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS"))) / 1024
 
@@ -105,7 +105,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         run, data = train(Path(folder) / "run", rng), Path(folder) / "data"
-        server = LiveServer(run, data)
+        server = LiveService(run, data)
         hello = ask(server, lambda: "/health/live", 3, chosen.threads)
         describe("hello", hello, 3)
         n_batches = chosen.events // BATCH // 2
@@ -119,7 +119,7 @@ def main() -> None:
         print(f"ingest: {2 * n_batches * BATCH / seconds:,.0f} durable events per second, in batches of {BATCH}")
         server.kill()
         start = time.perf_counter()
-        server = LiveServer(run, data)
+        server = LiveService(run, data)
         cut = server.client().get("/health/ready")[1]["cut"]
         print(f"ready after {time.perf_counter() - start:.1f} s with {cut:,} events; {memory_mb(server):.0f} MB")
         is_over = threading.Event()
