@@ -27,7 +27,7 @@ def kill_round(
             while not is_over.is_set():
                 key = f"{name}-{len(sent)}-{rng.random()}"
                 node = 1000 + len(sent)
-                sent[key] = [{"src": node, "dst": node % 11, "time": 10**9} for _ in range(rng.randint(1, 5))]
+                sent[key] = [{"src": node, "dst": node % 11, "time": 30_000} for _ in range(rng.randint(1, 5))]
                 status, receipt = client.post("/events", {"events": sent[key], "key": key})
                 if status == 200:
                     acknowledged["events"][key] = receipt["cut"]

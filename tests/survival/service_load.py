@@ -1,10 +1,12 @@
 """Measure a live service under load, with the load generator on the same machine.
 
     python tests/survival/service_load.py --events 1000000
+    python tests/survival/service_load.py --soak 30
 
 It sends events in batches of 100 as fast as they are acknowledged; kills the service and measures the time until it is
 ready again; then asks for the top 10 among 10,000 candidates while 500 events per second arrive. All rates are also
-given relative to those of ``GET /health/live``, which does nothing.
+given relative to those of ``GET /health/live``, which does nothing. ``--soak`` instead sends 20 events and 2 questions
+per second for some minutes, and prints the memory of the service every 5 minutes.
 """
 
 from __future__ import annotations
@@ -95,17 +97,40 @@ def memory_mb(server: LiveService) -> float:
     return int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS"))) / 1024
 
 
+def soak(server: LiveService, minutes: float, pause: float = 300) -> None:
+    """Load a service lightly for a long time; print its memory."""
+    client, rng, begin = server.client(), np.random.default_rng(1), time.perf_counter()
+    k, next_line = 0, 0.0
+    while time.perf_counter() - begin < 60 * minutes + 1:
+        src, dst = draw_pairs(rng, 20)
+        events = [{"src": u, "dst": v, "time": 1e6 + k} for u, v in zip(src, dst, strict=True)]
+        status, receipt = client.post("/events", {"events": events, "key": str(k)})
+        assert status == 200, receipt
+        for source in src[:2]:
+            assert client.get(f"/recommend/{source}?n=10")[0] == 200
+        if time.perf_counter() - begin >= next_line:
+            print(f"{next_line / 60:4.0f} min  {memory_mb(server):7.1f} MB  {receipt['cut']:,} events", flush=True)
+            next_line += pause
+        k += 1
+        time.sleep(max(0.0, begin + k - time.perf_counter()))
+
+
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--soak", type=float, metavar="MINUTES")
     chosen = parser.parse_args()
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         run, data = train(Path(folder) / "run", rng), Path(folder) / "data"
         server = LiveService(run, data)
+        if chosen.soak:
+            soak(server, chosen.soak)
+            print("exit code", server.stop())
+            return
         hello = ask(server, lambda: "/health/live", 3, chosen.threads)
         describe("hello", hello, 3)
         n_batches = chosen.events // BATCH // 2

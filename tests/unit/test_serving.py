@@ -29,6 +29,7 @@ from cordgt.serving import engine as engine_module
 from cordgt.serving.answerer import Answerer
 from cordgt.serving.engine import Engine
 from cordgt.serving.errors import (
+    FutureEventError,
     KeyConflictError,
     LateEventError,
     LogDamagedError,
@@ -46,6 +47,7 @@ from cordgt.serving.questions import Question, decode_answer_id, encode_answer_i
 from cordgt.serving.replay import CHECKPOINTS
 from cordgt.serving.service import Service, ServiceOptions
 from cordgt.serving.sqlite_log import COUNT_FILE, LOG_FILE, SqliteLog
+from cordgt.serving.time_limit import TimeLimit
 from cordgt.store.store import open_store
 from cordgt.tasks.histories import build_history
 from cordgt.training.model_factory import build_model_for
@@ -324,6 +326,34 @@ def test_late_events_get_the_last_time_if_they_are_accepted(run: Path, tmp_path:
     assert (receipt.accepted, receipt.late) == (2, 1)
     assert service.call(lambda live: live.stream().t[-2:].tolist()).result() == [last, last + 1]
     service.close()
+
+
+def test_events_far_in_the_future_are_refused(service: Service) -> None:
+    """Otherwise one wrong time would make every later event late."""
+    last, span = service.live.last_time, float(service.live.stream().elapsed[-1])
+    for time in (2**62, last + 101 * span):
+        with pytest.raises(FutureEventError, match="--max-ahead"):
+            add(service, [{"src": "a", "dst": "b", "time": last}, {"src": "a", "dst": "b", "time": time}])
+    assert service.cut == N_BASE
+    assert add(service, {"src": "a", "dst": "b", "time": last + 99 * span}).accepted == 1
+
+
+def test_limit_of_times_with_a_clock() -> None:
+    now = 1_700_000_000
+    epoch = EventStream.from_columns([1, 2], [3, 4], [now - 10**6, now])
+    assert epoch.epoch_unit == "seconds"
+    limit = replace(TimeLimit.of_stream(epoch), clock=lambda: now + 500.0)
+    assert limit.latest(now) == now + 500 + 86_400
+    assert limit.latest(now + 10**6) == now + 10**6 + 86_400  # events that are later than the clock already
+    dates = EventStream.from_columns([1, 2], [3, 4], ["2023-11-14T00:00:00Z", "2023-11-14T01:00:00Z"])
+    limit = replace(TimeLimit.of_stream(dates, "1h"), clock=lambda: float(now))
+    assert limit.latest(dates.t[-1]) == (now + 3600) * 1e6 and limit.text == "1 hour"
+    numbers = EventStream.from_columns([1, 2], [3, 4], [5, 9])
+    assert TimeLimit.of_stream(numbers).latest(9) == 409 and TimeLimit.of_stream(numbers, "7").latest(9) == 16
+    one = EventStream.from_columns([1], [3], [5])
+    assert TimeLimit.of_stream(one).latest(5) == float("inf")
+    with pytest.raises(SettingError, match="--max-ahead 1h"):
+        TimeLimit.of_stream(numbers, "1h")
 
 
 def test_key_makes_a_retry_harmless_also_after_a_restart(run: Path, tmp_path: Path) -> None:

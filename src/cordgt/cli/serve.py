@@ -30,6 +30,10 @@ def serve(
     late: Annotated[
         str, option("WORD", "Events earlier than the last one: refuse, or accept them with the last one's time.")
     ] = "refuse",
+    max_ahead: Annotated[
+        str,
+        option("TIME", "Refuse events that are further in the future, such as 1h.", show_default="1d; docs/serve.md"),
+    ] = "",
     log: Annotated[
         str, option("URL", "Event log in PostgreSQL: postgresql://HOST/NAME", show_default="SQLite in DIR")
     ] = "",
@@ -53,7 +57,7 @@ def serve(
     tokens = Tokens.from_environment()
     check_bind(host, tokens, insecure=insecure)
     folder = data_dir or run.with_name(f"{run.absolute().name}.service")
-    options = ServiceOptions(folder, late=late, device=device, log_url=log)
+    options = ServiceOptions(folder, late=late, max_ahead=max_ahead, device=device, log_url=log)
     console.print_note(f"Loading {run} and the event log in {folder}.")
     service = Service(run, options)
     run_server(service, host, port, tokens=tokens, insecure=insecure)

@@ -36,6 +36,7 @@ from cordgt.serving.questions import (
 )
 from cordgt.serving.replay import BASE_FOLDER, MIN_NEW_EVENTS, replay_log, write_checkpoint
 from cordgt.serving.sqlite_log import SqliteLog
+from cordgt.serving.time_limit import TimeLimit
 
 logger = logging.getLogger("cordgt.serving")
 LATE_RULES = ("refuse", "accept")
@@ -50,6 +51,7 @@ class ServiceOptions:
 
     data_dir: Path
     late: str = "refuse"  # events earlier than the last accepted one; "accept" gives them its time
+    max_ahead: str = ""  # how far in the future an event may be; see `serving.time_limit`
     device: str = "auto"
     log_url: str = ""  # postgresql://…; empty: SQLite in the data folder
 
@@ -106,6 +108,7 @@ class Service:
             n_base=base.n_events,
             last_time=self.live.last_time,
             accept_late=self.options.late == "accept",
+            limit=TimeLimit.of_stream(base, self.options.max_ahead),
             on_commit=self._engine.append,
         )
         n_logged = self._log.count
