@@ -160,8 +160,8 @@ class Committer:
             after = "the last event" if self._limit.per_second is None else "now"
             raise FutureEventError(
                 f"An event has the time {self._schema.time.format_one(batch.t[-1])}, more than {self._limit.text} "
-                f"after {after}. Nothing of this request was accepted. Correct the time, or start the service with a larger "
-                "--max-ahead."
+                f"after {after}. Nothing of this request was accepted. Correct the time, or start the service with a "
+                "larger --max-ahead."
             )
         if batch.t[0] >= last_time:
             return batch, 0

@@ -22,7 +22,7 @@ from cordgt.serving.committer import Committer, Receipt
 from cordgt.serving.engine import Engine
 from cordgt.serving.errors import NotReadyError, RequestError
 from cordgt.serving.event_batch import EventSchema, NodeId
-from cordgt.serving.event_log import EventLog
+from cordgt.serving.event_log import BINDING_FILE, EventLog
 from cordgt.serving.forecast_answers import ForecastAnswerer
 from cordgt.serving.live_history import LiveHistory
 from cordgt.serving.model_store import LoadedModel, ModelStore, check_same_history
@@ -35,7 +35,7 @@ from cordgt.serving.questions import (
     unpack_question,
 )
 from cordgt.serving.replay import BASE_FOLDER, MIN_NEW_EVENTS, replay_log, write_checkpoint
-from cordgt.serving.sqlite_log import SqliteLog
+from cordgt.serving.sqlite_log import LOG_FILE, SqliteLog
 from cordgt.serving.time_limit import TimeLimit
 
 logger = logging.getLogger("cordgt.serving")
@@ -330,14 +330,24 @@ class Service:
     # -------------------- opening
 
     def _open_log(self) -> EventLog:
-        url = self.options.log_url
+        url, folder = self.options.log_url, self.options.data_dir
         if not url:
-            return SqliteLog(self.options.data_dir)
+            if (folder / BINDING_FILE).exists():
+                raise SettingError(f"The event log of {folder} is in PostgreSQL. Use the same --log as before.")
+            return SqliteLog(folder)
         if not url.startswith(("postgres://", "postgresql://")):
             raise SettingError(f"--log {url!r} is not known. Use postgresql://USER@HOST/DATABASE, or leave it out.")
+        if (folder / LOG_FILE).exists():
+            raise SettingError(f"The event log of {folder} is in SQLite. Leave out --log, or use another --data-dir.")
         from cordgt.serving.postgres_log import PostgresLog
 
-        return PostgresLog(url)
+        log = PostgresLog(url)
+        try:
+            log.bind(folder)
+        except BaseException:
+            log.close()
+            raise
+        return log
 
     def _warm_up(self) -> None:
         """Compile the loops before the first question."""
