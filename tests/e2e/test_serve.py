@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from .helpers import call, works, write_events
+from .helpers import call, events, fails, works, write_events
 from .kill_rounds import check_after_kill, kill_round
 from .live_service import LiveService, require_service_packages
+from .service_answers import check_answers
 
 require_service_packages()
 
@@ -98,25 +99,33 @@ def test_logs_are_lines_of_json(server: LiveService) -> None:
     assert requests and {"method", "path", "status", "ms"} <= requests[-1].keys()
 
 
-def test_answer_equals_the_command_on_a_file_of_the_first_cut_events(
-    server: LiveService, run: Path, tmp_path: Path
-) -> None:
-    """The command reads the events that the service has taken; the run itself has those before."""
-    client = server.client()
-    cut = client.get("/health/ready")[1]["cut"]
-    events = make_events(30, 1000)
-    client.post("/events", {"events": events})
-    answers = [client.recommend(str(source), "?n=5") for source in range(4)]
-    assert {answer["cut"] for answer in answers} == {cut + 30}
-    taken = make_events(3, 0) + events if cut == 163 else events
-    file = tmp_path / "later.csv"
-    file.write_text("src,dst,time\n" + "".join(f"{e['src']},{e['dst']},{e['time']}\n" for e in taken))
-    for source, answer in enumerate(answers):
-        result = call("recommend", run, "--source", source, "--events", file, "--top", 5, "--json")
-        assert result.code == 0, result.err
-        assert [row["node"] for row in result.json] == [row["node"] for row in answer["partners"]]
-        for expected, row in zip(result.json, answer["partners"], strict=True):
-            assert abs(expected["score"] - row["score"]) < 1e-5
+def test_answers_during_ingest_equal_the_commands_on_a_file_of_the_first_cut_events(run: Path, tmp_path: Path) -> None:
+    """`tests/survival/service_answers.py` does the same with 1,000 questions."""
+    answers = check_answers(run, tmp_path / "data", events(160 + 60), 160, n_questions=30, n_commands=1)
+    assert len({answer["cut"] for answer in answers}) > 3
+
+
+def test_retrain_promotes_and_one_command_rolls_back(run: Path, tmp_path: Path) -> None:
+    """The steps of docs/nightly.md, with a limit that the new run surely meets, and one that it surely does not."""
+    data = tmp_path / "service"
+    with LiveService(run, data) as service:
+        client = service.client()
+        first = client.get("/model")[1]["id"]
+        assert "nothing to train" in works("retrain", data, "--out", tmp_path / "none", "--device", "cpu").err
+        client.post("/events", {"events": make_events(60, 0)})
+        promote = ("--url", service.url, "--device", "cpu", "--set", "epochs=1", "--set", "lr=0.01")
+        result = call("retrain", data, "--out", tmp_path / "worse", *promote, "--min-gain", 1)
+        assert result.code == 3 and "not better" in result.err
+        assert client.get("/model")[1]["id"] == first
+        works("retrain", data, "--out", tmp_path / "better", *promote, "--min-gain", -1)
+        second = client.get("/model")[1]
+        assert second["id"] != first and second["trained_on"] == 160 + 60
+        assert client.recommend("3")["model"] == second["id"]
+        assert client.post("/model", {"rollback": True})[1]["id"] == first
+        works("data", "export", data, tmp_path / "all.csv")
+        assert len((tmp_path / "all.csv").read_text().splitlines()) == 1 + 160 + 60
+    fails("retrain", tmp_path, "--out", tmp_path / "x", containing="data folder")
+    fails("retrain", data, "--out", tmp_path / "x", *promote, "--min-gain", -1, containing="does not answer")
 
 
 def test_kill_under_load_loses_nothing(run: Path, tmp_path: Path) -> None:
