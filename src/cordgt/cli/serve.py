@@ -53,7 +53,10 @@ def serve(
     from cordgt.serving.security import Tokens, check_bind
     from cordgt.serving.server import run_server
     from cordgt.serving.service import Service, ServiceOptions
+    from cordgt.store.store import is_store
 
+    if is_store(run):
+        raise SettingError(f"{run} is a store. Train a model on it: cordgt train {run} --out RUN. Then serve RUN.")
     tokens = Tokens.from_environment()
     check_bind(host, tokens, insecure=insecure)
     folder = data_dir or run.with_name(f"{run.absolute().name}.service")

@@ -34,7 +34,7 @@ from cordgt.serving.questions import (
     unknown_answer,
     unpack_question,
 )
-from cordgt.serving.replay import BASE_FOLDER, MIN_NEW_EVENTS, replay_log, write_checkpoint
+from cordgt.serving.replay import BASE_FOLDER, CheckpointWriter, replay_log
 from cordgt.serving.sqlite_log import LOG_FILE, SqliteLog
 from cordgt.serving.time_limit import TimeLimit
 
@@ -98,7 +98,7 @@ class Service:
         self._engine = Engine(
             self.live,
             self._answer,
-            on_append=self.quality.on_append,
+            on_append=self._on_append,
             when_idle=lambda live: self.quality.step(live, self._answerer(self._model)),
             on_failure=self._on_failure,
         )
@@ -111,11 +111,9 @@ class Service:
             limit=TimeLimit.of_stream(base, self.options.max_ahead),
             on_commit=self._engine.append,
         )
-        n_logged = self._log.count
-        if n_logged - n_saved >= MIN_NEW_EVENTS:
-            work = threading.Thread(target=write_checkpoint, args=(folder, stream, n_logged), daemon=True)
-            self._stack.callback(work.join)  # before the folder is released
-            work.start()
+        self._checkpoints = CheckpointWriter(folder, base.n_events, n_saved)
+        self._stack.callback(self._checkpoints.close)  # before the folder is released
+        self._checkpoints.update(self.live.n_events, self.live.stream)
         self._engine.start()
         self._committer.start()
 
@@ -360,6 +358,10 @@ class Service:
     def _check_ready(self) -> None:
         if self._is_closed or self._failure:
             raise NotReadyError(self._failure or "The service is stopping.")
+
+    def _on_append(self, live: LiveHistory, start: int) -> None:
+        self.quality.on_append(live, start)
+        self._checkpoints.update(live.n_events, live.stream)
 
     def _on_failure(self, error: BaseException) -> None:
         self._failure = "The service cannot go on after an internal error. Start it again; no event is lost."
