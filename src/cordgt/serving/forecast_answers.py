@@ -40,7 +40,7 @@ class ForecastAnswerer:
             found = run.active(question.within, at, n, role=question.role)  # type: ignore[arg-type]
             return {"within": question.within, "role": question.role, "nodes": _to_json(found)}
         if question.kind == "next":
-            return {"source": question.source} | _to_json(run.next_event(question.source, at, top=n))  # type: ignore[call-overload]
+            return {"source": question.source} | _to_json(run.next_event(question.source, at, top=n))  # type: ignore[arg-type]
         filters: dict[str, Any] = {"new_only": question.new_only, "exclude": list(question.exclude)}
         answer: dict[str, Any] = {"source": question.source, "within": question.within}
         if question.candidates is not None:
