@@ -39,13 +39,13 @@ def draw_pairs(rng: np.random.Generator, n: int) -> tuple[list[str], list[str]]:
     return [f"s{k}" for k in src], [f"d{k}" for k in dst]
 
 
-def train(folder: Path, rng: np.random.Generator) -> Path:
-    """Train `counts` on a short stream in which every destination occurs."""
+def train(folder: Path, rng: np.random.Generator, model: str = "counts") -> Path:
+    """Train a model on a short stream in which every destination occurs."""
     src, dst = draw_pairs(rng, 10_000)
     dst += [f"d{k}" for k in range(N_DESTINATIONS)]
     src += draw_pairs(rng, N_DESTINATIONS)[0]
     stream = EventStream.from_columns(src, dst, np.arange(len(src)))
-    train_run(stream, make_settings("counts", {"epochs": 1}, seed=0), folder, device="cpu")
+    train_run(stream, make_settings(model, {"epochs": 1}, seed=0), folder)
     return folder
 
 
@@ -121,11 +121,12 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", default="counts")
     parser.add_argument("--soak", type=float, metavar="MINUTES")
     chosen = parser.parse_args()
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        run, data = train(Path(folder) / "run", rng), Path(folder) / "data"
+        run, data = train(Path(folder) / "run", rng, chosen.model), Path(folder) / "data"
         server = LiveService(run, data)
         if chosen.soak:
             soak(server, chosen.soak)
