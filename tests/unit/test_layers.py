@@ -58,7 +58,8 @@ ORDER = """
     workflows workflows.train workflows.seeds workflows.search workflows.node_classification
     workflows.upgrade
     serving serving.errors serving.event_batch serving.event_log serving.sqlite_log serving.postgres_log
-    serving.live_history serving.questions serving.model_store serving.run_questions serving.quality serving.replay
+    serving.live_history serving.questions serving.answerer serving.model_store serving.forecast_answers serving.quality
+    serving.replay serving.retraining serving.time_limit
     serving.engine serving.committer serving.service serving.telemetry serving.security serving.history_view
     serving.page serving.app serving.server
     experiments experiments.bench experiments.bench.timing experiments.bench.hardware experiments.bench.rows
