@@ -45,8 +45,10 @@ ORDER = """
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
-    inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.pair_table
-    inference.retrieval.ranking inference.predictor inference.forecasts inference.answers inference.similar
+    inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer
+    inference.retrieval.pair_table inference.retrieval.ranking inference.retrieval.budget
+    inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
+    inference.run_loading inference.run_evaluation inference.run_recommendations
     inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
     inference.ray analysis analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare

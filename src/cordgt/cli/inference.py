@@ -124,7 +124,12 @@ def recommend(
     ] = None,
     budget: Annotated[
         int | None,
-        option("N", "Candidates that the model ranks.", min=1, show_default="1,024, and at least 4 times --top"),
+        option(
+            "N",
+            "Candidates that the model ranks.",
+            min=1,
+            show_default="measured in training, and at least 4 times --top",
+        ),
     ] = None,
     exhaustive: Annotated[bool, flag("--exhaustive", "Rank every candidate with the model: slow, exact.")] = False,
     output: Output = None,
@@ -155,6 +160,8 @@ def recommend(
         raise SettingError("Give either --candidate ID or --candidates FILE.")
     if (per_group is None) != (groups is None):
         raise SettingError("Give --per-group N and --groups FILE together.")
+    if exhaustive and budget is not None:
+        raise SettingError("--exhaustive ranks every candidate, so it has no --budget. Give one of the two.")
     if all_:
 
         def read_destinations(path: Path | None, given: list[str]) -> list[Any] | None:

@@ -19,7 +19,7 @@ from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.inference.predictor import Predictor
 from cordgt.inference.retrieval.gatherers import Question
-from cordgt.inference.retrieval.ranking import POOL_SIZE, CandidateFilter, Ranking, check_budget, rank_destinations
+from cordgt.inference.retrieval.ranking import POOL_SIZE, CandidateFilter, Ranking, rank_destinations, resolve_budget
 
 TOP = 10
 EVENTS_PER_DESTINATION = 20
@@ -85,29 +85,31 @@ def measure_recommend(
     chosen = np.sort(random.choice(positions, min(n_questions, len(positions)), replace=False))
     callbacks.on_stage_start("first scorer", None)
     started = time.perf_counter()
-    if not predictor.model.is_cheap and n > check_budget(budget, TOP):
-        _ = predictor.first_scorer
+    scorer = None if predictor.model.is_cheap else lambda: predictor.first_scorer
+    budget = resolve_budget(budget, TOP, n, scorer)
+    if scorer is not None and n > budget:
+        _ = scorer()
     first_scorer_seconds = time.perf_counter() - started
     callbacks.on_stage_start("recall", None)
     recall = _measure_recall(predictor, chosen, n_oracle, budget)
     callbacks.on_stage_start("times", None)
     return {
         "destinations": n,
-        "budget": check_budget(budget, TOP),
+        "budget": budget,
         "first_scorer_seconds": first_scorer_seconds,
         **recall,
         **_measure_times(predictor, chosen, min(n, n_oracle), n, budget),
     }
 
 
-def _measure_recall(predictor: Predictor, positions: np.ndarray, n_oracle: int, budget: int | None) -> dict[str, Any]:
+def _measure_recall(predictor: Predictor, positions: np.ndarray, n_oracle: int, budget: int) -> dict[str, Any]:
     hits = n_best = 0
     reciprocal_ranks: dict[str, list[float]] = {"two_stage": [], "exhaustive": []}
     n_scored = []
     for position in positions.tolist():
         question = _question_at(predictor, position)
         visible = np.sort(predictor.destinations.visible(question.cut))
-        n_ranked = max(1, len(visible)) if predictor.model.is_cheap else check_budget(budget, TOP)
+        n_ranked = max(1, len(visible)) if predictor.model.is_cheap else budget
         fast = _rank(predictor, question, n_ranked)
         if len(visible) > n_oracle:
             sample = np.random.default_rng(position).choice(visible, n_oracle, replace=False)
@@ -129,7 +131,7 @@ def _measure_recall(predictor: Predictor, positions: np.ndarray, n_oracle: int, 
 
 
 def _measure_times(
-    predictor: Predictor, positions: np.ndarray, n_exhaustive: int, n: int, budget: int | None
+    predictor: Predictor, positions: np.ndarray, n_exhaustive: int, n: int, budget: int
 ) -> dict[str, Any]:
     """Time warm questions after the last event. Exhaustive time is scaled from ``n_exhaustive`` to ``n`` pairs."""
     sources = predictor.stream.ids.decode(predictor.stream.src[positions[-20:]]).to_pylist()
