@@ -23,7 +23,7 @@ from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.inference.retrieval.first_scorer import FirstScorer, new_first_scorer
 from cordgt.inference.retrieval.gatherers import GATHERERS, Question, gather_candidates
 from cordgt.inference.retrieval.neighbor_features import N_RECENT, neighbor_features
-from cordgt.inference.retrieval.neighborhood import WALK_EVENTS, find_neighborhood
+from cordgt.inference.retrieval.neighborhood import WALK_EVENTS, NodeRows, find_neighborhood
 from cordgt.inference.run import Run
 from cordgt.workflows.train import train
 
@@ -98,12 +98,12 @@ def test_walks_over_latest_events(stream: EventStream, cut: int) -> None:
             two[w] += share
             for x in latest(w, 2):
                 three[x] += share / len(latest(w, 2))
-    found = find_neighborhood(index, source, cut)
+    found = find_neighborhood(NodeRows.from_index(index), source, cut)
     assert found.node.tolist() == sorted(set(events.get(source, [])) | set(two) | set(three))
     np.testing.assert_allclose(found.two_hops, [two[x] for x in found.node.tolist()], atol=1e-12)
     np.testing.assert_allclose(found.three_hops, [three[x] for x in found.node.tolist()], atol=1e-12)
     assert found.partner.tolist() == [events.get(source, []).count(x) for x in found.node.tolist()]
-    unknown = find_neighborhood(index, stream.n_nodes + 3, cut)
+    unknown = find_neighborhood(NodeRows.from_index(index), stream.n_nodes + 3, cut)
     assert len(unknown.node) == 0
 
 

@@ -24,6 +24,7 @@ from cordgt.inference.retrieval.budget import choose_budget
 from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.inference.retrieval.first_scorer import FirstScorer, distill_first_scorer
 from cordgt.inference.retrieval.gatherers import Question
+from cordgt.inference.retrieval.neighborhood import NodeRows
 from cordgt.inference.retrieval.ranking import CandidateFilter, StageCounts, rank_destinations
 from cordgt.models.base import LinkModel, to_device
 from cordgt.tasks.scoring import score_queries
@@ -73,6 +74,16 @@ class Predictor:
     def destinations(self) -> Destinations:
         """The destinations of the history, for any ``cut``."""
         return Destinations(self.stream.dst, self.stream.n_nodes)
+
+    @cached_property
+    def node_rows(self) -> NodeRows:
+        """The events of each node, in host memory, for the gatherers."""
+        return NodeRows.from_index(self.history.index)
+
+    def question(self, source: int, t: float, cut: int) -> Question:
+        """Return the question of a node index at elapsed time ``t``, over the first ``cut`` events."""
+        history = self.history
+        return Question(history.index, self.destinations, source, cut, t, history.seed, self.node_rows)
 
     @cached_property
     def first_scorer(self) -> FirstScorer:
@@ -249,9 +260,7 @@ class Predictor:
         t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
         t = t + delay
         n_visible = int(cut[0])
-        question = Question(
-            self.history.index, self.destinations, int(source[0]), n_visible, float(t[0]), self.history.seed
-        )
+        question = self.question(int(source[0]), float(t[0]), n_visible)
         ranking = rank_destinations(
             self.model,
             self.history,

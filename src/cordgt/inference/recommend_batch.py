@@ -90,8 +90,7 @@ class BatchRecommender:
         return self._table(sources, *(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
     def _question(self, source: int) -> Question:
-        history = self.predictor.history
-        return Question(history.index, self.predictor.destinations, source, self.cut, self.t, history.seed)
+        return self.predictor.question(source, self.t, self.cut)
 
     def _batches(self, sources: np.ndarray) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         """Yield sources with the candidates of each: at most `MAX_SOURCES`, and about `MAX_PAIRS` pairs."""

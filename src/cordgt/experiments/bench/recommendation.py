@@ -172,7 +172,7 @@ def _question_at(predictor: Predictor, position: int) -> Question:
     """Return the question of an event's source, just before the event and its ties."""
     stream, index = predictor.stream, predictor.history.index
     cut = int(index.tie_start[position])
-    return Question(index, predictor.destinations, int(stream.src[position]), cut, float(stream.elapsed[position]))
+    return predictor.question(int(stream.src[position]), float(stream.elapsed[position]), cut)
 
 
 def _rank(

@@ -15,6 +15,7 @@ from cordgt.history.queries import History
 from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.inference.retrieval.first_scorer import FirstScorer
 from cordgt.inference.retrieval.gatherers import Question
+from cordgt.inference.retrieval.neighborhood import NodeRows
 from cordgt.inference.retrieval.ranking import MIN_BUDGET, CandidateFilter, candidate_pools, score_nodes
 from cordgt.models.base import LinkModel
 
@@ -55,11 +56,11 @@ def choose_budget(
     chosen = np.sort(np.random.default_rng(0).choice(positions, min(n_questions, len(positions)), replace=False))
     callbacks.on_stage_start("budget", len(chosen))
     places: list[np.ndarray] = []
+    rows = NodeRows.from_index(index)
     for position in chosen.tolist():
         cut = int(index.tie_start[position])
-        question = Question(
-            index, destinations, int(index.src[position]), cut, float(index.elapsed[position]), history.seed
-        )
+        source, t = int(index.src[position]), float(index.elapsed[position])
+        question = Question(index, destinations, source, cut, t, history.seed, rows)
         places.append(_places_of_best(model, scorer, history, question))
         callbacks.on_step(1)
     place = np.concatenate([np.empty(0, np.int64), *places])

@@ -20,6 +20,7 @@ from cordgt.history.queries import History, Queries
 from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.inference.retrieval.gatherers import Question, gather_candidates
 from cordgt.inference.retrieval.neighbor_features import NEIGHBOR_DIM, neighbor_features
+from cordgt.inference.retrieval.neighborhood import NodeRows
 from cordgt.models.base import LinkModel
 from cordgt.nn.layers import make_mlp
 from cordgt.tasks.scoring import score_queries
@@ -135,12 +136,12 @@ def _sample_queries(history: History, destinations: Destinations, positions: np.
     chosen = np.sort(random.choice(late, min(n, len(late)), replace=False))
     at = torch.from_numpy(chosen).to(index.device)
     src, t, cuts = index.src[at].long(), index.elapsed[at], index.tie_start[at].long()
-    keep, candidates = [], []
+    keep, candidates, node_rows = [], [], NodeRows.from_index(index)
     for row, (source, time, cut) in enumerate(zip(src.tolist(), t.tolist(), cuts.tolist(), strict=True)):
         visible = destinations.visible(cut)
         if len(visible) < 2:
             continue
-        question = Question(index, destinations, source, cut, time, history.seed)
+        question = Question(index, destinations, source, cut, time, history.seed, node_rows)
         gathered = gather_candidates(question, 8 * N_CANDIDATES)
         pools = (gathered if len(gathered) else visible, visible)
         candidates.append(np.concatenate([random.choice(pool, N_CANDIDATES // 2) for pool in pools]))
