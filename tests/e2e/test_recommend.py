@@ -55,6 +55,7 @@ def test_mistakes(tmp_path: Path, shop: Path) -> None:
     fails("recommend", shop, "--source", "user 3", "--per-group", 1, containing="--per-group N and --groups FILE")
     twice = write_rows(tmp_path / "g.csv", [("item 1", "a"), ("item 1", "b")], header=("item", "group"))
     fails("recommend", shop, "--source", "user 3", "--per-group", 1, "--groups", twice, containing="'item 1' is in the")
+    fails("recommend", shop, "--source", "user 3", "--exhaustive", "--budget", 70, containing="Give one of the two")
     fails("bench", "step", "--candidates", 100, containing="--candidates is for `cordgt bench recommend`")
     fails("bench", "recommend", "--questions", 3, containing="--candidates N or --run RUN")
 

@@ -69,6 +69,7 @@ ORDER = """
     experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
     experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
+    experiments.retrieval
     experiments.sensitivity
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
@@ -135,6 +136,16 @@ def test_names_imported_from_cordgt_exist(name: str) -> None:
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     front = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "cordgt"]
     assert {alias.name for node in front for alias in node.names} <= {*modules(), *cordgt.__all__}
+
+
+@pytest.mark.parametrize("name", modules())
+def test_slow_libraries_are_imported_where_they_are_used(name: str) -> None:
+    """Importing them takes a second, and a command that asks one question needs none of them."""
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    slow = {"sklearn", "scipy", "pandas", "matplotlib", "ray", "uvicorn", "starlette"}
+    names = [a.name for n in tree.body if isinstance(n, ast.Import) for a in n.names]
+    names += [str(n.module) for n in tree.body if isinstance(n, ast.ImportFrom)]
+    assert not {full.partition(".")[0] for full in names} & slow or name.startswith("serving.")
 
 
 @pytest.mark.parametrize("name", modules())

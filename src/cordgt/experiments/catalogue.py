@@ -18,6 +18,7 @@ from cordgt.experiments import (
     paper,
     paper_protocol,
     ranking,
+    retrieval,
     scalability,
     sensitivity,
     statistics,
@@ -111,6 +112,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         ranking.ranking_report,
         selected_models=ranking.DEFAULT_MODELS,
         n_seeds=5,
+    ),
+    "retrieval": Experiment(
+        "recall, MRR and time of the two stages of recommend, next to exhaustive ranking",
+        retrieval.DATASETS,
+        retrieval.SUPPORTED_MODELS,
+        retrieval.retrieval_cells,
+        retrieval.retrieval_report,
+        selected_models=retrieval.DEFAULT_MODELS,
+        n_seeds=1,
     ),
     "node-classification": Experiment(
         "AUC of a classifier on each frozen encoder",

@@ -19,7 +19,7 @@ from cordgt.inference.retrieval.neighborhood import NodeRows
 from cordgt.inference.retrieval.ranking import MIN_BUDGET, CandidateFilter, candidate_pools, score_nodes
 from cordgt.models.base import LinkModel
 
-BUDGETS = (MIN_BUDGET, 128, 256, 512, 1024, 2048)
+BUDGETS = (MIN_BUDGET, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 MIN_RECALL = 0.98  # above the 0.97 that we promise, because some tens of questions estimate it
 TOP = 10  # of the model's ranking
 MIN_PAIRS, MAX_PAIRS = 4096, 65_536  # scored by the model; one per event of the stream in between
