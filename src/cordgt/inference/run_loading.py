@@ -37,7 +37,7 @@ def check_metrics_match_config(folder: RunFolder, config: RunConfig, metrics: Ma
 
 
 def load_run_model(
-    settings: Settings, stream: EventStream, weights: Mapping[str, Tensor], path: Path, device: torch.device
+    settings: Settings, stream: EventStream, weights: dict[str, Tensor], path: Path, device: torch.device
 ) -> LinkModel:
     """Build a model on a device, with the weights of the file ``path``. RunError if they do not fit the settings."""
     _check_size(settings, stream, weights, path)
