@@ -48,7 +48,7 @@ ORDER = """
     inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer
     inference.retrieval.pair_table inference.retrieval.ranking inference.retrieval.budget
     inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
-    inference.run_loading inference.run_evaluation inference.run_recommendations
+    inference.run_loading inference.run_evaluation inference.run_recommendations inference.run_arguments
     inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
     inference.ray analysis analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare

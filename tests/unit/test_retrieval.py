@@ -128,13 +128,12 @@ def test_neighbor_features_of_a_pair(stream: EventStream) -> None:
         columns[3][slot] = np.log1p(count(partner, source))
         columns[4][slot] = sum(np.log1p(count(partner, own)) for own, _ in latest(source))
     cuts = torch.tensor([cut])
-    queries = Queries(
-        torch.tensor([source]), torch.tensor([[candidate, stream.n_nodes + 1]]), torch.tensor([t]), cuts, cuts
-    )
-    queries = Queries(queries.src, queries.dst, queries.t.double(), cuts, cuts)
+    dst, time = torch.tensor([[candidate, stream.n_nodes + 1]]), torch.tensor([t], dtype=torch.float64)
+    queries = Queries(torch.tensor([source]), dst, time, cuts, cuts)
     got = neighbor_features(index, queries)[0]
     np.testing.assert_allclose(got[0], LOG_SCALE * np.concatenate(columns), rtol=1e-5)
     assert not got[1].any()  # a node without events
+    assert torch.equal(neighbor_features(index.without_kernels(), queries)[0], got)
     planted = stream.dst.copy()
     planted[cut:] = candidate  # later events change nothing
     other = TemporalIndex.build(stream.src, planted, stream.elapsed, stream.n_nodes)

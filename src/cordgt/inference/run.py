@@ -29,12 +29,12 @@ from cordgt.inference.id_lists import IdList, as_list, check_ids, is_list
 from cordgt.inference.predictor import Predictor, Recommendation, RecommendResult
 from cordgt.inference.retrieval.first_scorer import FirstScorer
 from cordgt.inference.retrieval.ranking import MIN_BUDGET
+from cordgt.inference.run_arguments import choose_columns, make_pairs
 from cordgt.inference.run_evaluation import evaluation_changes, evaluation_protocol
 from cordgt.inference.run_loading import check_metrics_match_config, load_run_model
 from cordgt.inference.run_recommendations import Recommender, RecommendOptions, RecommendResults
 from cordgt.inference.similar import SimilarNode, find_similar, node_index
 from cordgt.io.bad_rows import is_skip_note
-from cordgt.io.column_options import has_columns
 from cordgt.io.convert import as_stream
 from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events
@@ -42,7 +42,6 @@ from cordgt.models import find_model
 from cordgt.models.base import LinkModel
 from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
-from cordgt.store.store import is_store
 from cordgt.tasks.benchmarks import BENCHMARKS, benchmark_changes
 from cordgt.tasks.forecast import ActRole, Forecaster
 from cordgt.tasks.histories import build_history
@@ -125,14 +124,7 @@ class Run:
         reading the source raises an error for any other column that it lacks; for the label only if ``labels_needed``.
         A path is read, so pass a pipe as a `LoadedFile`.
         """
-        merged = {**self.columns, **given}
-        if is_store(source):  # its columns are fixed
-            return dict(given)
-        if not self.columns or has_columns(source, merged):
-            return merged
-        if not has_columns(source, {k: v for k, v in merged.items() if k in ("src", "dst", "time")}):
-            return dict(given)
-        return {k: v for k, v in merged.items() if k != "label" or labels_needed or k in given}
+        return choose_columns(source, self.columns, given, labels_needed=labels_needed)
 
     def score(self, src: Any, dst: Any, at: Any = None, *, within: Any = None) -> np.ndarray:
         """Return scores (n,) between 0 and 1: how likely each source interacts with each destination.
@@ -143,7 +135,7 @@ class Run:
 
         Example: ``run.score("ada", ["tea", "milk"], within="7d")``.
         """
-        src, dst, times = self._pairs(src, dst, at)
+        src, dst, times = make_pairs(src, dst, at, self.stream)
         if within is None:
             return self.predictor.score(src, dst, times)[0]
         return self.forecasts.score(src, dst, self.horizon(within, times), times)[1]
@@ -153,24 +145,13 @@ class Run:
 
         The note says what is new to the model: "src: no history", "dst: not in training"; see `Predictor.notes`.
         """
-        src, dst, times = self._pairs(src, dst, at)
+        src, dst, times = make_pairs(src, dst, at, self.stream)
         horizon = None if within is None else self.horizon(within, times)
         return score_table(self.predictor, src, dst, times, **self._with_horizon(horizon))
 
     def _with_horizon(self, horizon: float | None) -> dict[str, Any]:
         """Return what `score_table` needs for probabilities; nothing without a horizon."""
         return {} if horizon is None else {"horizon": horizon, "forecasts": self.forecasts}
-
-    def _pairs(self, src: Any, dst: Any, at: Any) -> tuple[list[Any], list[Any], np.ndarray | None]:
-        """Return sources, destinations and times of equal length, or no times. SettingError if that is not possible."""
-        src, dst = (check_ids(as_list(x)) for x in (src, dst))
-        n = max(len(src), len(dst))
-        src, dst = (x * n if len(x) == 1 else x for x in (src, dst))
-        if len(src) != len(dst):
-            raise SettingError(
-                f"{len(src)} sources and {len(dst)} destinations: give the same number of each, or one of either."
-            )
-        return src, dst, self._times(at, n)
 
     @overload
     def recommend(
@@ -469,11 +450,3 @@ class Run:
 
     def _time(self, at: Any) -> Any:
         return None if at is None else self.stream.time.parse(at)
-
-    def _times(self, at: Any, n: int) -> np.ndarray | None:
-        if at is None:
-            return None
-        times = [self.stream.time.parse(x) for x in as_list(at)]
-        if len(times) not in (1, n):
-            raise SettingError(f"{len(times)} times for {n} pairs: give one, or one per pair.")
-        return np.array(times * n if len(times) == 1 else times)
