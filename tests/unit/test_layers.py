@@ -46,8 +46,10 @@ ORDER = """
     training.evaluation training.time_estimate training.checkpoint training.blend training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
-    inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.pair_table
-    inference.retrieval.ranking inference.predictor inference.forecasts inference.answers inference.similar
+    inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer
+    inference.retrieval.pair_table inference.retrieval.ranking inference.retrieval.budget
+    inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
+    inference.run_loading inference.run_evaluation inference.run_recommendations inference.run_arguments
     inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
     inference.ray analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
     analysis.audit analysis.audit.checks
@@ -71,7 +73,7 @@ ORDER = """
     experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
     experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
-    experiments.new_partners experiments.sensitivity
+    experiments.new_partners experiments.retrieval experiments.sensitivity
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
@@ -137,6 +139,16 @@ def test_names_imported_from_cordgt_exist(name: str) -> None:
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     front = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "cordgt"]
     assert {alias.name for node in front for alias in node.names} <= {*modules(), *cordgt.__all__}
+
+
+@pytest.mark.parametrize("name", modules())
+def test_slow_libraries_are_imported_where_they_are_used(name: str) -> None:
+    """Importing them takes a second, and a command that asks one question needs none of them."""
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    slow = {"sklearn", "scipy", "pandas", "matplotlib", "ray", "uvicorn", "starlette"}
+    names = [a.name for n in tree.body if isinstance(n, ast.Import) for a in n.names]
+    names += [str(n.module) for n in tree.body if isinstance(n, ast.ImportFrom)]
+    assert not {full.partition(".")[0] for full in names} & slow or name.startswith("serving.")
 
 
 @pytest.mark.parametrize("name", modules())

@@ -19,6 +19,7 @@ from cordgt.experiments import (
     paper,
     paper_protocol,
     ranking,
+    retrieval,
     scalability,
     sensitivity,
     statistics,
@@ -120,6 +121,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         new_partners.new_partner_cells,
         new_partners.new_partner_report,
         selected_models=new_partners.DEFAULT_MODELS,
+    ),
+    "retrieval": Experiment(
+        "recall, MRR and time of the two stages of recommend, next to exhaustive ranking",
+        retrieval.DATASETS,
+        retrieval.SUPPORTED_MODELS,
+        retrieval.retrieval_cells,
+        retrieval.retrieval_report,
+        selected_models=retrieval.DEFAULT_MODELS,
+        n_seeds=1,
     ),
     "node-classification": Experiment(
         "AUC of a classifier on each frozen encoder",

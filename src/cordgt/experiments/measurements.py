@@ -15,6 +15,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, RunError
 from cordgt.events.stream import EventStream
 from cordgt.experiments import provenance
+from cordgt.experiments.bench.recommendation import measure_retrieval
 from cordgt.experiments.bench.scaling import first_events
 from cordgt.experiments.cells import QUICK_EVENTS, Cell, CellResult, CellStore, flatten_settings, nan_to_none
 from cordgt.experiments.cost_growth import measure_cost_growth
@@ -45,6 +46,7 @@ RUN_MEASUREMENTS: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
     "ranking": measure_ranking,
     "anchors": measure_anchors,
     "partners": measure_new_partners,
+    "retrieval": measure_retrieval,
 }
 STREAM_MEASUREMENTS: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {
     "growth": measure_cost_growth

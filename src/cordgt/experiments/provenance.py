@@ -31,6 +31,7 @@ EXPERIMENT_BY_KIND = {
     "ranking": "ranking",
     "anchors": "anchors",
     "partners": "new-partners",
+    "retrieval": "retrieval",
 }
 
 

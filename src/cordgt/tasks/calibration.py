@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.isotonic import IsotonicRegression
 
 from cordgt.tasks.probability import log_loss
 
@@ -102,6 +101,8 @@ class Calibrator:
 
     @classmethod
     def _fit_isotonic(cls, features: np.ndarray, outcome: np.ndarray, n_windows: float) -> Calibrator:
+        from sklearn.isotonic import IsotonicRegression  # slow to import, and needed only to fit
+
         line = cls._fit_platt(features, outcome, n_windows)
         fitted = IsotonicRegression(out_of_bounds="clip").fit(line.eta(features), outcome.astype(float))
         n = len(outcome)  # half an outcome of each kind: a step of zeros or ones is not certain
