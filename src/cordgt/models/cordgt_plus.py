@@ -1,9 +1,10 @@
 """CorDGT+: CorDGT with more features of the past than its two distances. Each part is a setting.
 
 ``sampling=mixed`` adds a node's latest events to the sampled ones. ``slot_features`` adds features of every context
-node, ``pair_features`` of every pair (`cordgt.history.pair_features`). All are counted from the first ``cut`` events,
-without parameters. ``counts_blend`` adds the logits of a `Counts` network, trained on its own, with a weight that
-validation data choose (`cordgt.training.blend`).
+node, ``pair_features`` of every pair (`cordgt.history.pair_features`). ``collaborative`` adds those of
+`cordgt.history.collaborative`. All are counted from the first ``cut`` events, without parameters. ``counts_blend`` adds
+the logits of a `Counts` network, trained on its own, with a weight that validation data choose
+(`cordgt.training.blend`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cordgt.errors import check_choice
+from cordgt.errors import SettingError, check_choice
 from cordgt.history import pair_features
 from cordgt.history.context import Context
+from cordgt.history.pair_columns import column_names, read_columns
 from cordgt.history.queries import History, Queries
 from cordgt.models.cordgt import Cordgt, CordgtBatch, CordgtReader, CordgtSettings, full_precision
 from cordgt.models.counts import Counts, CountsSettings
@@ -32,12 +34,25 @@ class CordgtPlusSettings(CordgtSettings):
     beta: float = 1.0
     slot_features: bool = True  # features of every context node: age, counts, relation to either end
     pair_features: bool = True  # features of every pair: number and age of its events, activity of both ends
+    collaborative: bool = False  # also columns of who met what alike: co-visits, sequences, ages
     counts_blend: bool = True  # also trains `counts`, and adds its logits with a weight chosen on validation data
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("loss", self.loss, ("binary", "ranking"))
+        if self.collaborative and not self.pair_features:
+            raise SettingError("collaborative=true adds columns to pair_features: set pair_features=true.")
+
+    @property
+    def column_groups(self) -> tuple[str, ...]:
+        """Names in `cordgt.history.pair_columns.COLUMN_GROUPS`."""
+        return self.of_counts.column_groups
+
+    @property
+    def of_counts(self) -> CountsSettings:
+        """Settings of the `Counts` network, which reads the same columns."""
+        return CountsSettings(loss=self.loss, collaborative=self.collaborative)
 
     @property
     def has_counts(self) -> bool:
@@ -65,7 +80,7 @@ class CordgtPlusReader(CordgtReader):
         if self.settings.slot_features:
             slot_x = pair_features.slot_features(index, trees, q.t, q.cut, q.pair_cut)
         if self.settings.pair_features and q.dst.shape[1]:
-            pair_x = pair_features.pair_features(index, q)
+            pair_x = read_columns(index, q, self.settings.column_groups)
         return CordgtPlusBatch(**vars(super()._measure(history, q, trees)), slot_x=slot_x, pair_x=pair_x)
 
 
@@ -85,7 +100,8 @@ class CordgtPlus(Cordgt):
         self.reader = CordgtPlusReader(settings, self.shape)
         dim = settings.hidden
         self.of_slot = make_mlp(pair_features.SLOT_DIM, dim, dim) if settings.slot_features else None
-        self.of_pair = make_mlp(pair_features.PAIR_DIM, dim, dim) if settings.pair_features else None
+        pair_dim = len(column_names(settings.column_groups))
+        self.of_pair = make_mlp(pair_dim, dim, dim) if settings.pair_features else None
         self.of_all = make_mlp((2 + settings.pair_features) * dim, dim, 1) if settings.head == "mlp" else None
         linear_pair = settings.head == "linear" and settings.pair_features
         self.of_pair_alone = nn.Linear(dim, 1, bias=False) if linear_pair else None
@@ -93,7 +109,7 @@ class CordgtPlus(Cordgt):
         self.learns_ranking = settings.loss == "ranking"
         self.counts: Counts | None = None
         if settings.has_counts:
-            self.counts = Counts(CountsSettings(loss=settings.loss), edge_dim=edge_dim, node_dim=node_dim)
+            self.counts = Counts(settings.of_counts, edge_dim=edge_dim, node_dim=node_dim)
             self.counts.requires_grad_(False)
             self.register_buffer("counts_weight", torch.zeros(2))
 

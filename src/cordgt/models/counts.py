@@ -1,7 +1,7 @@
 """Counts: a small MLP on the counts of a pair. No sampling, no attention: a baseline that learns.
 
 It reads the features that CorDGT+ calls ``pair_features`` (`cordgt.history.pair_features`), and shows what they are
-worth alone.
+worth alone. ``collaborative`` adds the columns of `cordgt.history.collaborative`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cordgt.errors import check_choice
-from cordgt.history import pair_features
+from cordgt.history.pair_columns import column_names, read_columns
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
 from cordgt.nn.layers import check_positive, make_mlp
@@ -23,18 +23,27 @@ class CountsSettings:
 
     hidden: int = 64
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
+    collaborative: bool = False  # also read who met what alike: co-visits, sequences, ages
 
     def __post_init__(self) -> None:
         check_positive(self, "hidden")
         check_choice("loss", self.loss, ("binary", "ranking"))
 
+    @property
+    def column_groups(self) -> tuple[str, ...]:
+        """Names in `cordgt.history.pair_columns.COLUMN_GROUPS`."""
+        return ("pair", "collaborative") if self.collaborative else ("pair",)
 
+
+@dataclass(frozen=True)
 class CountsReader:
-    """Reads the features of every pair."""
+    """Reads the columns of every pair."""
+
+    groups: tuple[str, ...]
 
     def read(self, history: History, queries: Queries) -> Tensor:
         """Return (B, M, P) float32."""
-        return pair_features.pair_features(history.index, queries)
+        return read_columns(history.index, queries, self.groups)
 
 
 class Counts(LinkModel):
@@ -47,8 +56,8 @@ class Counts(LinkModel):
 
     def __init__(self, settings: CountsSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        self.reader = CountsReader()
-        self.score = make_mlp(pair_features.PAIR_DIM, settings.hidden, 1)
+        self.reader = CountsReader(settings.column_groups)
+        self.score = make_mlp(len(column_names(settings.column_groups)), settings.hidden, 1)
         self.learns_ranking = settings.loss == "ranking"
 
     def forward(self, batch: Tensor) -> Tensor:
