@@ -59,7 +59,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"stpe": "u", "head": "linear", "mask": True},
     {"patch_size": 3},
     {"slot_features": False, "collaborative": True},
-    {"pair_features": False},
+    {"pair_features": False, "identities": True},
 )
 
 

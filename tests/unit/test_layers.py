@@ -33,15 +33,15 @@ ORDER = """
     nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
-    models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.counts
-    models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
-    models.dyrep models.jodie models.ctdne models.presets models
+    models.base models.identities models.two_tower models.counts models.cordgt models.cordgt_plus models.edgebank
+    models.popularity models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory
+    models.tgn models.dyrep models.jodie models.ctdne models.presets models
     tasks tasks.split tasks.negatives tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
     tasks.histories tasks.link tasks.scoring tasks.link_evaluation tasks.node tasks.baselines tasks.probability
     tasks.calibration tasks.time_grid tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics
     training training.settings training.run_checks training.run_checksums training.run_history
     training.run_config training.tensor_files training.run_folder training.devices
-    training.model_factory training.step training.oom
+    training.model_factory training.blend training.step training.oom
     training.evaluation training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
