@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -16,6 +17,9 @@ from cordgt.history.collaborative import COLLABORATIVE_DIM, CollaborativeOptions
 from cordgt.history.growing import GrowingIndex
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import Queries
+from cordgt.io.convert import convert_to_store
+from cordgt.io.datasets.synthetic import synthetic_stream
+from cordgt.tasks.histories import build_history
 
 from . import slow_collaborative as slow
 from . import strategies as some
@@ -112,3 +116,16 @@ def test_no_candidates() -> None:
     t = torch.tensor([8.0, 20.0], dtype=torch.float64)
     queries = Queries(torch.tensor([0, 1]), torch.empty(2, 0, dtype=torch.int64), t, cuts, cuts)
     assert collaborative_features(build(TEN), queries).shape == (2, 0, COLLABORATIVE_DIM)
+
+
+def test_memory_mapped_store(tmp_path: Path) -> None:
+    """The columns of a store are those of its events in memory, to the bit."""
+    stream = synthetic_stream(nodes=20, events=200, seed=2).stream
+    store = convert_to_store(stream, tmp_path / "store")
+    assert store.stream().backing is not None
+    cuts = torch.tensor([150, 200])
+    t = torch.from_numpy(stream.elapsed[[150, 199]])
+    queries = Queries(torch.tensor([0, 3]), torch.tensor([[1, 2, 9], [4, 5, 19]]), t, cuts, cuts)
+    known = build_history(stream, seed=0, device=torch.device("cpu")).index
+    stored = build_history(store.stream(), seed=0, device=torch.device("cpu")).index
+    assert torch.equal(collaborative_features(stored, queries), collaborative_features(known, queries))

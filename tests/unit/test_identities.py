@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +12,13 @@ import torch
 from cordgt.errors import SettingError
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import Queries
+from cordgt.inference.run import Run
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.identities import MIN_EVENTS, Identities, read_identities
 from cordgt.tasks.link import LinkTask
 from cordgt.training.model_factory import build_model_for
 from cordgt.training.settings import make_settings
+from cordgt.workflows.train import train
 
 # Users 0 and 1 meet items 2 and 3 five times each; at the end user 0 meets the new item 4 once. Nobody meets item 5.
 SRC = np.array([0, 1] * 10 + [0])
@@ -79,3 +84,16 @@ def test_every_weight_gets_a_gradient(model: str) -> None:
     assert network.uses_node_ids
     with pytest.raises(SettingError, match="num_embeddings"):
         make_settings(model, {"num_embeddings": 0})
+
+
+def test_run_is_loaded_with_its_rows(tmp_path: Path) -> None:
+    """The owners of the rows are saved with the weights, so a loaded run gives the same scores."""
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    settings: dict[str, Any] = {"collaborative": True, "identities": True, "num_embeddings": 64, "epochs": 1}
+    run = train(stream, model="counts", out=tmp_path / "run", device="cpu", **settings)
+    pairs = [stream.ids.decode(x[-5:]).to_pylist() for x in (stream.src, stream.dst)]
+    loaded = Run.load(tmp_path / "run", device="cpu")
+    assert loaded.settings.model_settings.collaborative
+    np.testing.assert_array_equal(loaded.score(*pairs), run.score(*pairs))
+    owner = loaded.model.get_buffer("identities.owner")
+    assert (owner >= 0).sum() > 5
