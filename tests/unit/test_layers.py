@@ -22,7 +22,7 @@ ORDER = """
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.growing history.rhythm
     history.activity history.context history.recent history.walks history.cooccurrence history.distance history.queries
-    history.pair_features
+    history.pair_features history.collaborative_loops history.collaborative history.pair_columns
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.frames io.open_table io.time_column io.column_roles
@@ -33,17 +33,16 @@ ORDER = """
     nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
-    models.base models.two_tower models.cordgt models.cordgt_plus models.edgebank models.popularity models.item_knn
-    models.als models.counts models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec
-    models.memory models.tgn models.dyrep models.jodie models.ctdne models.presets models tasks tasks.split
-    tasks.negatives tasks.negative_pairs tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
-    tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter tasks.scoring tasks.link_evaluation
-    tasks.node tasks.baselines tasks.probability
-    tasks.calibration tasks.time_grid tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics
-    training training.settings training.run_checks training.run_checksums training.run_history
-    training.run_config training.tensor_files training.run_folder training.devices
-    training.model_factory training.step training.oom
-    training.evaluation training.time_estimate training.checkpoint training.blend training.trainer training.tensorboard
+    models.base models.identities models.two_tower models.counts models.cordgt models.cordgt_plus models.edgebank
+    models.popularity models.item_knn models.als models.cawn models.dygformer models.graphmixer models.tcl models.tgat
+    models.tgsrec models.memory models.tgn models.dyrep models.jodie models.ctdne models.presets models tasks
+    tasks.split tasks.negatives tasks.negative_pairs tasks.protocol tasks.benchmarks tasks.metrics tasks.ties
+    tasks.run_metrics tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter tasks.scoring
+    tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
+    tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics training training.settings training.run_checks
+    training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
+    training.devices training.model_factory training.blend training.step training.oom training.evaluation
+    training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
     inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from cordgt.errors import CordgtError, DataError, SettingError
 from cordgt.history import rng
-from cordgt.history.index import TemporalIndex, lower_bound_scalar
+from cordgt.history.index import TemporalIndex, lower_bound, lower_bound_scalar
 from cordgt.history.queries import Queries
 from cordgt.history.rng import fold_in_u64, randint_u64
 from cordgt.plugins import Registry, check_inputs, first_line
@@ -302,6 +302,21 @@ def _past_partners(request: NegativeRequest, since: int) -> Tensor:
     return torch.from_numpy(found)
 
 
+def _popular(request: NegativeRequest) -> Tensor:
+    """Return the destinations of random visible events, so that busy destinations are drawn more often."""
+    index, cut = request.index, request.queries.cut.unsqueeze(-1)
+    if len(index.pos) == 0:
+        return torch.full((len(request.key), request.n), -1, device=request.key.device)
+    position = draw_integers(request.key, request.n, cut)  # (B, n)
+    src = index.src[position].long()
+    start, end = index.row_start[src].long(), index.row_start[src + 1].long()
+    entry = lower_bound(index.pos, start, end, position, index.max_degree).clamp_max(len(index.pos) - 1)
+    is_indexed = (cut > 0) & (entry < end) & (index.pos[entry] == position)  # not so: an event of a masked node
+    dst = index.nbr[entry].long()
+    rank = torch.searchsorted(request.pool, dst).clamp_max(len(request.pool) - 1)
+    return torch.where(is_indexed & (request.pool[rank] == dst), dst, -1)
+
+
 NEGATIVES: Registry[NegativeKind] = Registry(
     "negatives",
     {
@@ -311,6 +326,7 @@ NEGATIVES: Registry[NegativeKind] = Registry(
             lambda request: request.pool[draw_integers(request.key, request.n, len(request.pool))],
             may_be_true=True,
         ),
+        "popularity": NegativeKind("destinations as often as they were visited before", _popular),
         "historical": NegativeKind(
             "earlier partners that are not partners now", lambda request: _past_partners(request, 0), on_host=True
         ),
