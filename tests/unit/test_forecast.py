@@ -15,7 +15,7 @@ from cordgt import models
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
-from cordgt.tasks.calibration import Calibrator, probability
+from cordgt.tasks.calibration import Calibrator, probability, split_questions
 from cordgt.tasks.forecast import ACT_ROLES, Forecaster
 from cordgt.tasks.forecast_metrics import forecast_metrics
 from cordgt.tasks.link import LinkTask
@@ -251,22 +251,53 @@ def test_grid_tolerates_leap_years_and_rejects_other_gaps() -> None:
     assert grid.length(np.array(100.0), np.array(0.0)) == 0
 
 
+def with_recency(x: np.ndarray, recency: np.ndarray | float = 0.0) -> np.ndarray:
+    return np.stack(np.broadcast_arrays(x, recency), axis=-1)
+
+
+def fit_calibrator(x: np.ndarray, outcome: np.ndarray, recency: np.ndarray | float = 0.0) -> Calibrator | None:
+    """Fit to questions in this order, with 1,000 horizons in their period."""
+    return Calibrator.fit(with_recency(x, recency), outcome, np.arange(len(x)) / len(x), 0.001)
+
+
 def test_calibrator_repairs_a_wrong_scale() -> None:
     random = np.random.default_rng(0)
     x = random.normal(-2, 1, 8000)
     outcome = random.random(8000) < probability(0.5 + 0.7 * x)
-    fitted = Calibrator.fit(x[:, None], outcome)
-    assert log_loss(fitted(x[:, None]), outcome) < log_loss(probability(x), outcome)
-    assert np.abs(fitted(x[:, None]) - probability(0.5 + 0.7 * x)).mean() < 0.02
+    fitted = fit_calibrator(x, outcome)
+    assert fitted is not None
+    assert log_loss(fitted(with_recency(x)), outcome) < log_loss(probability(x), outcome)
+    assert np.abs(fitted(with_recency(x)) - probability(0.5 + 0.7 * x)).mean() < 0.02
     assert Calibrator.from_dict(json.loads(json.dumps(fitted.to_dict()))) == fitted
 
 
 def test_calibrator_keeps_what_is_right_and_what_it_cannot_judge() -> None:
     random = np.random.default_rng(1)
-    x = random.normal(-2, 1, (500, 1))
-    assert Calibrator.fit(x, np.zeros(500, dtype=bool)).kind == "none"
-    outcome = random.random(500) < probability(x[:, 0])
-    assert np.abs(Calibrator.fit(x, outcome)(x) - probability(x[:, 0])).mean() < 0.05
+    x = random.normal(-2, 1, 500)
+    assert fit_calibrator(x, np.zeros(500, dtype=bool)) is None
+    outcome = random.random(500) < probability(x)
+    fitted = fit_calibrator(x, outcome)
+    assert fitted is not None and np.abs(fitted(with_recency(x)) - probability(x)).mean() < 0.05
+
+
+def test_calibrator_learns_that_silent_nodes_have_left() -> None:
+    random = np.random.default_rng(3)
+    x, is_gone = random.normal(0, 0.5, 4000), random.random(4000) < 0.5
+    outcome = (random.random(4000) < probability(x)) & ~is_gone
+    recency = np.where(is_gone, -2.0, 0.0)
+    fitted = fit_calibrator(x, outcome, recency)
+    assert fitted is not None and fitted(with_recency(x, recency))[is_gone].max() < 0.05
+    opposite = fit_calibrator(x, outcome, -recency)
+    assert opposite is not None and opposite.slopes[1] == 0  # a long silence never makes an event likelier
+
+
+def test_the_choice_of_a_calibrator_is_nested_in_time() -> None:
+    t = np.linspace(0, 10, 101)
+    early, late = split_questions(t, 2.0)
+    assert t[early].max() + 2.0 <= t[late].min()  # the earlier outcomes are known when the later questions are asked
+    early, late = split_questions(t, 9.0)  # too short a time for that
+    assert (early ^ late).all()
+    assert not len(split_questions(np.empty(0), 1.0)[0])
 
 
 def test_isotonic_never_falls_and_stays_a_probability() -> None:
@@ -274,9 +305,9 @@ def test_isotonic_never_falls_and_stays_a_probability() -> None:
     x = np.sort(random.normal(-1, 2, 4000))
     outcome = random.random(4000) < np.where(x < -1, 0.1, 0.9)  # a step, which no line fits
     order = random.permutation(4000)
-    fitted = Calibrator.fit(x[order, None], outcome[order])
-    assert fitted.kind == "isotonic"
-    p = fitted(np.linspace(-50, 50, 1000)[:, None])
+    fitted = fit_calibrator(x[order], outcome[order])
+    assert fitted is not None and fitted.kind == "isotonic"
+    p = fitted(with_recency(np.linspace(-50, 50, 1000)))
     assert (np.diff(p) >= 0).all()
     assert ((p >= 0) & (p <= 1)).all()
 
