@@ -67,6 +67,7 @@ ORDER = """
     experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
     experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
+    experiments.calibration
     experiments.sensitivity
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates

@@ -30,6 +30,7 @@ EXPERIMENT_BY_KIND = {
     "hard": "beyond",
     "ranking": "ranking",
     "anchors": "anchors",
+    "calibration": "calibration",
 }
 
 

@@ -133,10 +133,13 @@ def _judge_times(forecaster: Forecaster, task: LinkTask, baselines: Baselines, e
     hazard = rate.cumulative_hazard(counts, horizon).numpy()
     log_rate = rate.log_density(counts, horizon).numpy() + hazard
     own_nll = np.exp(drift) * hazard - np.where(is_last, 0.0, log_rate + drift)
+    if step := forecaster.grid.step:  # the probability of a step is spread over the time since the one before
+        until, before = (forecaster.act_probability(index, node, cut, t, h) for h in (gap, (gap - step).clip(0)))
+        own_nll = -np.log(np.maximum(np.where(is_last, 1 - until, (until - before) / step), 1e-300))
     median = forecaster.next_time(index, node, cut, t, [0.5])[:, 0]
     questions = Questions(node, t, cut)
-    before = bank.lookup(torch.from_numpy(node), torch.from_numpy(np.searchsorted(elapsed, t)), torch.from_numpy(t))
-    last_gap = np.where(before.count.numpy() > 0, t - before.last.numpy(), 1 / baselines.rate)
+    earlier = bank.lookup(torch.from_numpy(node), torch.from_numpy(np.searchsorted(elapsed, t)), torch.from_numpy(t))
+    last_gap = np.where(earlier.count.numpy() > 0, t - earlier.last.numpy(), 1 / baselines.rate)
     mean_gap = 1 / baselines.source_rates(questions)
     poisson = np.full(len(t), 1 / baselines.rate)
     predictions = {"last gap": last_gap, "mean gap": mean_gap, "Poisson": poisson}
