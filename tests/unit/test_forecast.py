@@ -217,14 +217,16 @@ def test_horizon_longer_than_the_stream(task: LinkTask, forecaster: Forecaster) 
 
 
 def test_a_yearly_stream_counts_horizons_in_years() -> None:
-    """Half of the sources act each year. Between two years nothing happens."""
+    """Half of the sources act each year, until one of them leaves. Between two years nothing happens."""
     years, n = 16, 60
     src = np.tile(np.arange(n), years)
-    keep = (src < 30) | (np.random.default_rng(0).random(len(src)) < 0.1)
-    t = np.repeat(np.arange(years) * 365.0, n)[keep]
+    year = np.repeat(np.arange(years), n)
+    last_year = np.where(np.arange(n) % 3 == 0, 3 + np.arange(n) // 3, years)
+    keep = (src < 30) & (year < last_year[src]) | (np.random.default_rng(0).random(len(src)) < 0.1) & (src >= 30)
+    t = year[keep] * 365.0
     src = src[keep]
     task = make_task(src, n + src % 7, t)
-    forecaster, _ = fit_and_judge(task)
+    forecaster, metrics = fit_and_judge(task)
     assert forecaster.grid.step == 365
     now, cut = float(task.stream.elapsed[-1]), len(src)
     ids = np.unique(task.stream.src)
@@ -235,7 +237,15 @@ def test_a_yearly_stream_counts_horizons_in_years() -> None:
     assert acts(100, 200).max() < 0.02
     assert acts(100, 265).max() > 0.6
     assert acts(0, 364).max() < 0.02
-    assert (acts(300, 100) > 0.5).sum() >= 25
+    assert (acts(300, 100) > 0.5).sum() >= 15
+    names = task.stream.ids.decode(ids).to_pylist()
+    left = [k for k, name in enumerate(names) if int(name) < 30 and last_year[int(name)] < years - 1]
+    assert len(left) >= 8 and acts(0, 365)[left].max() < 0.3  # they acted every year, and then stopped
+    waits = forecaster.next_time(task.host_index, ids, cut, now, [0.5])[:, 0]
+    assert set(waits[acts(0, 365) > 0.6].tolist()) == {365.0}
+    next_event = metrics["next_event"]
+    assert next_event["nll"] < min(k["nll"] for k in next_event["baselines"].values())
+    assert next_event["share_without_next"] < 0.9  # the last year before the test period counts too
 
 
 # -------------------- parts
@@ -249,6 +259,43 @@ def test_grid_tolerates_leap_years_and_rejects_other_gaps() -> None:
     grid = TimeGrid(365.0, 0.003)
     assert grid.length(np.array(364.5), np.array(2.0)) == pytest.approx(365 + 0.002)  # the step is not yet over
     assert grid.length(np.array(100.0), np.array(0.0)) == 0
+    waits = grid.next_step(np.array([0.0, 0.0, 100.0]), np.array([364.0, 300.0, 266.0]))
+    assert waits.tolist() == [365.0, 300.0, 265.0]
+    assert TimeGrid().next_step(np.array(0.0), np.array(364.0)) == 364
+
+
+def test_a_daily_rhythm_is_found_in_dates_and_changes_the_answers() -> None:
+    """Sources act between 8 and 20 h only. Without a unit there is no day."""
+    random = np.random.default_rng(0)
+    n = 1500
+    hours = np.sort(random.integers(0, 60, n)) * 24 + random.uniform(8, 20, n)
+    order = np.argsort(hours)
+    src, seconds = random.integers(0, 20, n)[order], (hours[order] * 3600).astype(np.int64)
+    start = 1_704_067_200  # 2024-01-01
+    task = make_task(src, 20 + src % 5, start + seconds)
+    forecaster = Forecaster.fit(task, make_model())
+    rhythm = forecaster.rates["source"].rhythm
+    assert rhythm is not None and rhythm.period % 86_400 == 0
+    first = int(task.stream.t[0])
+
+    def acts(hour: float) -> np.ndarray:
+        t = start + 50 * 86_400 + hour * 3600
+        return forecaster.act_probability(task.host_index, np.arange(20), task.stream.cut_at(t), t - first, 3600.0)
+
+    assert acts(22).mean() < 0.5 * acts(12).mean()
+    plain = Forecaster.fit(make_task(src, 20 + src % 5, seconds), make_model())
+    assert plain.rates["source"].rhythm is None
+
+
+def test_newcomers_share_a_prior_that_calibration_does_not_change(task: LinkTask, forecaster: Forecaster) -> None:
+    """A node that is only a destination, and one without events. Questions of the calibration are about others."""
+    _, cut, t = at_the_end(task)
+    other = replace(forecaster, calibrators={"source": (Calibrator(5.0, (0.5, 1.0)),) * len(forecaster.horizons)})
+    known, only_destination = int(task.stream.src[0]), int(task.stream.dst[0])
+    nodes = [known, only_destination, -1]
+    p, q = (each.act_probability(task.host_index, nodes, cut, t, 3.0) for each in (forecaster, other))
+    assert p[0] != q[0]
+    assert p[1:].tolist() == q[1:].tolist() and (p[1:] > 0).all()
 
 
 def with_recency(x: np.ndarray, recency: np.ndarray | float = 0.0) -> np.ndarray:

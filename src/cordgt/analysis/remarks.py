@@ -118,7 +118,7 @@ def _top_ten(metrics: RunMetrics, split: str) -> str:
     if hits is None:
         return ""
     n = metrics["protocol"]["ranking"]
-    candidates = "all candidates" if n == "all" else f"{n} candidates"
+    candidates = "all candidates" if n == "all" else f"at most {n} candidates"
     return (
         f"Ranked among {candidates}, the true destination is in the top 10 for {100 * hits:.2f} % of the {split} "
         "events (hits@10)."

@@ -581,12 +581,12 @@ class Run:
         return make_settings(self.settings.model, vars(self.settings.protocol) | changes).protocol
 
     def _time(self, at: Any) -> Any:
-        return None if at is None else self.stream.time.parse(at)
+        return None if at is None else self.stream.parse_time(at)
 
     def _times(self, at: Any, n: int) -> np.ndarray | None:
         if at is None:
             return None
-        times = [self.stream.time.parse(x) for x in as_list(at)]
+        times = [self.stream.parse_time(x) for x in as_list(at)]
         if len(times) not in (1, n):
             raise SettingError(f"{len(times)} times for {n} pairs: give one, or one per pair.")
         return np.array(times * n if len(times) == 1 else times)
