@@ -57,7 +57,8 @@ def calibration_report(request: ExperimentRequest, store: CellStore) -> Report:
     title = "Probabilities within a horizon, and the next event's time"
     notes += [
         "Horizons are shares of the stream's time span. Mean ± sample standard deviation over the seeds. Each seed "
-        "masks other nodes, and trains its own model. The questions are the same for every seed.",
+        "masks other nodes, and trains its own model. The questions and the rates are the same for every seed, so only "
+        "the rows about pairs vary.",
         f"ECE: expected calibration error.{BETTER} marks a baseline that is better. Times are in the unit of the data.",
         "A dash: the test period is shorter than the horizon. If none of the questions came true, the smallest "
         "probability has the smallest log loss: such a row says little.",
@@ -79,7 +80,7 @@ def _time_section(
         for metric in metrics:
             values = {"ours": _values(own, "next_event", metric)}
             values |= {name: _values(own, "next_event", "baselines", name, metric) for name in TIME_BASELINES}
-            row += [_text(values["ours"], "{:.4g}")]
+            row += [_mean_text(values["ours"], "{:.4g}")]
             row += [_baseline_text(values[name], values["ours"], "{:.4g}") for name in TIME_BASELINES]
             records += _records(data, model, f"next event, {metric}", values)
         rows.append([*row, str(len(own))])
@@ -99,7 +100,7 @@ def _horizon_metrics(own: list[CellResult], kind: str, k: int) -> dict[str, tupl
 
 
 def _horizon_texts(row: dict[str, tuple[float, ...]]) -> list[str]:
-    texts = [_text(row["share"], "{:.4f}"), _text(row["ece"], "{:.3f}"), _text(row["log_loss"], "{:.4f}")]
+    texts = [_mean_text(row["share"], "{:.4f}"), _text(row["ece"], "{:.3f}"), _text(row["log_loss"], "{:.4f}")]
     return texts + [_baseline_text(row[name], row["log_loss"], "{:.4f}") for name in BASELINES]
 
 
@@ -119,10 +120,12 @@ def _text(values: tuple[float, ...], template: str) -> str:
     return Comparison(values).format(template)
 
 
+def _mean_text(values: tuple[float, ...], template: str) -> str:
+    return template.format(np.mean(values)) if values else MISSING
+
+
 def _baseline_text(values: tuple[float, ...], ours: tuple[float, ...], template: str) -> str:
-    if not values:
-        return MISSING
-    return template.format(np.mean(values)) + (BETTER if _is_less(values, ours) else "")
+    return _mean_text(values, template) + (BETTER if _is_less(values, ours) else "")
 
 
 def _is_less(values: tuple[float, ...], others: tuple[float, ...]) -> bool:
