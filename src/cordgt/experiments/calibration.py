@@ -110,7 +110,7 @@ def _values(own: list[CellResult], *keys: str | int) -> tuple[float, ...]:
     for result in sorted(own, key=lambda cell: cell["seed"]):
         value: Any = result["figures"]
         for key in keys:
-            value = value[key] if isinstance(value, list) else (value or {}).get(key)
+            value = value[key] if isinstance(key, int) else (value or {}).get(key)
         if value is not None:
             values.append(float(value))
     return tuple(values)
