@@ -214,10 +214,12 @@ class Forecaster:
             return lambda horizon: outlook.log_expected(horizon) + (0.0 if log_partner is None else log_partner)
         grid = outlook.log_expected(np.array([[*calibrators]]))  # (n, K)
         points = []  # K of (n, 1 or M)
-        for h, calibrator in calibrators.items():
-            features = outlook.features(h, log_partner)
-            default = Calibrator.default(features.shape[-1])
-            points.append(np.where(outlook.is_seen, calibrator.eta(features), default.eta(features)))
+        for k, (h, calibrator) in enumerate(calibrators.items()):
+            features = outlook.features(h, log_partner, grid[:, k : k + 1])
+            eta = calibrator.eta(features)
+            if not outlook.is_seen.all():
+                eta = np.where(outlook.is_seen, eta, Calibrator.default(features.shape[-1]).eta(features))
+            points.append(eta)
         eta = np.maximum.accumulate(np.stack(points, axis=-1), axis=-1)  # (n, 1 or M, K)
         return lambda horizon: _interpolate(outlook.log_expected(horizon), grid, eta)
 
@@ -332,11 +334,17 @@ class _Outlook:
             log_expected: np.ndarray = np.log(hazard) + self.drift
         return log_expected
 
-    def features(self, horizon: float, log_partner: np.ndarray | None = None) -> np.ndarray:
-        """Return the features of a calibrator at one horizon, (n, 1, 2); with ``log_partner`` (n, M), (n, M, 3)."""
+    def features(
+        self, horizon: float, log_partner: np.ndarray | None = None, log_expected: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the features of a calibrator at one horizon, (n, 1, 2); with ``log_partner`` (n, M), (n, M, 3).
+
+        ``log_expected`` (n, 1) is that of the horizon, if the caller has it.
+        """
+        log_expected = self.log_expected(np.array([[horizon]])) if log_expected is None else log_expected
         age = (self.counts.t - self.counts.last).numpy()
         recency = np.where(self.is_seen, -np.log1p(np.maximum(age, 0.0) / horizon), 0.0)
-        columns = [self.log_expected(np.array([[horizon]])), recency]
+        columns = [log_expected, recency]
         columns += [] if log_partner is None else [log_partner]
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
