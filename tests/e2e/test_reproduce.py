@@ -244,7 +244,7 @@ def test_labels_are_required_only_for_classification() -> None:
 
 
 NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
-NAMES += ["beyond", "plus-ablation", "ranking", "paper-protocol", "anchors", "new-partners"]
+NAMES += ["beyond", "plus-ablation", "ranking", "paper-protocol", "anchors", "new-partners", "calibration", "retrieval"]
 
 
 @pytest.mark.parametrize("name", NAMES)

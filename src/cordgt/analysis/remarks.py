@@ -118,7 +118,7 @@ def _top_ten(metrics: RunMetrics, split: str) -> str:
     if hits is None:
         return ""
     n, chosen = metrics["protocol"]["ranking"], metrics["protocol"].get("filter", "none")
-    candidates = "all candidates" if n == "all" else f"{n} candidates"
+    candidates = "all candidates" if n == "all" else f"at most {n} candidates"
     if chosen != "none":
         candidates += " that it knows" if chosen == "known" else " that the source has not met"
     return (

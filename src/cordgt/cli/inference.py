@@ -68,7 +68,7 @@ def predict(
     loaded = open_run(run, device, events, columns)
     if pairs is None:
         sources, destinations = (answers.parse_ids(loaded, [str(one)]) for one in (source, destination))
-        times = None if at is None else np.array([loaded.stream.time.parse(at)])
+        times = None if at is None else np.array([loaded.stream.parse_time(at)])
     else:
         file = load_file(pairs)
         in_file = query_columns(loaded, file, columns, ("src", "dst", "time"), has_events=events is not None)
@@ -77,7 +77,7 @@ def predict(
         if at is not None:
             if times is not None:
                 raise SettingError(f"--at: {pairs} has its own times. Remove --at, or the times.")
-            times = np.full(len(sources), loaded.stream.time.parse(at))
+            times = np.full(len(sources), loaded.stream.parse_time(at))
     note_times(loaded, times)
     horizon = None if within is None else parse_within(loaded, within, times)
     if loaded.predictor.model.learns_ranking and horizon is None:
@@ -212,7 +212,7 @@ def recommend(
     is_source = not destination
     ids: list[Any] = (source or destination) if sources is None else read_file(sources, "src")
     choices: list[Any] = candidate if candidates is None else read_file(candidates, "dst" if is_source else "src")
-    time_of_query = None if at is None else loaded.stream.time.parse(at)
+    time_of_query = None if at is None else loaded.stream.parse_time(at)
     note_times(loaded, None if time_of_query is None else [time_of_query])
     horizon = None if within is None else parse_within(loaded, within, time_of_query)
     filters: dict[str, Any] = {
@@ -282,7 +282,7 @@ def embed(
         ids = read_ids(file, column=in_file.get("src"))
         if columns_in_header(file, {"src": "side"}):
             sides = read_ids(file, column="side").to_pylist()
-    time_of_query = None if at is None else loaded.stream.time.parse(at)
+    time_of_query = None if at is None else loaded.stream.parse_time(at)
     table = embedding_table(loaded.predictor, ids, sides, time_of_query)
     writers.write_table(table, output, None, escape_formulas=escape_formulas)
 

@@ -11,6 +11,7 @@ from cordgt.experiments import (
     ablation,
     anchors,
     beyond,
+    calibration,
     complexity,
     heatmap,
     link,
@@ -97,6 +98,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         anchors.anchor_report,
         selected_models=anchors.DEFAULT_MODELS,
         n_seeds=5,
+    ),
+    "calibration": Experiment(
+        "probabilities within a horizon and the next event's time, next to simple baselines",
+        calibration.DATASETS,
+        tuple(MODELS),
+        calibration.calibration_cells,
+        calibration.calibration_report,
+        selected_models=calibration.DEFAULT_MODELS,
     ),
     "plus-ablation": Experiment(
         "AP of CorDGT+ with one component removed",

@@ -32,6 +32,7 @@ EXPERIMENT_BY_KIND = {
     "anchors": "anchors",
     "partners": "new-partners",
     "retrieval": "retrieval",
+    "calibration": "calibration",
 }
 
 

@@ -79,7 +79,7 @@ class RecommendAllJob:
         names = ("candidates", "exclude", "new_only", "groups", "per_group")
         recommender = BatchRecommender.at_time(
             predictor,
-            None if request.at is None else self.run.stream.time.parse(request.at),
+            None if request.at is None else self.run.stream.parse_time(request.at),
             top=request.top,
             allowed=predictor.make_filter(**{name: getattr(request, name) for name in names}),
             budget=request.budget,
@@ -103,7 +103,7 @@ class RecommendAllJob:
             "model": run.settings.model,
             "config_sha256": file_checksum(run.path / "config.toml"),
             "weights_sha256": file_checksum(run.path / run.weights_file),
-            "at": None if request.at is None else str(stream.time.parse(request.at)),
+            "at": None if request.at is None else str(stream.parse_time(request.at)),
             "cut": self.recommender.cut,
             "history": fingerprint(stream),
             "history_ids": ids_fingerprint(stream),

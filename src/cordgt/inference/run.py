@@ -462,4 +462,4 @@ class Run:
         return load_run_model(self.settings, self.original_stream, weights, path, self.device)
 
     def _time(self, at: Any) -> Any:
-        return None if at is None else self.stream.time.parse(at)
+        return None if at is None else self.stream.parse_time(at)

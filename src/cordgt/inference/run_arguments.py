@@ -25,7 +25,7 @@ def make_pairs(src: Any, dst: Any, at: Any, stream: EventStream) -> tuple[list[A
         )
     if at is None:
         return src, dst, None
-    times = [stream.time.parse(x) for x in as_list(at)]
+    times = [stream.parse_time(x) for x in as_list(at)]
     if len(times) not in (1, n):
         raise SettingError(f"{len(times)} times for {n} pairs: give one, or one per pair.")
     return src, dst, np.array(times * n if len(times) == 1 else times)
