@@ -258,7 +258,7 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         "scalability": "cordgt,jodie",
         "beyond": "cordgt_plus,edgebank",
         "ranking": "cordgt_plus,edgebank",
-        "anchors": "counts,edgebank",
+        "anchors": "cordgt_plus,counts",
         "new-partners": "counts,item_knn",
         "node-classification": "cordgt,jodie",
         "complexity": "cordgt,tgn",
