@@ -16,12 +16,10 @@ from .workspace import DOCS, ROOT
 
 RESULTS = DOCS / "results"
 # The options of docs/reproduce.md, "Finished so far": datasets and seeds that are not the default.
-MODELS_SHOWN = {"anchors": ["counts"]}  # CorDGT+ has no cells there yet
 OPTIONS = {
     "link-ap": ("uci,enron,wikipedia", None),
     "link-auc": ("uci,enron,wikipedia", None),
     "paper-protocol": ("uci,enron,wikipedia", None),
-    "anchors": (None, "1"),
     "ablation": ("uci,wikipedia", None),
     "node-classification": ("wikipedia,mooc", "5"),
     "sensitivity": (None, "1"),
@@ -40,7 +38,7 @@ def test_page_and_cells_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         datasets=estimates.default_datasets(experiment, require_data=False)
         if data is None
         else choose_datasets(data, experiment.datasets, require_data=False),
-        models=MODELS_SHOWN.get(name, experiment.default_models),
+        models=experiment.default_models,
         seeds=experiment.default_seeds(False) if seeds is None else parse_seeds(seeds),
         changes={},
         quick=False,
