@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cordgt.events.stream import EventStream
     from cordgt.inference.run import Run
     from cordgt.io.convert import append_to, convert_to_store
-    from cordgt.io.datasets.registry import register_dataset
+    from cordgt.io.datasets.registry import load_dataset, register_dataset
     from cordgt.io.datasets.synthetic import synthetic_stream
     from cordgt.io.readers import read_events
     from cordgt.models import register_model
@@ -49,6 +49,7 @@ _HOME = {
     "append_to": "io.convert",
     "convert_to_store": "io.convert",
     "export": "analysis.exporters",
+    "load_dataset": "io.datasets.registry",
     "load_plugin": "plugins",
     "read_events": "io.readers",
     "register_dataset": "io.datasets.registry",
@@ -78,6 +79,7 @@ __all__ = [
     "append_to",
     "convert_to_store",
     "export",
+    "load_dataset",
     "load_plugin",
     "read_events",
     "register_dataset",

@@ -49,12 +49,20 @@ class Registry(MutableMapping[str, T], Generic[T]):
 
     ``register`` adds an object of an entry point that did not register itself. A package whose extension cannot be
     imported gives a warning and is left out, except if the extension is asked for by its name: then a SettingError.
+    ``reserved`` names have a meaning of their own, so no extension may have one.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, T], register: Callable[[str, Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, T],
+        register: Callable[[str, Any], Any] | None = None,
+        reserved: Sequence[str] = (),
+    ) -> None:
         self.kind, self.group = kind, f"cordgt.{kind if kind.endswith('s') else f'{kind}s'}"
         self._entries: dict[str, T] = dict(entries)
         self._built_in = frozenset(entries)
+        self._reserved = frozenset(reserved)
         self._owners: dict[str, _Owner] = {}
         self._register = register
         self._failures: dict[str, str] = {}
@@ -99,17 +107,24 @@ class Registry(MutableMapping[str, T], Generic[T]):
         self[name]
         return self._owners[name].plugin if name in self._owners else None
 
+    def check_name(self, name: Any) -> None:
+        """Raise SettingError if an extension cannot have this name. Decorators call it before they see a function."""
+        if callable(name):
+            raise SettingError(f'Give the {self.kind} a name: @cordgt.register_{self.kind}("name").')
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise SettingError(
+                f"{name!r} cannot be the name of a {self.kind}: use lower-case letters, digits, '_', '-' and '@'."
+            )
+        if name in self._built_in or name in self._reserved:
+            raise SettingError(f"The {self.kind} '{name}' is cordgt's own. Choose another name.")
+
     def add(self, name: str, entry: T, definition: Any) -> None:
         """Register an extension that ``definition``, a function or class, defines. SettingError if the name is taken.
 
         The same definition may be registered again, as in a notebook.
         """
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise SettingError(
-                f"{name!r} cannot be the name of a {self.kind}: use lower-case letters, digits, '_', '-' and '@'."
-            )
-        if name in self._built_in:
-            raise SettingError(f"cordgt has a {self.kind} '{name}' already. Choose another name.")
+        self.check_name(name)
+        check_callable(self.kind, name, definition)
         owner, other = _owner_of(definition), self._owners.get(name)
         if other is not None and not _is_same(owner, other):
             raise SettingError(
@@ -169,6 +184,7 @@ def _installed_entry_points() -> Any:
 def load_plugin(path: str | Path) -> ModuleType:
     """Run a Python file that registers extensions, and return it as a module. A file runs once per process.
 
+    The file may import modules of its own folder, as a script may: the folder becomes the last of ``sys.path``.
     SettingError if it does not exist or fails. Load only files that you trust: they run with your rights.
 
     Examples:
@@ -190,11 +206,17 @@ def load_plugin(path: str | Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    folder = str(resolved.parent)
+    is_new_folder = folder not in sys.path
+    if is_new_folder:
+        sys.path.append(folder)
     try:
         with _plugin(file.name):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
+        if is_new_folder:
+            sys.path.remove(folder)
         raise SettingError(f"--plugin {file} cannot be loaded: {_describe(error, resolved)}") from error
     _loaded_files[resolved] = module
     return module
@@ -263,12 +285,24 @@ def check_extension(setting: str, name: str, registry: Registry[Any]) -> None:
     registry[name]
 
 
-def check_inputs(kind: str, name: str, function: Callable[..., Any], known: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a function's parameters. SettingError if one is not among the ``known`` inputs."""
+def check_callable(kind: str, name: str, definition: Any) -> None:
+    """Raise SettingError if what a decorator stands above, or an entry point names, is no function or class."""
+    if not callable(definition):
+        raise SettingError(f"The {kind} '{name}' must be a function or class, not {type(definition).__name__}.")
+
+
+def check_inputs(
+    kind: str, name: str, function: Callable[..., Any], known: Sequence[str], internal: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the names of a function's parameters. SettingError if one is not among the ``known`` inputs.
+
+    ``internal`` inputs are for functions of cordgt itself: the message does not offer them.
+    """
+    check_callable(kind, name, function)
     parameters = inspect.signature(function).parameters.values()
     inputs = tuple(p.name for p in parameters if p.default is p.empty)
     for unknown in inputs:
-        if unknown not in known:
+        if unknown not in known and unknown not in internal:
             raise SettingError(
                 f"The {kind} '{name}' has a parameter '{unknown}'.{did_you_mean(unknown, known)} Its parameters choose "
                 f"its inputs by name: {', '.join(known)}."

@@ -8,8 +8,8 @@ import pytest
 
 from .helpers import call, process, works
 
-DATA = ("fetch", "list", "describe", "convert", "append")
-QUERIES = ("predict", "recommend", "next", "active", "similar", "embed", "serve")
+DATA = ("fetch", "list", "describe", "convert", "append", "export")
+QUERIES = ("predict", "recommend", "next", "active", "similar", "embed", "serve", "retrain")
 OTHERS = (*"train search evaluate compare report reproduce audit data models demo bench version".split(), *QUERIES)
 COMMANDS = [[], *([name] for name in OTHERS), *(["data", name] for name in DATA)]
 

@@ -88,6 +88,8 @@ def test_an_exporter_writes_answers_and_metrics(run: Path, tmp_path: Path) -> No
     assert (tmp_path / "m1.md").read_text().startswith("| src | rank | node | score |")
     works("report", run, *EXPORTER, "--output", tmp_path / "metrics.md")
     assert "| test | transductive | recency |" in (tmp_path / "metrics.md").read_text()
+    works("report", run, "--output", tmp_path / "metrics.csv")
+    assert "test,transductive,recency," in (tmp_path / "metrics.csv").read_text()
     fails("recommend", run, "--source", "m1", "--output", tmp_path / "m1.xyz", containing=".json or .md")
 
 

@@ -43,6 +43,8 @@ def test_filters(tmp_path: Path, shop: Path) -> None:
     out = write_rows(tmp_path / "out.csv", [(node,) for node in plain[:3]], header=("item",))
     found = works("recommend", shop, "--source", "user 3", "--exclude", out, "--exclude-id", plain[3]).rows
     assert len(found) == 10 and not {row["node"] for row in found} & set(plain[:4])
+    nothing = write_rows(tmp_path / "nothing.csv", [], header=("item",))
+    assert [row["node"] for row in works("recommend", shop, "--source", "user 3", "--exclude", nothing).rows] == plain
     groups = write_rows(tmp_path / "g.csv", [(f"item {i}", f"c{i % 11}") for i in range(100)], header=("item", "group"))
     grouped = works("recommend", shop, "--source", "user 3", "--groups", groups, "--per-group", 1, "--new-only").rows
     assert len(grouped) == 10 and {row["met"] for row in grouped} == {"0"}
@@ -53,8 +55,11 @@ def test_filters(tmp_path: Path, shop: Path) -> None:
 
 def test_mistakes(tmp_path: Path, shop: Path) -> None:
     fails("recommend", shop, "--source", "user 3", "--per-group", 1, containing="--per-group N and --groups FILE")
+    one = write_rows(tmp_path / "o.csv", [("item 1",), ("item 2",)], header=("item",))
+    fails("recommend", shop, "--source", "user 3", "--per-group", 1, "--groups", one, containing="a column 'group'")
     twice = write_rows(tmp_path / "g.csv", [("item 1", "a"), ("item 1", "b")], header=("item", "group"))
     fails("recommend", shop, "--source", "user 3", "--per-group", 1, "--groups", twice, containing="'item 1' is in the")
+    fails("recommend", shop, "--source", "user 3", "--exhaustive", "--budget", 70, containing="Give one of the two")
     fails("bench", "step", "--candidates", 100, containing="--candidates is for `cordgt bench recommend`")
     fails("bench", "recommend", "--questions", 3, containing="--candidates N or --run RUN")
 

@@ -117,6 +117,8 @@ def test_mistakes(trained: Trained, tmp_path: Path) -> None:
     run = trained.run
     fails("recommend", run, "--all", containing="--all needs --output")
     fails("recommend", run, "--all", "--source", 1, "--output", "out", containing="--source cannot be used with --all")
+    fails("recommend", run, "--all", "--within", 5, "--output", "out", containing="--sources FILE --within")
+    fails("recommend", run, "--all", "--destination", 1, "--output", "out", containing="leave out --all")
     fails("recommend", run, "--source", 1, "--shard", "1/2", containing="--shard needs --all")
     fails("recommend", run, "--all", "--shard", "3/2", "--output", "out", containing="give K/N")
     fails("recommend", run, "--all", "--output", "out.csv", containing="out-*.csv")

@@ -244,7 +244,7 @@ def test_labels_are_required_only_for_classification() -> None:
 
 
 NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
-NAMES += ["beyond", "plus-ablation", "ranking", "paper-protocol", "anchors"]
+NAMES += ["beyond", "plus-ablation", "ranking", "paper-protocol", "anchors", "new-partners", "calibration", "retrieval"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -258,7 +258,8 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         "scalability": "cordgt,jodie",
         "beyond": "cordgt_plus,edgebank",
         "ranking": "cordgt_plus,edgebank",
-        "anchors": "counts,edgebank",
+        "anchors": "cordgt_plus,counts",
+        "new-partners": "counts,item_knn",
         "node-classification": "cordgt,jodie",
         "complexity": "cordgt,tgn",
     }

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from .helpers import call, works, write_events
-from .live_server import LiveServer, check_after_kill, kill_round
+from .helpers import call, events, fails, works, write_events
+from .kill_rounds import check_after_kill, kill_round
+from .live_service import LiveService, require_service_packages
+from .service_answers import check_answers
 
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package, reason="the service needs cordgt[serve]")
+require_service_packages()
 
 LAST_TIME = 10_000  # later than all times of the file
 
@@ -32,18 +33,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    server = LiveServer(run, tmp_path_factory.mktemp("data"))
-    yield server
-    if server.process.poll() is None:
-        server.kill()
+def server(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    with LiveService(run, tmp_path_factory.mktemp("data") / "service") as server:
+        yield server
 
 
 def make_events(n: int, start: int) -> list[dict[str, Any]]:
     return [{"src": (start + k) % 7, "dst": (start + 3 * k) % 11, "time": LAST_TIME + start + k} for k in range(n)]
 
 
-def test_contract(server: LiveServer) -> None:
+def test_contract(server: LiveService) -> None:
     client = server.client()
     assert client.get("/health/live") == (200, {"status": "ok"})
     status, ready = client.get("/health/ready")
@@ -87,50 +86,58 @@ def test_contract(server: LiveServer) -> None:
         ("PUT", "/events", None, 405),
     ],
 )
-def test_wrong_requests_say_what_is_wrong(server: LiveServer, method: str, path: str, body: Any, status: int) -> None:
+def test_wrong_requests_say_what_is_wrong(server: LiveService, method: str, path: str, body: Any, status: int) -> None:
     answered, content = server.client().request(method, path, body)
     assert answered == status
     assert content["error"] and "Traceback" not in content["error"]
 
 
-def test_logs_are_lines_of_json(server: LiveServer) -> None:
+def test_logs_are_lines_of_json(server: LiveService) -> None:
     server.client().get("/recommend/3?n=2")
-    records = [json.loads(line) for line in server.lines if line.startswith("{")]
+    records = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
     requests = [record for record in records if record["message"] == "request"]
     assert requests and {"method", "path", "status", "ms"} <= requests[-1].keys()
 
 
-def test_answer_equals_the_command_on_a_file_of_the_first_cut_events(
-    server: LiveServer, run: Path, tmp_path: Path
-) -> None:
-    """The command reads the events that the service has taken; the run itself has those before."""
-    client = server.client()
-    cut = client.get("/health/ready")[1]["cut"]
-    events = make_events(30, 1000)
-    client.post("/events", {"events": events})
-    answers = [client.recommend(str(source), "?n=5") for source in range(4)]
-    assert {answer["cut"] for answer in answers} == {cut + 30}
-    taken = make_events(3, 0) + events if cut == 163 else events
-    file = tmp_path / "later.csv"
-    file.write_text("src,dst,time\n" + "".join(f"{e['src']},{e['dst']},{e['time']}\n" for e in taken))
-    for source, answer in enumerate(answers):
-        result = call("recommend", run, "--source", source, "--events", file, "--top", 5, "--json")
-        assert result.code == 0, result.err
-        assert [row["node"] for row in result.json] == [row["node"] for row in answer["partners"]]
-        for expected, row in zip(result.json, answer["partners"], strict=True):
-            assert abs(expected["score"] - row["score"]) < 1e-5
+def test_answers_during_ingest_equal_the_commands_on_a_file_of_the_first_cut_events(run: Path, tmp_path: Path) -> None:
+    """`tests/survival/service_answers.py` does the same with 1,000 questions."""
+    answers = check_answers(run, tmp_path / "data", events(160 + 60), 160, n_questions=30, n_commands=1)
+    assert len({answer["cut"] for answer in answers}) > 3
+
+
+def test_retrain_promotes_and_one_command_rolls_back(run: Path, tmp_path: Path) -> None:
+    """The steps of docs/nightly.md, with a limit that the new run surely meets, and one that it surely does not."""
+    data = tmp_path / "service"
+    with LiveService(run, data) as service:
+        client = service.client()
+        first = client.get("/model")[1]["id"]
+        assert "nothing to train" in works("retrain", data, "--out", tmp_path / "none", "--device", "cpu").err
+        client.post("/events", {"events": make_events(60, 0)})
+        promote = ("--url", service.url, "--device", "cpu", "--set", "epochs=1", "--set", "lr=0.01")
+        result = call("retrain", data, "--out", tmp_path / "worse", *promote, "--min-gain", 1)
+        assert result.code == 3 and "not better" in result.err
+        assert client.get("/model")[1]["id"] == first
+        works("retrain", data, "--out", tmp_path / "better", *promote, "--min-gain", -1)
+        second = client.get("/model")[1]
+        assert second["id"] != first and second["trained_on"] == 160 + 60
+        assert client.recommend("3")["model"] == second["id"]
+        assert client.post("/model", {"rollback": True})[1]["id"] == first
+        works("data", "export", data, tmp_path / "all.csv")
+        assert len((tmp_path / "all.csv").read_text().splitlines()) == 1 + 160 + 60
+    fails("retrain", tmp_path, "--out", tmp_path / "x", containing="data folder")
+    fails("retrain", data, "--out", tmp_path / "x", *promote, "--min-gain", -1, containing="does not answer")
 
 
 def test_kill_under_load_loses_nothing(run: Path, tmp_path: Path) -> None:
     rng, sent, keys = random.Random(0), dict[str, Any](), dict[str, int]()
     answers: list[Any] = []
-    server = LiveServer(run, tmp_path / "data")
+    server = LiveService(run, tmp_path / "data")
     for _ in range(1):
         acknowledged = kill_round(server, sent, rng, 0.7)
         assert acknowledged["events"] and acknowledged["answers"]
         keys |= acknowledged["events"]
         answers += acknowledged["answers"][:50]
-        server = LiveServer(run, tmp_path / "data")
+        server = LiveService(run, tmp_path / "data")
         check_after_kill(server, sent, keys, answers)
     # Each request has a node of its own, so the pairs count how often it was taken.
     client = server.client()
@@ -169,7 +176,7 @@ SWAP = "service.swap_model(sys.argv[3])"
     ("module", "name", "before", "action"),
     [
         ("sqlite_log", "SqliteLog.append", False, ADD),  # between commit and acknowledgement
-        ("live_history", "GrowingIndex._build", False, ADD),  # while the index is built again
+        ("live_history", "GrowingIndex._start_compaction", False, ADD),  # while the index is built again
         ("model_store", "ModelStore.write_state", True, SWAP),
         ("model_store", "ModelStore.write_state", False, SWAP),
     ],
@@ -178,7 +185,7 @@ def test_crash_at_a_chosen_point(run: Path, tmp_path: Path, module: str, name: s
     from cordgt.serving.service import Service, ServiceOptions
 
     if name.startswith("GrowingIndex"):
-        action = f"service.live.index_builder._src = service.live.index_builder._src[:1]\n{action}"
+        action = f"service.live.index_builder._layout.half_events = 0\n{action}"
     code = CRASH.format(module=module, name=name, before=before, action=action)
     data = run.parent / "data.csv"
     other = run.parent / "other"
@@ -208,7 +215,7 @@ def test_hangup_loads_the_run_again(run: Path, tmp_path: Path) -> None:
             *("--out", link, "--replace"),
         )
         if hidden == 4:
-            server = LiveServer(link, tmp_path / "data")
+            server = LiveService(link, tmp_path / "data")
             first = server.client().get("/model")[1]["id"]
     server.process.send_signal(signal.SIGHUP)
     deadline = time.monotonic() + 30

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .browser import Browser, find_browser
-from .live_service import LAST_TIME, NAMES, SCRIPT, LiveService, require_service_packages, running, train_run
+from .live_service import LAST_TIME, NAMES, SCRIPT, LiveService, require_service_packages, train_run
 
 NO_BROWSER = "no Chromium or Chrome found; set $CORDGT_BROWSER to its path to run this test"
 READY = "document.getElementById('state').textContent === 'ready'"
@@ -26,7 +26,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def service(run: Path) -> Iterator[LiveService]:
     """A service without tokens that has taken 120 events."""
-    with running(run, run.with_name("data-dir")) as started:
+    with LiveService(run, run.with_name("data-dir")) as started:
         assert started.add_events(120).status == 200
         yield started
 
@@ -162,7 +162,7 @@ def test_list_of_endpoints(service: LiveService, browser: Browser) -> None:
 
 def test_page_asks_for_a_token(run: Path, browser: Browser) -> None:
     tokens = {"read": "read-secret", "write": "write-secret"}
-    with running(run, run.with_name("with-tokens"), tokens=tokens) as service:
+    with LiveService(run, run.with_name("with-tokens"), tokens=tokens) as service:
         assert service.ask("/status").status == 401
         with browser.tab(f"{service.url}/#node=ann", width=390):
             browser.wait_until("!document.getElementById('token-form').hidden")

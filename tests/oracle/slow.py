@@ -466,10 +466,12 @@ def link_metrics(pos: Sequence[float], neg: Sequence[float], batch_size: int) ->
 
 
 def ranking_metrics(ranks: Sequence[float]) -> dict[str, float | None]:
-    """The mean of one over the rank, and the share of the ranks up to 1, 3 and 10."""
+    """The mean of one over the rank, the share of the ranks up to 1, 3 and 10, and the gain of those up to 10."""
     metrics: dict[str, float | None] = {"mrr": sum(1 / rank for rank in ranks) / len(ranks) if ranks else None}
     for k in (1, 3, 10):
         metrics[f"hits@{k}"] = sum(rank <= k for rank in ranks) / len(ranks) if ranks else None
+    gains = [1 / math.log2(1 + rank) for rank in ranks if rank <= 10]
+    metrics["ndcg@10"] = sum(gains) / len(ranks) if ranks else None
     return metrics
 
 
@@ -619,10 +621,44 @@ class Edgebank:
 
 
 class Popularity:
-    """How many events the destination was part of."""
+    """How many events the destination was part of, among the latest ``window`` or all."""
+
+    def __init__(self, window: int = 0) -> None:
+        self.window = window
 
     def score(self, history: History, src: int, dst: int, t: float, cut: int, pair_cut: int) -> float:
-        return float(sum(dst in (history.src[p], history.dst[p]) for p in range(cut)))
+        start = max(cut - self.window, 0) if self.window else 0
+        return float(sum(dst in (history.src[p], history.dst[p]) for p in range(start, cut)))
+
+
+@dataclass(frozen=True)
+class ItemKnn:
+    """Votes of the visitors of the source's latest partners, for what they met around that visit."""
+
+    num_partners: int
+    num_visitors: int
+    window: int
+    decay: float
+    unit: int = 2**19
+
+    def votes(self, history: History, src: int, dst: int, cut: int) -> int:
+        total = 0
+        for j, p in enumerate(history.events_of(src, cut)[::-1][: self.num_partners]):
+            age, partner = round(self.unit * self.decay**j), history.partner(src, p)
+            if partner == dst:
+                total += age * self.unit
+                continue
+            visits = history.events_of(partner, cut)[-self.num_visitors :]
+            for q in visits:
+                visitor = history.partner(partner, q)
+                row = history.events_of(visitor, cut)
+                earlier = sum(history.elapsed[e] < history.elapsed[q] for e in row)
+                for lag in range(-self.window, self.window + 1):
+                    place = earlier + lag
+                    if visitor != src and 0 <= place < len(row) and history.partner(visitor, row[place]) == dst:
+                        weight = (2 if lag > 0 else 1) * self.unit // (1 + abs(lag))
+                        total += age * weight // len(visits)
+        return total
 
 
 @dataclass(frozen=True)
@@ -652,11 +688,22 @@ class Evaluation:
         src, dst = self.history.src, self.history.dst
         positions = {"validation": self.split.validation, "test": self.split.test}[part]
         everyone = set(range(self.n_nodes)) if self.rules.pool == "nodes" else set(dst)
-        if setting == "transductive":
-            return positions, sorted(everyone)
-        positions = inductive(self.split, src, dst, positions)
-        own = everyone if self.rules.pool == "nodes" else {dst[p] for p in positions}
+        own = everyone
+        if setting == "inductive":
+            positions = inductive(self.split, src, dst, positions)
+            own = everyone if self.rules.pool == "nodes" else {dst[p] for p in positions}
+        if self.rules.positives == "new":
+            positions = [p for p in positions if dst[p] not in self.met(src[p], self.own_time(p)[0])]
         return positions, sorted(own if len(own) >= 2 else everyone)
+
+    def met(self, node: int, cut: int) -> set[int]:
+        """Everyone the node has an event with among the first ``cut``."""
+        return {self.history.partner(node, p) for p in self.history.events_of(node, cut)}
+
+    def recommendable(self, node: int, cut: int, pair_cut: int) -> set[int]:
+        """The destinations of earlier events, without those the node has met if these are filtered out."""
+        known = set(self.history.dst[:cut])
+        return known - self.met(node, pair_cut) if self.rules.filter == "seen" else known
 
     def own_time(self, position: int) -> list[int]:
         """All events with the time of this one."""
@@ -666,6 +713,7 @@ class Evaluation:
     def questions(self, part: str, setting: str) -> list[Question]:
         history, rules, seed = self.history, self.rules, self.rules.eval_seed
         positions, pool = self.positions_and_pool(part, setting)
+        ranked = pool if rules.filter == "none" else self.positions_and_pool(part, "transductive")[1]
         batches = [positions[i : i + rules.eval_batch_size] for i in range(0, len(positions), rules.eval_batch_size)]
         first_after_training = self.split.validation[0]
         whole_pairs = self.negative_pairs(part, setting, batches) if rules.negatives.endswith("-pairs") else None
@@ -678,8 +726,10 @@ class Evaluation:
                 pair_cut = now[0] if rules.visibility == "event" else so_far
                 u, v = history.src[p], history.dst[p]
                 one = (u, negative(pool, v, p, seed, 0, self.tag))
-                at_random = rules.negatives != "random"
-                if rules.negatives in ("historical", "inductive"):
+                at_random = rules.negatives not in ("random", "random-any")
+                if rules.negatives == "random-any":
+                    one = (u, pool[randint(fold_in(fold_in(fold_in(mix64(seed), self.tag), 0), p), len(pool))])
+                elif rules.negatives in ("historical", "inductive"):
                     since = 0 if rules.negatives == "historical" else first_after_training
                     other = partner(history, pool, u, cut, now, p, since, seed, self.tag)
                     if other != PADDING:
@@ -689,9 +739,11 @@ class Evaluation:
                     one, at_random = (past + at_random_pairs)[i], i >= len(past)
                 competing = []
                 if rules.ranking != "none":
-                    n = len(pool) if rules.ranking == "all" else int(rules.ranking)
+                    n = len(ranked) if rules.ranking == "all" else int(rules.ranking)
                     also_true = {history.dst[q] for q in now if history.src[q] == u}
-                    competing = [w for w in candidates(pool, n, v, p, seed, self.tag) if w not in also_true]
+                    competing = [w for w in candidates(ranked, n, v, p, seed, self.tag) if w not in also_true]
+                    if rules.filter != "none":
+                        competing = [w for w in competing if w in self.recommendable(u, cut, pair_cut)]
                 found.append(Question(p, cut, pair_cut, one, at_random, competing))
         return found
 
@@ -700,8 +752,8 @@ class Evaluation:
         events = range(len(self.history.src)) if setting == "transductive" else [p for batch in batches for p in batch]
         src, dst, t = ([x[p] for p in events] for x in (self.history.src, self.history.dst, self.history.elapsed))
         place = {p: i for i, p in enumerate(events)}
-        first = {"validation": self.split.validation, "test": self.split.test}[part][0]
-        seen_until = self.history.elapsed[first - 1] if self.rules.negatives == "inductive-pairs" else None
+        last = {"validation": self.split.train, "test": self.split.validation}[part][-1]
+        seen_until = self.history.elapsed[last] if self.rules.negatives == "inductive-pairs" else None
         own = [[place[p] for p in batch] for batch in batches]
         key = fold_in(mix64(self.rules.eval_seed), self.tag)
         found = []
@@ -728,6 +780,39 @@ class Evaluation:
         if self.rules.ranking != "none":
             found |= ranking_metrics(ranks)
         return found
+
+    def list_metrics(self, model: Edgebank | Popularity, part: str, setting: str, tolerance: float) -> dict[str, Any]:
+        """Recall, coverage, novelty, and groups by history, of the ten best of every question."""
+        ranks: dict[int, list[float]] = {}
+        groups: dict[str, list[float]] = {}
+        novelty, listed, known = [], set(), set()
+        for q in self.questions(part, setting):
+            u, v, t = self.history.src[q.position], self.history.dst[q.position], self.history.elapsed[q.position]
+            scores = {w: model.score(self.history, u, w, t, q.cut, q.pair_cut) for w in [v, *q.candidates]}
+            rank = mean_rank(scores[v], [scores[w] for w in q.candidates], tolerance)
+            top = sorted(sorted(scores), key=lambda w, scores=scores: -scores[w])[:10]
+            novelty.append(
+                sum(-math.log2(max(self.history.degree(w, q.cut), 1) / max(q.cut, 1)) for w in top) / len(top)
+            )
+            listed |= set(top)
+            known |= set(self.history.dst[: q.cut])
+            ranks.setdefault(u, []).append(rank)
+            length = self.history.degree(u, q.cut)
+            name = next(n for n, low in (("10–31", 10), ("3–9", 3), ("1–2", 1), ("none", 0)) if length >= low)
+            groups.setdefault(name, []).append(rank)
+        if not ranks:
+            return {"recall@10": None, "coverage@10": None, "novelty@10": None, "by_history": {}}
+        shares = [sum(rank <= 10 for rank in own) / len(own) for own in ranks.values()]
+        by_history = {
+            name: {"events": len(own)} | {k: ranking_metrics(own)[k] for k in ("mrr", "hits@10", "ndcg@10")}
+            for name, own in groups.items()
+        }
+        return {
+            "recall@10": sum(shares) / len(shares),
+            "coverage@10": len(listed) / max(len(known), len(listed)),
+            "novelty@10": sum(novelty) / len(novelty),
+            "by_history": by_history,
+        }
 
 
 # Pair features -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cordgt.history.activity import ROLES, ActivityBank
 from cordgt.tasks.calibration import Calibrator
-from cordgt.tasks.drift import N_NODES, PSEUDO_COUNT, Drift
+from cordgt.tasks.drift import PSEUDO_COUNT, Drift
 from cordgt.tasks.forecast import ACT_ROLES, Forecaster, _interpolate
 from cordgt.tasks.questions import Questions, acts_within, meets_within
 from cordgt.tasks.time_grid import TimeGrid
@@ -78,7 +78,7 @@ def drifts(draw: st.DrawFn, stream: Stream) -> Drift:
     gap = min((b - a for a, b in pairwise(stream.elapsed) if b > a), default=1.0)
     shares = draw(st.lists(st.sampled_from((0.01, 0.1, 0.25, 1.0, 3.0)), min_size=1, max_size=3))
     spacing = draw(st.sampled_from((gap, gap, 2 * gap, unit / 200, unit / 7, unit)))
-    return Drift(tuple(unit * share for share in shares), spacing)
+    return Drift(tuple(unit * share for share in shares), spacing, draw(st.sampled_from((1, 7, 200))))
 
 
 @settings(max_examples=60)
@@ -92,7 +92,7 @@ def test_drift(stream: Stream, role: str, data: st.DataObject) -> None:
         return hazard(bank, node, cut, t, length)
 
     def shares(number: int) -> list[float]:
-        values: list[float] = np.random.default_rng(number).random(N_NODES).tolist()
+        values: list[float] = np.random.default_rng(number).random(drift.n_nodes).tolist()
         return values
 
     setup = drift.windows, drift.spacing, shares, expected_count, PSEUDO_COUNT
@@ -145,13 +145,14 @@ def test_interpolation(data: st.DataObject, n: int, size: int, width: int, is_pa
 @settings(max_examples=60)
 @given(stream=streams(), data=st.data())
 def test_probabilities_between_calibrated_horizons(stream: Stream, data: st.DataObject) -> None:
-    """A pair meets at most as likely as its source acts."""
-    line = st.tuples(values, st.sampled_from((0.25, 1.0, 1.5)), st.sampled_from((0.5, 1.0)))
+    """A pair meets at most as likely as its source acts. A node without events in the role is not calibrated."""
+    slopes = (st.sampled_from(x) for x in ((0.25, 1.0, 1.5), (0.0, 0.5), (0.5, 1.0)))
+    line = st.none() | st.tuples(values, *slopes)
     lines = {
         kind: data.draw(st.lists(line, min_size=len(HORIZONS), max_size=len(HORIZONS))) for kind in (*ACT_ROLES, "pair")
     }
     calibrators = {
-        kind: tuple(Calibrator(a, (b, c) if kind == "pair" else (b,)) for a, b, c in lines[kind]) for kind in lines
+        kind: tuple(k and Calibrator(k[0], k[1:4] if kind == "pair" else k[1:3]) for k in lines[kind]) for kind in lines
     }
     rates = {role: replace(MODEL, role=role) for role in ACT_ROLES}
     forecaster = Forecaster(rates, Drift(), TimeGrid(), HORIZONS, calibrators, (0,), 1)
@@ -161,12 +162,18 @@ def test_probabilities_between_calibrated_horizons(stream: Stream, data: st.Data
     log_partner = data.draw(st.lists(values, min_size=1, max_size=3))
 
     def eta(kind: str, role: str, partner: float = 0.0) -> float:
-        x = [math.log(hazard(forecaster.bank(index, role), node, cut, t, h)) for h in (*HORIZONS, horizon)]
-        ends = [
-            a + b * point + (c * partner if kind == "pair" else 0.0)
-            for (a, b, c), point in zip(lines[kind], x[:-1], strict=True)
-        ]
-        return slow.interpolate(x[-1], x[:-1], slow.running_maximum(ends))
+        def x(h: float) -> float:
+            return math.log(hazard(forecaster.bank(index, role), node, cut, t, h))
+
+        own = [p for p in range(cut) if slow.is_in_role(stream.history, node, p, role)]
+        fits = {h: fit for h, fit in zip(HORIZONS, lines[kind], strict=True) if fit}
+        if not fits:
+            return x(horizon) + partner
+        if not own:
+            fits = dict.fromkeys(fits, (0.0, 1.0, 0.0, 1.0))
+        recency = {h: -math.log(1 + (t - stream.elapsed[own[-1]]) / h) if own else 0.0 for h in fits}
+        ends = [a + b * x(h) + c * recency[h] + d * partner for h, (a, b, c, d) in fits.items()]
+        return slow.interpolate(x(horizon), [x(h) for h in fits], slow.running_maximum(ends))
 
     for role in ACT_ROLES:
         got = forecaster.act_probability(index, [node], cut, t, horizon, role).tolist()

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cordgt.tasks.negatives import draw_candidates, draw_hard_negatives, draw_negative_pairs, draw_random_pairs
+from cordgt.tasks.negative_pairs import draw_negative_pairs, draw_random_pairs
+from cordgt.tasks.negatives import draw_candidates, draw_hard_negatives
 
 from . import slow
 from .helpers import TEN, build

@@ -26,7 +26,7 @@ from cordgt.tasks.benchmarks import BENCHMARKS
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import candidate_scores, compute_ranks, evaluate
 from cordgt.tasks.metrics import ranking_metrics
-from cordgt.tasks.protocol import NEGATIVES, VISIBILITIES, Protocol
+from cordgt.tasks.protocol import FILTERS, NEGATIVES, POSITIVES, VISIBILITIES, Protocol
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 from cordgt.tasks.ties import mean_ranks
 
@@ -36,8 +36,15 @@ from .test_negatives import TAG
 
 CPU = torch.device("cpu")
 PURE = ("random", "historical", "inductive")
+
+
+def make_protocol(ranking: str, **settings: Any) -> Protocol:
+    """A filter needs a ranking."""
+    return Protocol(ranking=ranking, **(settings if ranking != "none" else settings | {"filter": "none"}))
+
+
 protocols = st.builds(
-    Protocol,
+    make_protocol,
     visibility=st.sampled_from(VISIBILITIES),
     train_ratio=st.sampled_from((0.4, 0.6)),
     val_ratio=st.sampled_from((0.2, 0.3)),
@@ -48,6 +55,8 @@ protocols = st.builds(
     pool=st.sampled_from(("destinations", "nodes")),
     eval_batch_size=st.sampled_from((1, 2, 3, 5, 30)),
     ranking=st.sampled_from(("none", "1", "2", "4", "100", "all")),
+    filter=st.sampled_from(FILTERS),
+    positives=st.sampled_from(POSITIVES),
     eval_seed=st.integers(0, 2**40),
 )
 
@@ -56,8 +65,8 @@ def edgebank(window: float = 1.0) -> LinkModel:
     return Edgebank(EdgebankSettings(window=window), edge_dim=0, node_dim=0)
 
 
-def popularity() -> LinkModel:
-    return Popularity(PopularitySettings(), edge_dim=0, node_dim=0)
+def popularity(window: int = 0) -> LinkModel:
+    return Popularity(PopularitySettings(window), edge_dim=0, node_dim=0)
 
 
 RULES: dict[str, tuple[LinkModel, Any]] = {
@@ -65,6 +74,7 @@ RULES: dict[str, tuple[LinkModel, Any]] = {
     "a tenth": (edgebank(0.1), slow.Edgebank(0.1)),
     "half": (edgebank(0.5), slow.Edgebank(0.5)),
     "popularity": (popularity(), slow.Popularity()),
+    "popular recently": (popularity(5), slow.Popularity(5)),
 }
 
 
@@ -156,6 +166,7 @@ def test_ranks_by_hand() -> None:
     assert ranks.tolist() == [3.5, 1.0, 7.0]  # the first is third at best and fourth at worst
     assert ranking_metrics(ranks) == pytest.approx(
         {"mrr": (2 / 7 + 1 + 1 / 7) / 3, "hits@1": 1 / 3, "hits@3": 1 / 3, "hits@10": 1.0}
+        | {"ndcg@10": (1 / np.log2(4.5) + 1 + 1 / np.log2(8)) / 3}
     )
 
 
@@ -177,7 +188,15 @@ def test_metrics_of_a_split(task: LinkTask, name: str) -> None:
     for part in SPLITS:
         for setting in SETTINGS:
             got = evaluate(fast, task, part, setting)
-            assert got == pytest.approx(expected.metrics(definition, part, setting), abs=1e-12), (part, setting)
+            wanted = expected.metrics(definition, part, setting)
+            if task.protocol.lists_recommendations:
+                lists = expected.list_metrics(definition, part, setting, fast.score_tolerance)
+                groups, own_groups = lists.pop("by_history"), got.pop("by_history")
+                assert own_groups.keys() == groups.keys()
+                for name, group in own_groups.items():
+                    assert group == pytest.approx(groups[name], abs=1e-12)
+                wanted |= lists
+            assert got == pytest.approx(wanted, abs=1e-12), (part, setting)
 
 
 @settings(max_examples=25)
@@ -188,6 +207,8 @@ def test_metrics_of_a_split_on_a_device(device: torch.device, task: LinkTask, ne
     plain = replace(there, full_history=replace(there.full_history, index=there.full_history.index.without_kernels()))
     for fast, definition in RULES.values():
         got = evaluate(fast, plain, "test", "transductive")
+        for key in ("recall@10", "coverage@10", "novelty@10", "by_history"):
+            got.pop(key, None)
         assert got == pytest.approx(slowly(there).metrics(definition, "test", "transductive"), abs=1e-12)
 
 

@@ -22,7 +22,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.e2e.helpers import works, write_events
-from tests.e2e.live_server import LiveServer, check_after_kill, kill_round
+from tests.e2e.kill_rounds import check_after_kill, kill_round
+from tests.e2e.live_service import LiveService
 
 ANSWERS_PER_ROUND = 50
 
@@ -38,14 +39,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = train_two(Path(folder))
         data = Path(folder) / "service"
-        server = LiveServer(runs[0], data)
+        server = LiveService(runs[0], data)
         for number in range(1, chosen.kills + 1):
             swap_to = runs if number % 3 == 0 else None
             acknowledged = kill_round(server, sent, rng, rng.uniform(0.2, 2.0), swap_to)
             keys |= acknowledged["events"]
             answers += acknowledged["answers"][:ANSWERS_PER_ROUND]
             start = time.perf_counter()
-            server = LiveServer(runs[0], data)
+            server = LiveService(runs[0], data)
             seconds = time.perf_counter() - start
             check_after_kill(server, sent, keys, answers)
             print(
@@ -87,7 +88,7 @@ def damage(run: Path, data: Path, cut: int) -> list[str]:
             content[middle : middle + 5000] = b"\0" * 5000
         file.write_bytes(content)
         try:
-            server = LiveServer(run, copy)
+            server = LiveService(run, copy)
             found = server.client().get("/health/ready")[1]["cut"]
             server.kill()
             print(f"{kind}: started with {found:,} of {cut:,} events")

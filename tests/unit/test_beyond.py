@@ -227,7 +227,7 @@ def test_ranking_report_sorts_our_models_into_the_leaderboard(tmp_path: Path) ->
             store.write(cell, record(cell, {"validation": part, "test": part}, **size))
     report = ranking_report(request, store)
     rows = [row[:5] for row in report.sections[0].rows]
-    assert rows[0][:4] == ["TPNet", "published", "", "0.827"]
+    assert rows[0][:4] == ["TPNet", "published", "mixed", "0.827"]
     assert rows[1] == ["**CorDGT+ here**", "here", "event", "0.8250 ± 0.0071", "0.8200"]
     names = [row[0] for row in rows]
     assert names.index("**EdgeBank here**") == names.index("EdgeBank, unlimited") + 1

@@ -32,6 +32,8 @@ from cordgt.io.datasets.archives import Archive
 from cordgt.io.datasets.download import DownloadError
 from cordgt.io.datasets.fetch import fetch
 from cordgt.io.readers import read_events
+from cordgt.tasks.link import split_stream
+from cordgt.workflows.train import train
 
 
 class Server(ThreadingHTTPServer):
@@ -732,3 +734,90 @@ def test_fetch_gowalla(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     before = len(server.requests)
     fetch("food", accept_different=True)
     assert len(server.requests) == before + 1  # only the list: the files are there, and their checksums match
+
+
+# --- TGB and TGB-Seq ---
+
+
+TGB = "ts,u,v,rating\n" + "".join(f"{100 + k},{'abc'[k % 3]},{'xya'[k % 2 + k // 20]},{k % 3}\n" for k in range(40))
+
+
+def test_fetch_tgb(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id is one node on both sides; the feature is log2 of the weight, and a weight of 0 counts as 1."""
+    monkeypatch.setattr(sources, "TGB", server.url("tgb"))
+    published(monkeypatch, "tgbl-review", nodes=5, links=40)
+    content = zipped(tmp_path / "a.zip", {"tgbl-review_edgelist_v2.csv": TGB.encode(), "x_test_ns_v2.pkl": b"."})
+    server.files["tgb/tgbl-review-v2.zip"] = content.read_bytes()
+    found = fetch("tgbl-review")
+    assert list_files(tmp_path / "data") == [
+        f"tgbl-review/{k}" for k in ("ml_tgbl-review.csv", "ml_tgbl-review.npy", "source.json")
+    ]
+    stream = registry.load_dataset("tgbl-review")
+    assert (stream.n_nodes, stream.n_events, found.statistics["link_attributes"]) == (5, 40, 1)
+    assert stream.edge_x[:3, 0].tolist() == [0.0, 0.0, 1.0]
+    assert set(stream.src.tolist()) & set(stream.dst.tolist())  # "a" is a source and a destination
+    server.files["tgb/tgbl-review-v2.zip"] = zipped(tmp_path / "b.zip", {"other.csv": b""}).read_bytes()
+    with pytest.raises(DataError, match=r"has no tgbl-review_edgelist_v2\.csv"):
+        fetch("tgbl-review", overwrite=True, accept_different=True)
+    for text, message in ((TGB.replace(",1\n", ",-1\n"), "line 3"), ("ts,u\n1,2\n", "2 columns"), ("", "CSV")):
+        (tmp_path / "hand").mkdir(exist_ok=True)
+        (tmp_path / "hand" / "tgbl-review_edgelist_v2.csv").write_text(text)
+        with pytest.raises(DataError, match=message):
+            fetch("tgbl-review", overwrite=True, local=tmp_path / "hand")
+    assert registry.load_dataset("tgbl-review").n_events == 40
+
+
+def seq_file(n: int = 60, n_train: int = 40, n_validation: int = 11) -> str:
+    """Two events at each time, so that the split lies between times."""
+    split = [0] * n_train + [1] * n_validation + [2] * (n - n_train - n_validation)
+    rows = [f"{k % 5},{5 + (k * k) % 7},{10 * (k // 2 if k < n_train else k)},{split[k]}" for k in range(n)]
+    return "src,dst,time,split\n" + "\n".join(rows) + "\n"
+
+
+def test_fetch_tgb_seq_and_evaluate_as_published(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The note has the settings of the published split; a run with them is evaluated by one call."""
+    monkeypatch.setattr(sources, "HUGGING_FACE", server.url("hf"))
+    content = seq_file().encode()
+    published(monkeypatch, "GoogleLocal", nodes=9, links=60)
+    listed = {"path": "GoogleLocal.csv", "size": len(content), "type": "file"}
+    readme = {"path": "README.md", "size": 1, "type": "file"}
+    lfs = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    server.files["hf/api/datasets/TGB-Seq/GoogleLocal/tree/main"] = json.dumps(
+        [readme, {**listed, "lfs": lfs}]
+    ).encode()
+    server.files["hf/datasets/TGB-Seq/GoogleLocal/resolve/main/GoogleLocal.csv"] = content
+    found = fetch("GoogleLocal")
+    settings = dict(re.findall(r"--set (\w+)=(\S+)", found.notes[0]))
+    assert settings.keys() == {"train_ratio", "val_ratio", "mask_nodes"}
+    run = train("GoogleLocal", "popularity", out=tmp_path / "run", device="cpu", report=False, **settings)
+    split = split_stream(run.original_stream, run.settings.protocol)
+    assert [len(x) for x in (split.train, split.validation, split.test)] == [40, 11, 9]
+    metrics = run.evaluate(protocol="tgb-seq")
+    assert metrics["benchmark"] == {"name": "tgb-seq", "metric": "mrr", "changed": []}
+    assert metrics["protocol"]["ranking"] == "100" and 0 < metrics["test"]["transductive"]["mrr"] <= 1
+    server.files["hf/datasets/TGB-Seq/GoogleLocal/resolve/main/GoogleLocal.csv"] = content[:-2] + b"0\n"
+    with pytest.raises(DataError, match="is not the published file"):
+        fetch("GoogleLocal", overwrite=True)
+    server.files["hf/api/datasets/TGB-Seq/GoogleLocal/tree/main"] = b'{"error": "gone"}'
+    with pytest.raises(DataError, match="does not answer as it used to"):
+        fetch("GoogleLocal", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("src,dst,time,split", "src,dst,time,part", "no column split"),
+        (",0\n", ",2\n", "does not follow the time"),
+        ("\n0,5,", "\nx,5,", "as published"),
+    ],
+)
+def test_other_files_are_not_tgb_seq(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    published(monkeypatch, "YouTube", nodes=9, links=60)
+    (tmp_path / "hand").mkdir()
+    (tmp_path / "hand" / "YouTube.csv").write_text(seq_file().replace(old, new, 1))
+    with pytest.raises(DataError, match=message):
+        fetch("YouTube", local=tmp_path / "hand")

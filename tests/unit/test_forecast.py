@@ -15,7 +15,7 @@ from cordgt import models
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
-from cordgt.tasks.calibration import Calibrator, probability
+from cordgt.tasks.calibration import Calibrator, probability, split_questions
 from cordgt.tasks.forecast import ACT_ROLES, Forecaster
 from cordgt.tasks.forecast_metrics import forecast_metrics
 from cordgt.tasks.link import LinkTask
@@ -217,14 +217,16 @@ def test_horizon_longer_than_the_stream(task: LinkTask, forecaster: Forecaster) 
 
 
 def test_a_yearly_stream_counts_horizons_in_years() -> None:
-    """Half of the sources act each year. Between two years nothing happens."""
+    """Half of the sources act each year, until one of them leaves. Between two years nothing happens."""
     years, n = 16, 60
     src = np.tile(np.arange(n), years)
-    keep = (src < 30) | (np.random.default_rng(0).random(len(src)) < 0.1)
-    t = np.repeat(np.arange(years) * 365.0, n)[keep]
+    year = np.repeat(np.arange(years), n)
+    last_year = np.where(np.arange(n) % 3 == 0, 3 + np.arange(n) // 3, years)
+    keep = (src < 30) & (year < last_year[src]) | (np.random.default_rng(0).random(len(src)) < 0.1) & (src >= 30)
+    t = year[keep] * 365.0
     src = src[keep]
     task = make_task(src, n + src % 7, t)
-    forecaster, _ = fit_and_judge(task)
+    forecaster, metrics = fit_and_judge(task)
     assert forecaster.grid.step == 365
     now, cut = float(task.stream.elapsed[-1]), len(src)
     ids = np.unique(task.stream.src)
@@ -235,7 +237,15 @@ def test_a_yearly_stream_counts_horizons_in_years() -> None:
     assert acts(100, 200).max() < 0.02
     assert acts(100, 265).max() > 0.6
     assert acts(0, 364).max() < 0.02
-    assert (acts(300, 100) > 0.5).sum() >= 25
+    assert (acts(300, 100) > 0.5).sum() >= 15
+    names = task.stream.ids.decode(ids).to_pylist()
+    left = [k for k, name in enumerate(names) if int(name) < 30 and last_year[int(name)] < years - 1]
+    assert len(left) >= 8 and acts(0, 365)[left].max() < 0.3  # they acted every year, and then stopped
+    waits = forecaster.next_time(task.host_index, ids, cut, now, [0.5])[:, 0]
+    assert set(waits[acts(0, 365) > 0.6].tolist()) == {365.0}
+    next_event = metrics["next_event"]
+    assert next_event["nll"] < min(k["nll"] for k in next_event["baselines"].values())
+    assert next_event["share_without_next"] < 0.9  # the last year before the test period counts too
 
 
 # -------------------- parts
@@ -249,24 +259,92 @@ def test_grid_tolerates_leap_years_and_rejects_other_gaps() -> None:
     grid = TimeGrid(365.0, 0.003)
     assert grid.length(np.array(364.5), np.array(2.0)) == pytest.approx(365 + 0.002)  # the step is not yet over
     assert grid.length(np.array(100.0), np.array(0.0)) == 0
+    waits = grid.next_step(np.array([0.0, 0.0, 100.0]), np.array([364.0, 300.0, 266.0]))
+    assert waits.tolist() == [365.0, 300.0, 265.0]
+    assert TimeGrid().next_step(np.array(0.0), np.array(364.0)) == 364
+
+
+def test_a_daily_rhythm_is_found_in_dates_and_changes_the_answers() -> None:
+    """Sources act between 8 and 20 h only. Without a unit there is no day."""
+    random = np.random.default_rng(0)
+    n = 1500
+    hours = np.sort(random.integers(0, 60, n)) * 24 + random.uniform(8, 20, n)
+    order = np.argsort(hours)
+    src, seconds = random.integers(0, 20, n)[order], (hours[order] * 3600).astype(np.int64)
+    start = 1_704_067_200  # 2024-01-01
+    task = make_task(src, 20 + src % 5, start + seconds)
+    forecaster = Forecaster.fit(task, make_model())
+    rhythm = forecaster.rates["source"].rhythm
+    assert rhythm is not None and rhythm.period % 86_400 == 0
+    first = int(task.stream.t[0])
+
+    def acts(hour: float) -> np.ndarray:
+        t = start + 50 * 86_400 + hour * 3600
+        return forecaster.act_probability(task.host_index, np.arange(20), task.stream.cut_at(t), t - first, 3600.0)
+
+    assert acts(22).mean() < 0.5 * acts(12).mean()
+    plain = Forecaster.fit(make_task(src, 20 + src % 5, seconds), make_model())
+    assert plain.rates["source"].rhythm is None
+
+
+def test_newcomers_share_a_prior_that_calibration_does_not_change(task: LinkTask, forecaster: Forecaster) -> None:
+    """A node that is only a destination, and one without events. Questions of the calibration are about others."""
+    _, cut, t = at_the_end(task)
+    other = replace(forecaster, calibrators={"source": (Calibrator(5.0, (0.5, 1.0)),) * len(forecaster.horizons)})
+    known, only_destination = int(task.stream.src[0]), int(task.stream.dst[0])
+    nodes = [known, only_destination, -1]
+    p, q = (each.act_probability(task.host_index, nodes, cut, t, 3.0) for each in (forecaster, other))
+    assert p[0] != q[0]
+    assert p[1:].tolist() == q[1:].tolist() and (p[1:] > 0).all()
+
+
+def with_recency(x: np.ndarray, recency: np.ndarray | float = 0.0) -> np.ndarray:
+    return np.stack(np.broadcast_arrays(x, recency), axis=-1)
+
+
+def fit_calibrator(x: np.ndarray, outcome: np.ndarray, recency: np.ndarray | float = 0.0) -> Calibrator | None:
+    """Fit to questions in this order, with 1,000 horizons in their period."""
+    return Calibrator.fit(with_recency(x, recency), outcome, np.arange(len(x)) / len(x), 0.001)
 
 
 def test_calibrator_repairs_a_wrong_scale() -> None:
     random = np.random.default_rng(0)
     x = random.normal(-2, 1, 8000)
     outcome = random.random(8000) < probability(0.5 + 0.7 * x)
-    fitted = Calibrator.fit(x[:, None], outcome)
-    assert log_loss(fitted(x[:, None]), outcome) < log_loss(probability(x), outcome)
-    assert np.abs(fitted(x[:, None]) - probability(0.5 + 0.7 * x)).mean() < 0.02
+    fitted = fit_calibrator(x, outcome)
+    assert fitted is not None
+    assert log_loss(fitted(with_recency(x)), outcome) < log_loss(probability(x), outcome)
+    assert np.abs(fitted(with_recency(x)) - probability(0.5 + 0.7 * x)).mean() < 0.02
     assert Calibrator.from_dict(json.loads(json.dumps(fitted.to_dict()))) == fitted
 
 
 def test_calibrator_keeps_what_is_right_and_what_it_cannot_judge() -> None:
     random = np.random.default_rng(1)
-    x = random.normal(-2, 1, (500, 1))
-    assert Calibrator.fit(x, np.zeros(500, dtype=bool)).kind == "none"
-    outcome = random.random(500) < probability(x[:, 0])
-    assert np.abs(Calibrator.fit(x, outcome)(x) - probability(x[:, 0])).mean() < 0.05
+    x = random.normal(-2, 1, 500)
+    assert fit_calibrator(x, np.zeros(500, dtype=bool)) is None
+    outcome = random.random(500) < probability(x)
+    fitted = fit_calibrator(x, outcome)
+    assert fitted is not None and np.abs(fitted(with_recency(x)) - probability(x)).mean() < 0.05
+
+
+def test_calibrator_learns_that_silent_nodes_have_left() -> None:
+    random = np.random.default_rng(3)
+    x, is_gone = random.normal(0, 0.5, 4000), random.random(4000) < 0.5
+    outcome = (random.random(4000) < probability(x)) & ~is_gone
+    recency = np.where(is_gone, -2.0, 0.0)
+    fitted = fit_calibrator(x, outcome, recency)
+    assert fitted is not None and fitted(with_recency(x, recency))[is_gone].max() < 0.05
+    opposite = fit_calibrator(x, outcome, -recency)
+    assert opposite is not None and opposite.slopes[1] == 0  # a long silence never makes an event likelier
+
+
+def test_the_choice_of_a_calibrator_is_nested_in_time() -> None:
+    t = np.linspace(0, 10, 101)
+    early, late = split_questions(t, 2.0)
+    assert t[early].max() + 2.0 <= t[late].min()  # the earlier outcomes are known when the later questions are asked
+    early, late = split_questions(t, 9.0)  # too short a time for that
+    assert (early ^ late).all()
+    assert not len(split_questions(np.empty(0), 1.0)[0])
 
 
 def test_isotonic_never_falls_and_stays_a_probability() -> None:
@@ -274,9 +352,9 @@ def test_isotonic_never_falls_and_stays_a_probability() -> None:
     x = np.sort(random.normal(-1, 2, 4000))
     outcome = random.random(4000) < np.where(x < -1, 0.1, 0.9)  # a step, which no line fits
     order = random.permutation(4000)
-    fitted = Calibrator.fit(x[order, None], outcome[order])
-    assert fitted.kind == "isotonic"
-    p = fitted(np.linspace(-50, 50, 1000)[:, None])
+    fitted = fit_calibrator(x[order], outcome[order])
+    assert fitted is not None and fitted.kind == "isotonic"
+    p = fitted(with_recency(np.linspace(-50, 50, 1000)))
     assert (np.diff(p) >= 0).all()
     assert ((p >= 0) & (p <= 1)).all()
 

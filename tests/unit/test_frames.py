@@ -536,3 +536,16 @@ def test_the_page_on_frames_works(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     names: dict[str, Any] = {}
     exec(code.replace("run.embed_table()", "run"), names)  # the run of these tests has no embeddings
     assert facts(names["again"]) == facts(names["stream"])
+
+
+# -------------------- dictionaries
+
+
+def test_a_dictionary_of_columns_is_a_table() -> None:
+    columns = {"giver": ["ada", "bob"], "taker": np.array([7, 8]), "sent": [2, 1], "price": (0.5, 1.5)}
+    options: dict[str, Any] = {"src": "giver", "dst": "taker", "time": "sent", "features": ["price"], "ids": "separate"}
+    stream = cordgt.read_events(columns, **options)
+    assert stream.fingerprint == cordgt.read_events(pd.DataFrame(columns), **options).fingerprint
+    assert stream[:1].fingerprint != stream.fingerprint
+    with pytest.raises(DataError, match=r"dictionary cannot be read as a table of columns"):
+        cordgt.read_events({"src": [1, 2], "dst": [3], "time": [0, 1]})

@@ -17,38 +17,41 @@ ORDER = """
     errors plugins callbacks locks files runtime runtime.limits runtime.threads runtime.launch runtime.distributed
     runtime.profiling runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
-    events.backing events.notes events.frames events.stream events.durations events.fingerprints events.export
+    events.backing events.notes events.frames events.fingerprints events.stream events.durations events.export
     events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.rng history.index_builder history.index history.growing history.rhythm
     history.activity history.context history.recent history.walks history.cooccurrence history.distance history.queries
-    history.pair_features
+    history.pair_features history.collaborative_loops history.collaborative history.pair_columns
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.frames io.open_table io.time_column io.column_roles
     io.bad_rows io.node_features io.published_files io.objects io.readers io.column_options io.groups io.file_chunks
     io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
-    io.datasets.gowalla io.datasets.sources io.datasets.fetch io.convert
+    io.datasets.gowalla io.datasets.tgb io.datasets.sources io.datasets.fetch io.convert
     nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
     nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
-    models.base models.two_tower models.cordgt models.counts models.cordgt_plus models.edgebank models.popularity
-    models.cawn models.dygformer models.graphmixer models.tcl models.tgat models.tgsrec models.memory models.tgn
-    models.dyrep models.jodie models.ctdne models.presets models
-    tasks tasks.split tasks.negatives tasks.protocol tasks.benchmarks tasks.metrics tasks.ties tasks.run_metrics
-    tasks.histories tasks.link tasks.scoring tasks.link_evaluation tasks.node tasks.baselines tasks.probability
-    tasks.calibration tasks.time_grid tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics
-    training training.settings training.run_checks training.run_checksums training.run_history
-    training.run_config training.tensor_files training.run_folder training.devices
-    training.model_factory training.step training.oom
-    training.evaluation training.time_estimate training.checkpoint training.blend training.trainer training.tensorboard
+    models.base models.identities models.two_tower models.counts models.cordgt models.cordgt_plus models.edgebank
+    models.popularity models.item_knn models.als models.cawn models.dygformer models.graphmixer models.tcl models.tgat
+    models.tgsrec models.memory models.tgn models.dyrep models.jodie models.ctdne models.presets models tasks
+    tasks.split tasks.negatives tasks.negative_pairs tasks.protocol tasks.benchmarks tasks.metrics tasks.ties
+    tasks.run_metrics tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter tasks.scoring
+    tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
+    tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics training training.settings training.run_checks
+    training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
+    training.devices training.model_factory training.blend training.step training.oom training.evaluation
+    training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
-    inference.retrieval.gatherers inference.retrieval.first_scorer inference.retrieval.pair_table
-    inference.retrieval.ranking inference.predictor inference.forecasts inference.answers inference.similar
+    inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer
+    inference.retrieval.pair_table inference.retrieval.ranking inference.retrieval.budget
+    inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
+    inference.run_loading inference.run_evaluation inference.run_recommendations inference.run_arguments
     inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
-    inference.ray analysis analysis.exporters analysis.remarks analysis.audit analysis.audit.checks
+    inference.ray analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
+    analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.probabilities
@@ -56,7 +59,8 @@ ORDER = """
     workflows workflows.train workflows.seeds workflows.search workflows.node_classification
     workflows.upgrade
     serving serving.errors serving.event_batch serving.event_log serving.sqlite_log serving.postgres_log
-    serving.live_history serving.questions serving.model_store serving.run_questions serving.quality serving.replay
+    serving.live_history serving.questions serving.answerer serving.model_store serving.forecast_answers serving.quality
+    serving.replay serving.retraining serving.time_limit
     serving.engine serving.committer serving.service serving.telemetry serving.security serving.history_view
     serving.page serving.app serving.server
     experiments experiments.bench experiments.bench.timing experiments.bench.hardware experiments.bench.rows
@@ -64,10 +68,11 @@ ORDER = """
     experiments.bench.recommendation
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
-    experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.measurements
+    experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.partner_ranking
+    experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
     experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
-    experiments.sensitivity
+    experiments.new_partners experiments.retrieval experiments.calibration experiments.sensitivity
     experiments.scalability experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
@@ -133,6 +138,16 @@ def test_names_imported_from_cordgt_exist(name: str) -> None:
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     front = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "cordgt"]
     assert {alias.name for node in front for alias in node.names} <= {*modules(), *cordgt.__all__}
+
+
+@pytest.mark.parametrize("name", modules())
+def test_slow_libraries_are_imported_where_they_are_used(name: str) -> None:
+    """Importing them takes a second, and a command that asks one question needs none of them."""
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    slow = {"sklearn", "scipy", "pandas", "matplotlib", "ray", "uvicorn", "starlette"}
+    names = [a.name for n in tree.body if isinstance(n, ast.Import) for a in n.names]
+    names += [str(n.module) for n in tree.body if isinstance(n, ast.ImportFrom)]
+    assert not {full.partition(".")[0] for full in names} & slow or name.startswith("serving.")
 
 
 @pytest.mark.parametrize("name", modules())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 
 import cordgt
 from cordgt import plugins
+from cordgt.analysis import exporters
+from cordgt.analysis.table_files import TABLE_ENDINGS
 from cordgt.errors import DataError, PluginWarning, RunError, SettingError
 from cordgt.models import MODELS, registered_name
 from cordgt.models.counts import Counts, CountsSettings
@@ -25,6 +28,7 @@ from cordgt.plugins import LoadedPlugins, Registry
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LINK_METRICS, SplitScores, link_metrics
 from cordgt.tasks.negatives import NEGATIVES, draw_integers
+from cordgt.tasks.protocol import Protocol
 from cordgt.training.settings import make_settings
 
 ROOT = Path(__file__).parents[2]
@@ -48,18 +52,43 @@ def fit(stream: Any, model: Any, out: Path, **settings: Any) -> cordgt.Run:
     return cordgt.train(stream, model, out=out, device="cpu", report=False, **({"epochs": 1} | settings))
 
 
+@pytest.fixture(scope="module")
+def trained(stream: Any, tmp_path_factory: pytest.TempPathFactory) -> cordgt.Run:
+    """A run that several tests read. They do not change it."""
+    return fit(stream, "counts", tmp_path_factory.mktemp("trained") / "run")
+
+
 # -------------------- registries
 
 
 def test_names_are_checked() -> None:
-    with pytest.raises(SettingError, match=r"cordgt has a metric 'ap' already"):
+    with pytest.raises(SettingError, match=r"The metric 'ap' is cordgt's own"):
         cordgt.register_metric("ap")(lambda positive, negative: 0.0)
     with pytest.raises(SettingError, match=r"lower-case"):
         cordgt.register_metric("My Metric")(lambda positive, negative: 0.0)
-    with pytest.raises(SettingError, match=r"cordgt has a dataset 'uci' already"):
+    with pytest.raises(SettingError, match=r"The dataset 'uci' is cordgt's own"):
         cordgt.register_dataset("uci")
-    with pytest.raises(SettingError, match=r"cordgt writes .csv itself"):
+    with pytest.raises(SettingError, match=r"The exporter 'csv' is cordgt's own"):
         cordgt.register_exporter(".csv")
+
+
+@pytest.mark.parametrize("name", ["events", "random_negatives", "predictor"])
+def test_a_metric_cannot_hide_another_column(name: str) -> None:
+    with pytest.raises(SettingError, match=f"The metric '{name}' is cordgt's own"):
+        cordgt.register_metric(name)
+
+
+@pytest.mark.parametrize("kind", ["metric", "negatives", "model", "dataset", "exporter"])
+def test_a_decorator_needs_a_name_and_a_function(kind: str) -> None:
+    """Without a name the decorator would register nothing, and the function would be lost."""
+    decorator: Any = getattr(cordgt, f"register_{kind}")
+    with pytest.raises(SettingError, match=rf'@cordgt.register_{kind}\("name"\)'):
+
+        @decorator
+        def forgotten() -> None: ...
+
+    with pytest.raises(SettingError, match=r"must be a (function|class)"):
+        decorator("number")(3)
 
 
 def test_a_definition_may_be_registered_again_but_not_another_one() -> None:
@@ -78,6 +107,8 @@ def test_a_definition_may_be_registered_again_but_not_another_one() -> None:
 def test_unknown_inputs_are_refused_with_the_nearest_one() -> None:
     with pytest.raises(SettingError, match=r"parameter 'positives'. Did you mean 'positive'"):
         cordgt.register_metric("m")(lambda positives: 0.0)
+    with pytest.raises(SettingError, match=r"by name: positive, negative, ranks, batch_size\.$"):
+        cordgt.register_metric("m")(lambda scores: 0.0)
     with pytest.raises(SettingError, match=r"parameter 'nodes'.*index, queries, pool, n, key"):
         cordgt.register_negatives("s")(lambda nodes: nodes)
     with pytest.raises(SettingError, match=r"either ranks, or positive and negative"):
@@ -105,7 +136,10 @@ def test_a_plugin_file_runs_once(tmp_path: Path) -> None:
         ("x = 1\ny = nothing\n", "line 2: NameError: name 'nothing' is not defined"),
         ("def (:\n", "line 1: SyntaxError"),
         ("raise SystemExit(3)\n", "SystemExit: 3"),
-        ("import cordgt\n\n@cordgt.register_metric('auc')\ndef auc(ranks): return 1\n", "cordgt has a metric 'auc'"),
+        (
+            "import cordgt\n\n@cordgt.register_metric('auc')\ndef auc(ranks): return 1\n",
+            "The metric 'auc' is cordgt's own",
+        ),
     ],
 )
 def test_a_broken_file_is_named_with_its_line(tmp_path: Path, code: str, words: str) -> None:
@@ -114,6 +148,18 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, code: str, words: 
         cordgt.load_plugin(tmp_path / "broken.py")
     assert str(tmp_path / "broken.py") in str(caught.value) and words in str(caught.value)
     assert not [name for name in sys.modules if name.endswith("_broken")]
+
+
+def test_a_file_imports_modules_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "shared_part_of_plugins.py").write_text("HALF = 0.5\n")
+    (tmp_path / "uses_part.py").write_text("from shared_part_of_plugins import HALF\n")
+    (tmp_path / "fails.py").write_text("import no_such_module_here\n")
+    with pytest.raises(SettingError, match=r"line 1: ModuleNotFoundError"):
+        cordgt.load_plugin(tmp_path / "fails.py")
+    assert str(tmp_path) not in sys.path
+    assert cordgt.load_plugin(tmp_path / "uses_part.py").HALF == 0.5
+    assert sys.path[-1] == str(tmp_path)  # last, so that it hides no installed module
 
 
 def test_a_worker_process_loads_the_plugins_before_the_other_arguments(restored_registries: Any) -> None:
@@ -275,11 +321,10 @@ def test_historical_negatives_in_training_are_past_partners(stream: Any) -> None
     assert n_past > len(task.split.train)  # of twice as many
 
 
-def test_evaluation_counts_the_negatives_that_a_sampler_lacks(stream: Any, tmp_path: Path) -> None:
+def test_evaluation_counts_the_negatives_that_a_sampler_lacks(trained: cordgt.Run) -> None:
     cordgt.register_negatives("none")(lambda key, n: torch.full((len(key), n), -1))
-    run = fit(stream, "counts", tmp_path / "run")
-    found = run.evaluate(split="test", negatives="none")["test"]["transductive"]
-    random = run.evaluate(split="test")["test"]["transductive"]
+    found = trained.evaluate(split="test", negatives="none")["test"]["transductive"]
+    random = trained.evaluate(split="test")["test"]["transductive"]
     assert found["random_negatives"] == found["events"] and found["ap"] == random["ap"]
 
 
@@ -287,7 +332,8 @@ def test_evaluation_counts_the_negatives_that_a_sampler_lacks(stream: Any, tmp_p
     ("sampler", "words"),
     [
         (lambda key: key, r"returned \(\d+,\) torch.int64, but must return int64"),
-        (lambda key, n: torch.full((len(key), n), 10**6), "a node that does not exist"),
+        (lambda key, n: torch.full((len(key), n), 10**6), "node index 1000000, which is not in the pool"),
+        (lambda pool, key, n: np.zeros((len(key), n), np.int64), "returned ndarray.*on_host=True"),
         (lambda key, n: torch.zeros(len(key), n), "torch.float32"),
         (lambda key, n: 1 // 0, "'wrong' failed: ZeroDivisionError"),
     ],
@@ -305,6 +351,30 @@ def test_a_sampler_on_the_host_may_use_numpy(stream: Any) -> None:
 
     _, queries = next(LinkTask.prepare(stream).batches("train", negatives="first"))
     assert queries.dst.shape[1] == 2
+
+
+def test_a_negative_outside_the_pool_is_refused() -> None:
+    """Users and items: a user is too easy a negative of a user's event."""
+    n = np.arange(60)
+    task = LinkTask.prepare(cordgt.read_events({"user_id": n % 7, "item_id": n % 5, "time": n}), Protocol(mask_nodes=0))
+    cordgt.register_negatives("source")(lambda queries, n: queries.src[:, None].expand(-1, n))
+    with pytest.raises(SettingError, match=r"which is not in the pool"):
+        next(task.batches("train", negatives="source"))
+
+
+def test_random_any_may_draw_the_true_destination(stream: Any) -> None:
+    """As in DyGLib: each destination of the pool is equally likely, the true one too."""
+    task = LinkTask.prepare(stream)
+    queries = torch.cat([q.dst for _, q in task.batches("train", num_negatives=20, negatives="random-any")])
+    share = (queries[:, 1:] == queries[:, :1]).double().mean().item()
+    assert share == pytest.approx(1 / len(task.pools.train), rel=0.2)
+    assert set(queries[:, 1:].flatten().tolist()) == set(task.pools.train.tolist())
+    n_true = 0
+    for seed in range(20):
+        protocol = task.with_protocol(negatives="random-any", eval_seed=seed)
+        found = protocol.evaluation_queries("test", "transductive")[1].dst
+        n_true += int((found[:, 0] == found[:, 1]).sum())
+    assert n_true == pytest.approx(20 * len(task.split.test) / len(task.pools.transductive), rel=0.5)
 
 
 def test_pairs_cannot_be_training_negatives() -> None:
@@ -394,22 +464,28 @@ def test_a_run_names_the_plugin_it_needs_and_runs_no_file(
 # -------------------- datasets and exporters
 
 
-def test_a_dataset_is_read_by_name(tmp_path: Path) -> None:
+def test_a_dataset_is_read_by_name(stream: Any, tmp_path: Path) -> None:
     cordgt.load_plugin(PLUGINS / "club.py")
     run = fit("club", "counts", tmp_path / "run")
     assert run.metrics["data"] == "club" and run.stream.n_events == 600
     cordgt.register_dataset("empty_table")(lambda: 1 // 0)
     with pytest.raises(DataError, match=r"dataset 'empty_table' of a plug-in failed: ZeroDivisionError"):
-        fit("empty_table", "counts", tmp_path / "other")
-    cordgt.register_dataset("ready")(lambda: run.stream)
-    assert fit("ready", "counts", tmp_path / "ready").stream.name == "ready"
+        cordgt.load_dataset("empty_table")
+    cordgt.register_dataset("unnamed")(lambda: pa.table({"from": [1], "to": [2], "sent": [3]}))
+    with pytest.raises(DataError, match=r"The dataset 'unnamed': .*name it with time="):
+        cordgt.load_dataset("unnamed")
+    assert cordgt.load_dataset("unnamed", time="sent").n_events == 1
+    cordgt.register_dataset("ready")(lambda: stream)
+    assert cordgt.load_dataset("ready").name == "ready"
     with pytest.raises(DataError, match=r"ready is a stream already"):
-        fit("ready", "counts", tmp_path / "other", src="src")
+        cordgt.load_dataset("ready", src="src")
+    with pytest.raises(DataError, match=r"cordgt.load_dataset\('ready'\)"):
+        cordgt.read_events("ready")
 
 
-def test_an_exporter_writes_answers_and_metrics(stream: Any, tmp_path: Path) -> None:
+def test_an_exporter_writes_answers_and_metrics(trained: cordgt.Run, tmp_path: Path) -> None:
     cordgt.load_plugin(PLUGINS / "markdown.py")
-    run = fit(stream, "counts", tmp_path / "run")
+    run = trained
     text = cordgt.export(run.metrics, tmp_path / "metrics.md").read_text()
     assert "| test | transductive | counts |" in text and "| seen before |" in text
     answers = cordgt.export(run.recommend("m1", top=2), tmp_path / "answers.md").read_text().splitlines()
@@ -420,7 +496,25 @@ def test_an_exporter_writes_answers_and_metrics(stream: Any, tmp_path: Path) -> 
     cordgt.register_exporter("bad")(lambda table, path: 1 // 0)
     with pytest.raises(SettingError, match=r"The exporter 'bad' failed"):
         cordgt.export(run.metrics, tmp_path / "metrics.bad")
-    assert not (tmp_path / "metrics.bad").exists()
+    cordgt.register_exporter("nothing")(lambda table, path: None)
+    with pytest.raises(SettingError, match=r"The exporter 'nothing' wrote nothing"):
+        cordgt.export(run.metrics, tmp_path / "metrics.nothing")
+    assert not [*tmp_path.glob("metrics.bad"), *tmp_path.glob("metrics.nothing")]
+
+
+def test_usual_formats_need_no_exporter(trained: cordgt.Run, tmp_path: Path) -> None:
+    rows = [tuple(row.values()) for row in exporters.metric_rows(trained.metrics)]
+    read = {
+        ".csv": pd.read_csv,
+        ".tsv": lambda path: pd.read_csv(path, sep="\t"),
+        ".parquet": pd.read_parquet,
+        ".json": pd.read_json,
+    }
+    assert set(read) == set(TABLE_ENDINGS)
+    for ending, read_frame in read.items():
+        frame = read_frame(cordgt.export(trained.metrics, tmp_path / f"metrics{ending}"))
+        assert [(a, b, c) for a, b, c, *_ in frame.itertuples(index=False)] == [row[:3] for row in rows]
+        assert frame["ap"].tolist() == pytest.approx([row[3] for row in rows])
 
 
 # -------------------- below the front door
@@ -474,10 +568,10 @@ def test_parts_are_exported_with_docstrings() -> None:
 # -------------------- benchmarks by name
 
 
-def test_a_benchmark_sets_the_evaluation(stream: Any, tmp_path: Path) -> None:
-    run = fit(stream, "counts", tmp_path / "run")
+def test_a_benchmark_sets_the_evaluation(trained: cordgt.Run) -> None:
+    run = trained
     found = run.evaluate(split="test", protocol="dyglib")
-    same = run.evaluate(split="test", eval_batch_size=200, visibility="event", negatives="random")
+    same = run.evaluate(split="test", eval_batch_size=200, visibility="event", negatives="random-any", activity=False)
     assert found["test"] == same["test"]
     assert found["benchmark"] == {"name": "dyglib", "metric": "ap_batch", "changed": []}
     paper = run.evaluate(split="test", protocol="paper", negatives="historical")
@@ -486,6 +580,13 @@ def test_a_benchmark_sets_the_evaluation(stream: Any, tmp_path: Path) -> None:
         run.evaluate(protocol="tgb")
     with pytest.raises(SettingError, match=r"no protocol 'dyglab'. Did you mean 'dyglib'"):
         run.evaluate(protocol="dyglab")
+
+
+def test_edgebank_sees_earlier_batches_in_dyglib(stream: Any, tmp_path: Path) -> None:
+    """DyGLib adds test events to EdgeBank's memory batch by batch; its other models read all earlier events."""
+    run = cordgt.train(stream, "edgebank", out=tmp_path / "run", device="cpu", report=False)
+    found = run.evaluate(split="test", protocol="dyglib")
+    assert found["protocol"]["visibility"] == "batch" and found["benchmark"]["changed"] == []
 
 
 def test_tgb_ranks_among_all_and_sees_earlier_batches(stream: Any, tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cordgt.errors import SettingError
 from cordgt.serving.errors import LogDamagedError, LogUnavailableError
 from cordgt.serving.event_batch import EventBatch
 from cordgt.serving.event_log import LogRecord
@@ -122,6 +124,7 @@ def test_service_with_a_log_in_postgres(server: PostgresServer, tmp_path: Path) 
     import psycopg
 
     from cordgt.events.stream import EventStream
+    from cordgt.serving.retraining import read_events
     from cordgt.serving.service import Service, ServiceOptions
     from cordgt.training.settings import make_settings
     from cordgt.workflows.train import train_run
@@ -141,4 +144,15 @@ def test_service_with_a_log_in_postgres(server: PostgresServer, tmp_path: Path) 
     assert service.cut == 101
     assert service.add_events([{"src": 1, "dst": 77, "time": 100}], "k").result().repeated
     assert service.replay(answer["answer_id"]).result() == answer
+    assert read_events(options.data_dir, server.url).n_events == 101  # while the service runs
     service.close()
+    for changed, text in (
+        ({"data_dir": tmp_path / "other"}, "another data folder"),  # it would mix the events of two services
+        ({"log_url": ""}, "in PostgreSQL"),
+    ):
+        with pytest.raises(SettingError, match=text):
+            Service(tmp_path / "run", replace(options, **changed))
+    with psycopg.connect(server.url) as database:
+        database.execute("DELETE FROM cordgt_log")
+    with pytest.raises(SettingError, match="not in this database"):
+        Service(tmp_path / "run", options)

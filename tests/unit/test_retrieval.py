@@ -13,13 +13,18 @@ import torch
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.history.index import TemporalIndex
-from cordgt.inference import run as inference_run
+from cordgt.history.pair_features import LOG_SCALE
+from cordgt.history.queries import History, Queries
+from cordgt.inference.first_scorer_file import FIRST_SCORER_FILE
 from cordgt.inference.predictor import Predictor
+from cordgt.inference.retrieval import budget as budgets
 from cordgt.inference.retrieval import ranking
 from cordgt.inference.retrieval.destinations import Destinations
-from cordgt.inference.retrieval.gatherers import GATHERERS, Question, gather_candidates
-from cordgt.inference.retrieval.neighborhood import WALK_EVENTS, find_neighborhood
-from cordgt.inference.run import FIRST_SCORER_FILE, Run
+from cordgt.inference.retrieval.first_scorer import FirstScorer, new_first_scorer
+from cordgt.inference.retrieval.gatherers import Question
+from cordgt.inference.retrieval.neighbor_features import N_RECENT, neighbor_features
+from cordgt.inference.retrieval.neighborhood import WALK_EVENTS, NodeRows, find_neighborhood
+from cordgt.inference.run import Run
 from cordgt.workflows.train import train
 
 SMALL: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (3, 1), "td_dim": 8, "sd_dim": 8, "epochs": 2, "lr": 0.01}
@@ -38,13 +43,6 @@ def purchases(n: int = 1500, *, n_items: int = 220, seed: int = 0) -> EventStrea
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     out = tmp_path_factory.mktemp("runs") / "purchases"
     return train(purchases(), out=out, device="cpu", model="cordgt_plus", mask_nodes=0, **SMALL)
-
-
-@pytest.fixture(autouse=True)
-def small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A default budget below the number of destinations of these small streams."""
-    for module in (ranking, inference_run):
-        monkeypatch.setattr(module, "DEFAULT_BUDGET", 64)
 
 
 def answer(run: Run, node: Any, top: int = 10, **options: Any) -> Any:
@@ -100,29 +98,46 @@ def test_walks_over_latest_events(stream: EventStream, cut: int) -> None:
             two[w] += share
             for x in latest(w, 2):
                 three[x] += share / len(latest(w, 2))
-    found = find_neighborhood(index, source, cut)
+    found = find_neighborhood(NodeRows.from_index(index), source, cut)
     assert found.node.tolist() == sorted(set(events.get(source, [])) | set(two) | set(three))
     np.testing.assert_allclose(found.two_hops, [two[x] for x in found.node.tolist()], atol=1e-12)
     np.testing.assert_allclose(found.three_hops, [three[x] for x in found.node.tolist()], atol=1e-12)
     assert found.partner.tolist() == [events.get(source, []).count(x) for x in found.node.tolist()]
-    unknown = find_neighborhood(index, stream.n_nodes + 3, cut)
+    unknown = find_neighborhood(NodeRows.from_index(index), stream.n_nodes + 3, cut)
     assert len(unknown.node) == 0
 
 
-@pytest.mark.parametrize("cut", [40, 333, 500])
-@pytest.mark.parametrize("name", GATHERERS)
-def test_gatherers_read_only_the_first_cut_events(stream: EventStream, cut: int, name: str) -> None:
-    """Later events, with a destination that everybody buys then, change nothing."""
-    planted = stream.n_nodes
-    changed = stream.dst.copy()
-    changed[cut:] = planted
-    answers = []
-    for src, dst in ((stream.src, stream.dst), (stream.src, changed), (stream.src[:cut], stream.dst[:cut])):
-        index = TemporalIndex.build(src, dst, stream.elapsed[: len(src)], stream.n_nodes + 1)
-        question = Question(index, Destinations(dst, stream.n_nodes + 1), int(stream.src[0]), cut, 100.0, seed=3)
-        answers.append((GATHERERS[name][0](question, 30).tolist(), gather_candidates(question, 50).tolist()))
-    assert answers[0] == answers[1] == answers[2]
-    assert planted not in answers[0][1] and int(stream.src[0]) not in answers[0][1]
+def test_neighbor_features_of_a_pair(stream: EventStream) -> None:
+    """Column by column against the events themselves."""
+    index = TemporalIndex.build(stream.src, stream.dst, stream.elapsed, stream.n_nodes)
+    source, candidate, t, cut = int(stream.src[5]), int(stream.dst[9]), 400.0, 611
+    events = [(int(u), int(v)) for u, v in zip(stream.src[:cut], stream.dst[:cut], strict=True)]
+
+    def latest(node: int) -> list[tuple[int, float]]:
+        rows = [(v if u == node else u, stream.elapsed[i]) for i, (u, v) in enumerate(events) if node in (u, v)]
+        return rows[::-1][:N_RECENT]
+
+    def count(a: int, b: int) -> int:
+        return sum(pair in ((a, b), (b, a)) for pair in events)
+
+    columns: list[list[float]] = [[0.0] * N_RECENT for _ in range(5)]
+    for slot, (partner, time) in enumerate(latest(candidate)):
+        columns[0][slot] = np.log1p((t - time) / t * cut)
+        columns[1][slot] = np.log1p(sum(partner in pair for pair in events))
+        columns[2][slot] = np.log1p(count(partner, candidate))
+        columns[3][slot] = np.log1p(count(partner, source))
+        columns[4][slot] = sum(np.log1p(count(partner, own)) for own, _ in latest(source))
+    cuts = torch.tensor([cut])
+    dst, time = torch.tensor([[candidate, stream.n_nodes + 1]]), torch.tensor([t], dtype=torch.float64)
+    queries = Queries(torch.tensor([source]), dst, time, cuts, cuts)
+    got = neighbor_features(index, queries)[0]
+    np.testing.assert_allclose(got[0], LOG_SCALE * np.concatenate(columns), rtol=1e-5)
+    assert not got[1].any()  # a node without events
+    assert torch.equal(neighbor_features(index.without_kernels(), queries)[0], got)
+    planted = stream.dst.copy()
+    planted[cut:] = candidate  # later events change nothing
+    other = TemporalIndex.build(stream.src, planted, stream.elapsed, stream.n_nodes)
+    assert torch.equal(neighbor_features(other, queries)[0], got)
 
 
 # --- two stages ---
@@ -144,9 +159,10 @@ def test_two_stages_find_what_exhaustive_ranking_finds(run: Run) -> None:
 
 def test_an_answer_says_how_many_candidates_each_stage_saw(run: Run) -> None:
     n = run.predictor.destinations.count(run.stream.n_events)
-    assert answer(run, 3).candidates.to_dict() == {"destinations": n, "scored_first": n, "ranked": 64}
+    budget = run.predictor.first_scorer.budget
+    assert answer(run, 3).candidates.to_dict() == {"destinations": n, "scored_first": n, "ranked": budget}
     assert answer(run, 3, budget=100).candidates.ranked == 100
-    assert answer(run, 3, top=30).candidates.ranked == 120
+    assert answer(run, 3, top=40).candidates.ranked == 160
     assert answer(run, 3, exhaustive=True).candidates.to_dict() == {"destinations": n, "scored_first": 0, "ranked": n}
     few = [0, 1, 2, 3, 4, 15]
     assert answer(run, 3, candidates=few).candidates.to_dict() == {"destinations": 6, "scored_first": 0, "ranked": 6}
@@ -160,7 +176,7 @@ def test_gathered_pools_of_a_wide_stream(run: Run, monkeypatch: pytest.MonkeyPat
     n = run.predictor.destinations.count(run.stream.n_events)
     n_found = 0
     for user in range(20):
-        found = answer(run, user)
+        found = answer(run, user, budget=64)
         assert 64 <= found.candidates.scored_first < n and found.candidates.ranked == 64
         exact = {r.node for r in answer(run, user, exhaustive=True).recommendations}
         n_found += sum(r.node in exact for r in found.recommendations)
@@ -237,7 +253,35 @@ def test_groups_need_a_number(run: Run) -> None:
         run.recommend(3, groups={1: "a"}, per_group=0)
 
 
-# --- the first scorer's file ---
+# --- the first scorer and its budget ---
+
+
+@pytest.mark.parametrize(("n_wrong", "expected"), [(0, 64), (70, 96), (1000, 1024), (2900, 2048)])
+def test_the_budget_is_the_smallest_that_finds_the_top_10(
+    run: Run, monkeypatch: pytest.MonkeyPatch, n_wrong: int, expected: int
+) -> None:
+    """A first scorer that puts ``n_wrong`` other candidates before those of the model needs a larger budget."""
+    made, monotone = run.predictor, np.linspace(1.0, 0.0, 3000)
+    scorer = new_first_scorer()
+
+    def scores(model: Any, history: History, question: Question, nodes: np.ndarray) -> np.ndarray:
+        place = (nodes + n_wrong) % 3000 if isinstance(model, FirstScorer) else nodes
+        return monotone[place]
+
+    pool = np.arange(3000)
+    monkeypatch.setattr(budgets, "score_nodes", scores)
+    monkeypatch.setattr(budgets, "candidate_pools", lambda *args, **options: (3000, iter([pool])))
+    positions = np.arange(1000, 1500)
+    choice = budgets.choose_budget(made.model, scorer, made.history, made.destinations, positions)
+    assert choice.budget == expected and choice.n_questions >= 8
+    assert choice.recall[64] == (1.0 if n_wrong == 0 else 0.0)
+
+
+def test_a_short_validation_period_gives_a_budget(run: Run) -> None:
+    made = run.predictor
+    for positions in (np.empty(0, np.int64), np.array([1499])):
+        choice = budgets.choose_budget(made.model, made.first_scorer, made.history, made.destinations, positions)
+        assert choice.budget in budgets.BUDGETS and choice.n_questions == len(positions)
 
 
 def test_training_stores_the_first_scorer(run: Run) -> None:
@@ -246,6 +290,9 @@ def test_training_stores_the_first_scorer(run: Run) -> None:
     for x, y in zip(loaded.predictor.first_scorer.parameters(), run.predictor.first_scorer.parameters(), strict=True):
         assert torch.equal(x, y)
     assert loaded.recommend(5) == run.recommend(5)
+    assert loaded.predictor.first_scorer.budget == run.predictor.first_scorer.budget in budgets.BUDGETS
+    measured = run.folder.read_tensors(FIRST_SCORER_FILE)[1]
+    assert measured["recall"]["2048"] == 1.0 and measured["questions"] >= 8
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "of other weights"])

@@ -101,7 +101,8 @@ def test_a_run_trained_for_ranking_is_compared_by_ranks() -> None:
     assert metrics.primary_metric == "mrr" and metrics.below_baselines() == []
     assert "! popularity" not in shown(metrics) and not any("baselines" in text for text in remarks(metrics))
     assert verdict(metrics) == (
-        "Ranked among 100 candidates, the true destination is in the top 10 for 8.00 % of the test events (hits@10). "
+        "Ranked among at most 100 candidates, the true destination is in the top 10 for 8.00 % of the test events "
+        "(hits@10). "
         "The mean reciprocal rank (MRR) is 30.00 %, 10.00 points above the best trivial baseline (“popularity”)."
     )
     below = ranked("ranking", baseline_mrr=0.4)
@@ -126,7 +127,7 @@ def test_the_verdict_of_a_pair_model_has_both_questions() -> None:
     assert verdict(run_metrics(None)) == "There is no test event to evaluate."
     assert verdict(RunMetrics()) == "There is no test event to evaluate."
     several = RunMetrics.from_runs([ranked("ranking"), ranked("ranking", mrr=0.4)])
-    assert verdict(several).startswith("On average over 2 runs: Ranked among 100 candidates")
+    assert verdict(several).startswith("On average over 2 runs: Ranked among at most 100 candidates")
     assert "(MRR) is 35.00 %" in verdict(several)
 
 
@@ -134,6 +135,10 @@ def test_several_runs_that_rank_are_compared_by_ranks() -> None:
     a, b = ranked("ranking"), ranked("ranking", mrr=0.35)
     assert comparison_verdict({"a": a, "b": b}).startswith("b has the highest test MRR: 35.00 %")
     assert comparison_verdict({"a": a, "b": ranked("pairs")}).startswith("A trivial baseline does better")
+    # AP says nothing about a run that learned to rank, so it is not compared by AP
+    better_ap = RunMetrics(run_metrics(0.95, baseline=0.9), objective="ranking")
+    assert comparison_verdict({"a": better_ap, "b": run_metrics(0.8, baseline=0.7)}).startswith("b has the highest")
+    assert "learned to rank" in comparison_verdict({"a": better_ap})
 
 
 def test_undefined_splits() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,18 @@ import torch
 from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.inference.predictor import Predictor
+from cordgt.inference.retrieval import ranking
+from cordgt.inference.retrieval.destinations import Destinations
+from cordgt.inference.retrieval.first_scorer import new_first_scorer
 from cordgt.inference.run import Run
+from cordgt.io.convert import convert_to_store
 from cordgt.models import MODELS
 from cordgt.models.base import SCORE_TOLERANCE
 from cordgt.serving import engine as engine_module
+from cordgt.serving.answerer import Answerer
 from cordgt.serving.engine import Engine
 from cordgt.serving.errors import (
+    FutureEventError,
     KeyConflictError,
     LateEventError,
     LogDamagedError,
@@ -36,10 +43,12 @@ from cordgt.serving.event_batch import EventBatch, EventSchema
 from cordgt.serving.event_log import LogRecord
 from cordgt.serving.live_history import LiveHistory
 from cordgt.serving.quality import QualityMonitor
-from cordgt.serving.questions import Answerer, Question, decode_answer_id, encode_answer_id
+from cordgt.serving.questions import Question, decode_answer_id, encode_answer_id
 from cordgt.serving.replay import CHECKPOINTS
 from cordgt.serving.service import Service, ServiceOptions
 from cordgt.serving.sqlite_log import COUNT_FILE, LOG_FILE, SqliteLog
+from cordgt.serving.time_limit import TimeLimit
+from cordgt.store.store import open_store
 from cordgt.tasks.histories import build_history
 from cordgt.training.model_factory import build_model_for
 from cordgt.training.run_folder import RunFolder
@@ -142,10 +151,10 @@ def test_answers_equal_those_of_a_stream_read_at_once(name: str, columns: dict[s
     answerer = Answerer(live, model, settings.seed, is_trained)
     for start, stop in ((N_BASE, 201), (201, 240), (240, N_EVENTS)):
         live.append(make_batch(columns, start, stop))
-    for cut in (N_BASE, 201, 239, N_EVENTS):
+    for cut in (201, N_EVENTS):
         stream = make_stream(columns, cut)
         slow = Predictor(model, stream, build_history(stream, seed=settings.seed, device=CPU), is_trained)
-        for source in ("u0", "u3", "new", stream.ids.names[-1].as_py()):
+        for source in ("u0", "new", stream.ids.names[-1].as_py()):
             expected, note = slow.recommend(source, top=5)
             question = Question("recommend", "m", cut, source=source, n=5)
             answer = answerer.answer([question, replace(question, source="u1"), replace(question, new_only=True)])
@@ -160,6 +169,51 @@ def test_answers_equal_those_of_a_stream_read_at_once(name: str, columns: dict[s
             scored = answerer.answer([Question("score", "m", cut, pairs=pairs)])[0]["scores"]
             expected_scores = slow.score([p[0] for p in pairs], [p[1] for p in pairs])[0]
             np.testing.assert_allclose([row["score"] for row in scored], expected_scores, rtol=0, atol=SCORE_TOLERANCE)
+
+
+def test_two_stages_answer_as_on_a_stream_read_at_once(
+    columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later events change neither the gathered candidates nor the choice of the first scorer."""
+    for name, value in (("DEFAULT_BUDGET", 6), ("MIN_BUDGET", 6), ("POOL_SIZE", 10), ("MIN_BUDGET_PER_ANSWER", 1)):
+        monkeypatch.setattr(ranking, name, value, raising=False)
+    monkeypatch.setattr("cordgt.serving.answerer.FEW_CANDIDATES", 4)
+    settings = make_settings("tgat", {k: v for k, v in SMALL.items() if k in known_keys()}, seed=5)
+    base, scorer = make_stream(columns, N_BASE), new_first_scorer()
+    model, is_trained = build_model_for(settings, base).eval(), np.ones(base.n_nodes, bool)
+    live = LiveHistory(base)
+    answerer = Answerer(live, model, settings.seed, is_trained, lambda predictor: scorer)
+    for start, stop in ((N_BASE, 239), (239, N_EVENTS)):
+        live.append(make_batch(columns, start, stop))
+    for cut, at in ((N_BASE, None), (239, None), (N_EVENTS, None), (N_EVENTS, int(columns["t"][220]))):
+        stream = make_stream(columns, cut)
+        history = build_history(stream, seed=settings.seed, device=CPU)
+        slow = Predictor(model, stream, history, is_trained, lambda predictor: scorer)
+        for source, options in (("u1", {}), ("u4", {"new_only": True}), ("new", {"exclude": ("u2", "u7")})):
+            result = slow.answer(source, at, 5, allowed=slow.make_filter(**options))
+            assert result.candidates.ranked < result.candidates.destinations
+            answer = answerer.answer([Question("recommend", "m", cut, at, source, 5, **options)])[0]
+            assert partners(answer) == [r.node for r in result.recommendations] and answer["note"] == result.note
+
+
+def test_popular_destinations_do_not_depend_on_later_nodes() -> None:
+    """Ties at the last place are broken by order of appearance, however many nodes come later."""
+    short, long = Destinations(np.arange(6000), 6000), Destinations(np.arange(9000), 9000)
+    assert short.popular(6000, 4096).tolist() == long.popular(6000, 4096).tolist() == list(range(4096))
+
+
+def test_destinations_grow_as_if_read_at_once(columns: dict[str, Any]) -> None:
+    live = LiveHistory(make_stream(columns, 50))
+    for start in range(50, N_EVENTS, 25):
+        live.append(make_batch(columns, start, start + 25))
+    whole = make_stream(columns, N_EVENTS)
+    expected = Destinations(whole.dst, whole.n_nodes)
+    for cut in (20, 50, 120, N_EVENTS):
+        assert live.destinations.visible(cut).tolist() == expected.visible(cut).tolist()
+        nodes = np.arange(-1, whole.n_nodes + 2)
+        assert live.destinations.is_visible(nodes, cut).tolist() == expected.is_visible(nodes, cut).tolist()
+        assert live.destinations.popular(cut, 9).tolist() == expected.popular(cut, 9).tolist()
+        assert live.destinations.recent(cut, 9).tolist() == expected.recent(cut, 9).tolist()
 
 
 def test_question_at_an_earlier_time_sees_fewer_events(columns: dict[str, Any]) -> None:
@@ -274,6 +328,34 @@ def test_late_events_get_the_last_time_if_they_are_accepted(run: Path, tmp_path:
     service.close()
 
 
+def test_events_far_in_the_future_are_refused(service: Service) -> None:
+    """Otherwise one wrong time would make every later event late."""
+    last, span = service.live.last_time, float(service.live.stream().elapsed[-1])
+    for time in (2**62, last + 101 * span):
+        with pytest.raises(FutureEventError, match="--max-ahead"):
+            add(service, [{"src": "a", "dst": "b", "time": last}, {"src": "a", "dst": "b", "time": time}])
+    assert service.cut == N_BASE
+    assert add(service, {"src": "a", "dst": "b", "time": last + 99 * span}).accepted == 1
+
+
+def test_limit_of_times_with_a_clock() -> None:
+    now = 1_700_000_000
+    epoch = EventStream.from_columns([1, 2], [3, 4], [now - 10**6, now])
+    assert epoch.epoch_unit == "seconds"
+    limit = replace(TimeLimit.of_stream(epoch), clock=lambda: now + 500.0)
+    assert limit.latest(now) == now + 500 + 86_400
+    assert limit.latest(now + 10**6) == now + 10**6 + 86_400  # events that are later than the clock already
+    dates = EventStream.from_columns([1, 2], [3, 4], ["2023-11-14T00:00:00Z", "2023-11-14T01:00:00Z"])
+    limit = replace(TimeLimit.of_stream(dates, "1h"), clock=lambda: float(now))
+    assert limit.latest(dates.t[-1]) == (now + 3600) * 1e6 and limit.text == "1 hour"
+    numbers = EventStream.from_columns([1, 2], [3, 4], [5, 9])
+    assert TimeLimit.of_stream(numbers).latest(9) == 409 and TimeLimit.of_stream(numbers, "7").latest(9) == 16
+    one = EventStream.from_columns([1], [3], [5])
+    assert TimeLimit.of_stream(one).latest(5) == float("inf")
+    with pytest.raises(SettingError, match="--max-ahead 1h"):
+        TimeLimit.of_stream(numbers, "1h")
+
+
 def test_key_makes_a_retry_harmless_also_after_a_restart(run: Path, tmp_path: Path) -> None:
     service = open_service(run, tmp_path / "data")
     events = [{"src": "a", "dst": "b", "time": service.live.last_time + 1}]
@@ -343,6 +425,7 @@ def test_replay_gives_the_same_answer_after_more_events_a_swap_and_a_restart(
         service.recommend("u1").result(),
         service.recommend("not yet seen").result(),
         service.recommend("u1", candidates=long_list, exclude=["u2"]).result(),
+        service.recommend("u1", within="30", candidates=["u3", "none"]).result(),
         service.score([{"src": "u1", "dst": "not yet seen"}]).result(),
     ]
     last = service.live.last_time
@@ -477,7 +560,7 @@ def test_changed_record_is_refused(run: Path, tmp_path: Path) -> None:
 def test_checkpoint_saves_time_and_changes_nothing(
     run: Path, tmp_path: Path, columns: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cordgt.serving.service.MIN_NEW_EVENTS", 30)
+    monkeypatch.setattr("cordgt.serving.replay.MIN_NEW_EVENTS", 30)
     read: list[int] = []
     original = SqliteLog.read
     monkeypatch.setattr(SqliteLog, "read", lambda self, start=0: read.append(start) or original(self, start))
@@ -490,7 +573,7 @@ def test_checkpoint_saves_time_and_changes_nothing(
         for answer in answers:
             assert_same_answer(service.replay(answer["answer_id"]).result(), answer)
         service.close()
-    assert read == [0, 0, 40]
+    assert read == [0, 40, 80]  # a checkpoint is written while the service runs
     checkpoint = next((tmp_path / "data" / CHECKPOINTS).iterdir())
     assert checkpoint.name == "80"
     (checkpoint / "events.parquet").write_bytes(b"damaged")
@@ -566,10 +649,26 @@ def test_swap_and_roll_back_while_questions_are_asked(
         service.roll_back()
 
 
+def test_run_on_a_store_is_kept_with_its_store(columns: dict[str, Any], tmp_path: Path) -> None:
+    store = tmp_path / "log.store"
+    convert_to_store(make_stream(columns, N_BASE, with_features=False), store)
+    first = _train(tmp_path / "first", open_store(store).stream())
+    service = open_service(first, tmp_path / "data")
+    answer = service.recommend("u1").result()
+    service.swap_model(_train(tmp_path / "second", open_store(store).stream(), hidden=8))
+    service.close()
+    shutil.rmtree(tmp_path / "second")
+    service = open_service(first, tmp_path / "data")
+    assert service.roll_back().id == answer["model"]
+    assert_same_answer(service.replay(answer["answer_id"]).result(), answer)
+    service.close()
+
+
 def test_run_of_other_events_is_refused(service: Service, tmp_path: Path) -> None:
     other = _train(tmp_path / "other", make_stream(make_columns(seed=9), N_BASE, with_features=False))
     with pytest.raises(RunError, match="other events"):
         service.swap_model(other)
+    assert len(list((service.options.data_dir / "models").iterdir())) == 1  # nothing of it is kept
     service.close()
     with pytest.raises(RunError, match="other events"):
         open_service(other, service.options.data_dir)

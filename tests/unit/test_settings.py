@@ -278,7 +278,7 @@ def test_a_given_setting_that_the_model_does_not_read_is_an_error() -> None:
         "my.toml: tgn does not read fanout (read by cordgt, cordgt_plus). Remove it, or choose another model. "
         "Settings of tgn: memory_dim, time_dim, block, num_neighbors, layers, heads, dropout, learn_time."
     )
-    with pytest.raises(SettingError, match=r"epochs \(read by every model that is trained\).*: none\."):
+    with pytest.raises(SettingError, match=r"epochs \(read by every model that is trained\).*: window\."):
         check_all_used(make_settings("popularity", {"epochs": 3}), ["epochs"])
 
 

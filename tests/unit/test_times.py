@@ -212,3 +212,15 @@ def test_stream_times_are_shown_with_dates() -> None:
     assert EventStream.from_columns(["a", "b"], ["b", "c"], [0, 1396726400]).format_time(5) == "5"
     dates = EventStream.from_columns(["a"], ["b"], ["2024-01-01"])
     assert dates.format_time(dates.t[0]) == "2024-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(("per_second", "start"), [(1, 1_700_000_000), (1000, 1_700_000_000_000)])
+def test_a_query_may_give_a_date_where_numbers_count_from_1970(per_second: int, start: int) -> None:
+    stream = EventStream.from_columns(["a", "b"], ["b", "a"], [start, start + 100 * per_second])
+    expected = 1_700_438_400 * per_second
+    for value in ("2023-11-20", "2023-11-20T00:00:00Z", date(2023, 11, 20), np.datetime64("2023-11-20")):
+        assert stream.parse_time(value) == expected
+    assert stream.parse_time(str(start)) == start
+    plain = EventStream.from_columns(["a", "b"], ["b", "a"], [1, 2])
+    with pytest.raises(DataError, match="numbers are expected"):
+        plain.parse_time("2023-11-20")

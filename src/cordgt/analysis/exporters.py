@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from cordgt.analysis.table_files import TABLE_ENDINGS, write_table_file
 from cordgt.errors import CordgtError, DataError, SettingError
 from cordgt.files import write_atomically
 from cordgt.plugins import Registry
@@ -20,8 +21,12 @@ from cordgt.tasks.run_metrics import RunMetrics
 
 Exporter = Callable[[pa.Table, Path], Any]
 F = TypeVar("F", bound=Callable[..., Any])
-CORDGT_ENDINGS = ("csv", "tsv", "parquet", "json", "html", "htm")  # written by cordgt itself
-EXPORTERS: Registry[Exporter] = Registry("exporter", {}, lambda name, function: register_exporter(name)(function))
+EXPORTERS: Registry[Exporter] = Registry(
+    "exporter",
+    {},
+    lambda name, function: register_exporter(name)(function),
+    (*(ending.removeprefix(".") for ending in TABLE_ENDINGS), "html", "htm"),  # written by cordgt itself
+)
 
 
 def register_exporter(ending: str) -> Callable[[F], F]:
@@ -37,9 +42,8 @@ def register_exporter(ending: str) -> Callable[[F], F]:
         >>> cordgt.export(run.recommend("ada", top=2), "partners.lines").name
         'partners.lines'
     """
-    name = ending.removeprefix(".").lower()
-    if name in CORDGT_ENDINGS:
-        raise SettingError(f"cordgt writes .{name} itself. Choose another ending.")
+    name = ending.removeprefix(".").lower() if isinstance(ending, str) else ending
+    EXPORTERS.check_name(name)
 
     def register(function: F) -> F:
         EXPORTERS.add(name, function, function)
@@ -54,22 +58,26 @@ def exporter_endings() -> tuple[str, ...]:
 
 
 def export(data: Any, path: str | os.PathLike[str]) -> Path:
-    """Write a table, a run's metrics, or recommendations with the exporter of the path's ending; return the path.
+    """Write a table, a run's metrics, or recommendations in the format of the path's ending; return the path.
 
-    ``data`` is an Arrow or pandas table, `Run.metrics`, or a list of recommendations or dictionaries.
+    The endings are .csv, .tsv, .parquet, .json, and those of registered exporters. ``data`` is an Arrow or pandas
+    table, `Run.metrics`, or a list of recommendations or dictionaries.
 
     Examples:
-        >>> @cordgt.register_exporter("txt")
-        ... def write_text(table, path):
-        ...     path.write_text(str(table.column_names))
-        >>> cordgt.export([{"node": "tea", "score": 0.9}], "partners.txt").name
-        'partners.txt'
+        >>> cordgt.export([{"node": "tea", "score": 0.9}], "partners.csv").name
+        'partners.csv'
     """
     target = Path(path)
+    if target.suffix.lower() in TABLE_ENDINGS:
+        write_table_file(as_table(data), target)
+        return target
     name = target.suffix.removeprefix(".").lower()
     if name not in EXPORTERS:
-        known = ", ".join(exporter_endings()) or "none"
-        raise DataError(f"{target}: no exporter for '{target.suffix}' is registered. Registered endings: {known}.")
+        known = ", ".join((*TABLE_ENDINGS, *exporter_endings()))
+        raise DataError(
+            f"{target}: no exporter for '{target.suffix}' is registered. Use one of {known}, or load the plug-in that "
+            "has it: --plugin FILE.py, or cordgt.load_plugin(FILE) in Python."
+        )
     table, exporter = as_table(data), EXPORTERS[name]
 
     def write(part: Path) -> None:
@@ -79,6 +87,8 @@ def export(data: Any, path: str | os.PathLike[str]) -> Path:
             raise
         except Exception as error:
             raise SettingError(f"The exporter '{name}' failed: {type(error).__name__}: {error}") from error
+        if not part.is_file() or part.stat().st_size == 0:
+            raise SettingError(f"The exporter '{name}' wrote nothing into the file that is its second argument.")
 
     write_atomically(target, write)
     return target

@@ -38,7 +38,7 @@ def random_negative_remarks(metrics: RunMetrics) -> list[str]:
     """A sentence for each split and setting in which random negatives replace missing ones."""
     shares = {(split, s): metrics.random_negative_share(split, s) for split in metrics.splits for s in metrics[split]}
     return [
-        f"{split}, {setting}: {share:.0%} of the negatives are random, because none of the requested kind exist."
+        f"{split}, {setting}: {share:.0%} of the negatives are random, because the requested kind gave none."
         for (split, setting), share in shares.items()
         if share > 0
     ]
@@ -117,8 +117,10 @@ def _top_ten(metrics: RunMetrics, split: str) -> str:
     hits = metrics.metric("hits@10", split).mean
     if hits is None:
         return ""
-    n = metrics["protocol"]["ranking"]
-    candidates = "all candidates" if n == "all" else f"{n} candidates"
+    n, chosen = metrics["protocol"]["ranking"], metrics["protocol"].get("filter", "none")
+    candidates = "all candidates" if n == "all" else f"at most {n} candidates"
+    if chosen != "none":
+        candidates += " that it knows" if chosen == "known" else " that the source has not met"
     return (
         f"Ranked among {candidates}, the true destination is in the top 10 for {100 * hits:.2f} % of the {split} "
         "events (hits@10)."
@@ -128,11 +130,14 @@ def _top_ten(metrics: RunMetrics, split: str) -> str:
 def comparison_verdict(runs: Mapping[str, RunMetrics]) -> str:
     """Which of several runs is best on the test period, compared with the best baseline: by MRR if all learned to rank.
 
-    Otherwise by AP.
+    Otherwise by AP, without the runs that learned to rank: AP says little about them.
     """
     has_ranks = all(m.primary_metric == "mrr" and m.metric("mrr").mean is not None for m in runs.values())
     name = "mrr" if has_ranks else "ap"
-    values = {run: value for run, metrics in runs.items() if (value := metrics.metric(name).mean) is not None}
+    compared = {run: m for run, m in runs.items() if m.primary_metric == name}
+    values = {run: value for run, metrics in compared.items() if (value := metrics.metric(name).mean) is not None}
+    if not compared:
+        return "These runs learned to rank, but not all have ranks. Measure them: `cordgt evaluate RUN --ranking 100`."
     if not values:
         return "None of these runs has metrics of its test period."
     winner, value = max(values.items(), key=lambda item: item[1])

@@ -78,6 +78,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "similar": similar.similar,
         "embed": inference.embed,
         "serve": serve.serve,
+        "retrain": serve.retrain,
     },
     "More": {
         "upgrade": upgrade.upgrade,
@@ -95,6 +96,7 @@ DATA_COMMANDS: dict[str, Callable[..., None]] = {
     "convert": store.data_convert,
     "append": store.data_append,
     "check": store.data_check,
+    "export": serve.data_export,
 }
 
 app = typer.Typer(

@@ -24,8 +24,9 @@ def bench(
         str,
         typer.Argument(
             metavar="STAGE",
-            help="machine, index, sample, pairs, distances, encode, attention, step, evaluate or recommend; all of "
-            "these; growth (cost by events and context); or processes (speed-up by number of processes).",
+            help="machine, index, sample, pairs, distances, encode, attention, step, evaluate, recommend or "
+            "activity; all of these; growth (cost by events and context); or processes (speed-up by number of "
+            "processes).",
         ),
     ],
     data: Annotated[

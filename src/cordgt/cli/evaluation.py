@@ -22,7 +22,7 @@ def evaluate(
         str | None,
         option(
             "NAME",
-            "Evaluate as a published benchmark does: paper, dyglib or tgb. Other options change parts of it.",
+            "Evaluate as a published benchmark does: paper, dyglib, tgb or tgb-seq. Other options change parts of it.",
         ),
     ] = None,
     visibility: Annotated[str | None, option("WORD", "event, paper or batch.", show_default="the run's")] = None,
@@ -30,13 +30,28 @@ def evaluate(
         str | None,
         option(
             "KIND",
-            "random; historical: earlier partners that are not partners now; inductive: the same, first met "
-            "after training; historical-pairs, inductive-pairs: as in DGB and DyGLib; or one of a plug-in.",
+            "random; random-any: also the true destination, as in DyGLib; historical: earlier partners that are not "
+            "partners now; inductive: the same, first met after training; historical-pairs, inductive-pairs: as in DGB "
+            "and DyGLib; or one of a plug-in.",
             show_default="the run's",
         ),
     ] = None,
     ranking: Annotated[
         str | None, option("N|all", "Also rank each true destination among N others, or all (MRR and hits).")
+    ] = None,
+    filter_: Annotated[
+        str | None,
+        option(
+            "WORD",
+            "Candidates of the ranking. none: all; known: destinations that occurred before; seen: known ones that "
+            "the source has not met. With --ranking all also coverage, novelty and lift.",
+            name="--filter",
+            show_default="the run's",
+        ),
+    ] = None,
+    positives: Annotated[
+        str | None,
+        option("WORD", "all events, or new: only pairs that have not met before.", show_default="the run's"),
     ] = None,
     split: Annotated[str | None, option("WORD", "validation or test.", show_default="both")] = None,
     part: RenamedPart = None,
@@ -53,6 +68,7 @@ def evaluate(
     writers.check_json(json_)
     changes: dict[str, Any] = parse_assignments(set_)
     given = {"visibility": visibility, "negatives": negatives, "ranking": ranking}
+    given |= {"filter": filter_, "positives": positives}
     changes |= {key: value for key, value in given.items() if value is not None}
     loaded = open_run(run, device)
     with console.ProgressBar() as bar:

@@ -55,7 +55,7 @@ def next_event(
         file = load_file(sources)
         in_file = query_columns(loaded, file, columns, ("src",), has_events=events is not None)
         ids = read_ids(file, column=in_file.get("src"), side="src").to_pylist()
-    time_of_query = None if at is None else loaded.stream.time.parse(at)
+    time_of_query = None if at is None else loaded.stream.parse_time(at)
     note_times(loaded, None if time_of_query is None else [time_of_query])
     with query_progress(len(ids)) as callbacks:
         table, rows = answers.next_event_table(loaded, ids, time_of_query, top, callbacks)
@@ -88,7 +88,7 @@ def active(
     writers.check_output(output)
     writers.check_json(json_)
     loaded = open_run(run, device, events, columns)
-    time_of_query = None if at is None else loaded.stream.time.parse(at)
+    time_of_query = None if at is None else loaded.stream.parse_time(at)
     note_times(loaded, None if time_of_query is None else [time_of_query])
     horizon = parse_within(loaded, within, time_of_query)
     table = answers.active_table(loaded, horizon, time_of_query, top, role)

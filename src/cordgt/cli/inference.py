@@ -25,7 +25,7 @@ from cordgt.cli.options import (
     option,
 )
 from cordgt.cli.recommend_all import check_all_options, recommend_all
-from cordgt.errors import SettingError
+from cordgt.errors import EmptyInputError, SettingError
 from cordgt.events.arrays import looks_like_number
 from cordgt.events.ids import Side
 
@@ -68,7 +68,7 @@ def predict(
     loaded = open_run(run, device, events, columns)
     if pairs is None:
         sources, destinations = (answers.parse_ids(loaded, [str(one)]) for one in (source, destination))
-        times = None if at is None else np.array([loaded.stream.time.parse(at)])
+        times = None if at is None else np.array([loaded.stream.parse_time(at)])
     else:
         file = load_file(pairs)
         in_file = query_columns(loaded, file, columns, ("src", "dst", "time"), has_events=events is not None)
@@ -77,7 +77,7 @@ def predict(
         if at is not None:
             if times is not None:
                 raise SettingError(f"--at: {pairs} has its own times. Remove --at, or the times.")
-            times = np.full(len(sources), loaded.stream.time.parse(at))
+            times = np.full(len(sources), loaded.stream.parse_time(at))
     note_times(loaded, times)
     horizon = None if within is None else parse_within(loaded, within, times)
     if loaded.predictor.model.learns_ranking and horizon is None:
@@ -124,7 +124,12 @@ def recommend(
     ] = None,
     budget: Annotated[
         int | None,
-        option("N", "Candidates that the model ranks.", min=1, show_default="1,024, and at least 4 times --top"),
+        option(
+            "N",
+            "Candidates that the model ranks.",
+            min=1,
+            show_default="measured in training, and at least 4 times --top",
+        ),
     ] = None,
     exhaustive: Annotated[bool, flag("--exhaustive", "Rank every candidate with the model: slow, exact.")] = False,
     output: Output = None,
@@ -155,11 +160,17 @@ def recommend(
         raise SettingError("Give either --candidate ID or --candidates FILE.")
     if (per_group is None) != (groups is None):
         raise SettingError("Give --per-group N and --groups FILE together.")
+    if exhaustive and budget is not None:
+        raise SettingError("--exhaustive ranks every candidate, so it has no --budget. Give one of the two.")
     if all_:
 
-        def read_destinations(path: Path | None, given: list[str]) -> list[Any] | None:
+        def read_destinations(path: Path | None, given: list[str], may_be_empty: bool = False) -> list[Any] | None:
             if path is not None:
-                given = given + read_ids(load_file(path), column=columns.get("dst"), side="dst").to_pylist()
+                try:
+                    given = given + read_ids(load_file(path), column=columns.get("dst"), side="dst").to_pylist()
+                except EmptyInputError:
+                    if not may_be_empty:
+                        raise
             return [str(one) for one in given] or None
 
         return recommend_all(
@@ -174,7 +185,7 @@ def recommend(
             top=top,
             new_only=new_only,
             candidates=read_destinations(candidates, candidate),
-            exclude=read_destinations(exclude, exclude_id),
+            exclude=read_destinations(exclude, exclude_id, may_be_empty=True),
             per_group=per_group,
             groups=None if groups is None else read_groups(groups),
             budget=budget,
@@ -192,21 +203,27 @@ def recommend(
         in_file = query_columns(loaded, file, columns, (name,), has_events=events is not None)
         return read_ids(file, column=in_file.get(name), side=name).to_pylist()
 
+    def read_excluded(path: Path) -> list[str]:
+        try:
+            return [str(one) for one in read_file(path, "dst")]
+        except EmptyInputError:  # nothing to leave out
+            return []
+
     is_source = not destination
     ids: list[Any] = (source or destination) if sources is None else read_file(sources, "src")
     choices: list[Any] = candidate if candidates is None else read_file(candidates, "dst" if is_source else "src")
-    time_of_query = None if at is None else loaded.stream.time.parse(at)
+    time_of_query = None if at is None else loaded.stream.parse_time(at)
     note_times(loaded, None if time_of_query is None else [time_of_query])
     horizon = None if within is None else parse_within(loaded, within, time_of_query)
     filters: dict[str, Any] = {
         "candidates": choices or None,
-        "exclude": exclude_id + ([] if exclude is None else [str(x) for x in read_file(exclude, "dst")]) or None,
+        "exclude": exclude_id + ([] if exclude is None else read_excluded(exclude)) or None,
         "new_only": new_only,
         "per_group": per_group,
         "groups": None if groups is None else read_groups(groups),
     }
     if is_source and not exhaustive:
-        _prepare_first_scorer(loaded)
+        _prepare_first_scorer(loaded, filters)
     with query_progress(len(ids)) as callbacks:
         found = loaded.recommendations(
             ids,
@@ -265,14 +282,15 @@ def embed(
         ids = read_ids(file, column=in_file.get("src"))
         if columns_in_header(file, {"src": "side"}):
             sides = read_ids(file, column="side").to_pylist()
-    time_of_query = None if at is None else loaded.stream.time.parse(at)
+    time_of_query = None if at is None else loaded.stream.parse_time(at)
     table = embedding_table(loaded.predictor, ids, sides, time_of_query)
     writers.write_table(table, output, None, escape_formulas=escape_formulas)
 
 
-def _prepare_first_scorer(run: Any) -> None:
-    """Make the run's first scorer now, with a progress bar, if it has none."""
+def _prepare_first_scorer(run: Any, filters: dict[str, Any]) -> None:
+    """Make the run's first scorer now, with a progress bar, if it has none. A wrong filter is an error before that."""
     if run.needs_first_scorer():
+        run.predictor.make_filter(**filters)
         console.print_note(f"{run.path}: making the first scorer of recommendations, once")
         with console.ProgressBar() as bar:
             run.load_first_scorer(run.predictor, bar)

@@ -16,13 +16,22 @@ if TYPE_CHECKING:
     from cordgt.inference.recommend_all import RecommendAllResult
 
 
+# Options that exclude --all, and what to do instead.
+NOT_WITH_ALL = {
+    "--source": "It means every source: leave out one of the two.",
+    "--sources": "It means every source: leave out one of the two.",
+    "--destination": "It finds destinations of every source. For the sources of a destination, leave out --all.",
+    "--within": "For probabilities, write the sources into a file and give --sources FILE --within TIME.",
+}
+
+
 def check_all_options(all_: bool, given: dict[str, Any]) -> None:
     """Raise SettingError for options that need --all, or exclude it. ``given``: values by option, None if absent."""
     only_all = ("--shard", "--workers", "--part-size")
     for name, value in given.items():
         is_given = value not in (None, [], False)
         if is_given and all_ and name not in only_all:
-            raise SettingError(f"{name} cannot be used with --all.")
+            raise SettingError(f"{name} cannot be used with --all. {NOT_WITH_ALL[name]}")
         if is_given and not all_ and name in only_all:
             raise SettingError(f"{name} needs --all.")
 

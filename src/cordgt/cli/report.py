@@ -29,7 +29,7 @@ def report(
     """Write a report of RUN as one HTML file, or a comparison of several runs.
 
     It has metrics, training curves, right and wrong predictions, and reasons for them. It needs no network.
-    With a plug-in's exporter, --output FILE of another ending writes the table of metrics of one run.
+    --output FILE.csv, .tsv, .parquet, .json or an ending of a plug-in writes the table of metrics of one run.
     """
     from cordgt.analysis.exporters import export
     from cordgt.analysis.report.comparison_report import render_comparison
@@ -40,7 +40,7 @@ def report(
     from cordgt.inference.run import Run
 
     max_events = _parse_event_limit(events)
-    writers.check_output(output, (".html", ".htm"))
+    writers.check_output(output, (".html", ".htm", *writers.ENDINGS))
     folders = _run_folders(runs)
     if output is not None and output.suffix.lower() not in (".html", ".htm"):
         if len(folders) > 1:

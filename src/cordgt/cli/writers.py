@@ -10,20 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 from rich.table import Table
 from rich.text import Text
 
+from cordgt.analysis.table_files import TABLE_ENDINGS, write_csv, write_table_file
 from cordgt.cli import console
 from cordgt.errors import DataError
-from cordgt.events.arrays import is_text
-from cordgt.files import write_atomically, write_text
+from cordgt.files import write_text
 from cordgt.tasks.run_metrics import RunMetrics
 
 MAX_ROWS_SHOWN = 20  # on a terminal
-ENDINGS = (".csv", ".tsv", ".parquet", ".json")
+ENDINGS = TABLE_ENDINGS
 
 
 def write_table(
@@ -47,7 +44,7 @@ def write_table(
     if output is not None or json_ is not None:
         return
     if console.is_piped():
-        _write_csv(table, sys.stdout.buffer, ",", escape_formulas)
+        write_csv(table, sys.stdout.buffer, ",", escape_formulas)
         return
     rows = table.select(shown or table.column_names).slice(0, MAX_ROWS_SHOWN).to_pylist()
     console.stdout.print(_table(rows, _text))
@@ -77,12 +74,16 @@ def print_facts(facts: dict[str, Any], json_: str | None) -> None:
 
 def print_metrics(title: str, metrics: RunMetrics, json_: str | None) -> None:
     """Print metrics as a sentence and a table or as JSON, with remarks on them."""
+    from cordgt.analysis.recommendation_tables import recommendation_tables
     from cordgt.analysis.remarks import remarks, verdict
 
     write_json(metrics, json_)
     if json_ != "-":
         console.stdout.print(verdict(metrics), markup=False, soft_wrap=False)
         console.stdout.print(console.metrics_table(title, metrics))
+        for table in recommendation_tables(metrics):
+            console.stdout.print(table.title, markup=False)
+            print_rows([dict(zip(table.columns, row, strict=True)) for row in table.rows], None)
     for text in remarks(metrics):
         console.print_note(text)
 
@@ -129,48 +130,10 @@ def write_file(table: pa.Table, output: Path, *, escape_formulas: bool = False) 
         from cordgt.analysis.exporters import export
 
         export(table, output)
-    elif ending == ".parquet":
-        write_atomically(output, lambda part: pq.write_table(table, part))
     elif ending == ".json":
         write_json(table.to_pylist(), str(output))
     else:
-        delimiter = "\t" if ending == ".tsv" else ","
-        write_atomically(output, lambda part: _write_csv(_flat(table), part, delimiter, escape_formulas))
-
-
-def _write_csv(table: pa.Table, where: Any, delimiter: str, escape_formulas: bool) -> None:
-    """Write CSV, quoted only if a value has a separator, quote, line break, outer space or leading comment mark."""
-    if escape_formulas:
-        table = _escape_formulas(table)
-    special = f'^[#%]|^\\s|\\s$|["\\n\\r{delimiter}]'
-    texts = [table[name] for name in table.column_names if is_text(table[name].type)]
-    needs_quotes = any(pc.any(pc.match_substring_regex(column, special)).as_py() for column in texts)
-    style = "needed" if needs_quotes else "none"
-    pacsv.write_csv(table, where, pacsv.WriteOptions(delimiter=delimiter, quoting_style=style, quoting_header="none"))
-
-
-def _escape_formulas(table: pa.Table) -> pa.Table:
-    """Put ``'`` before each text that a spreadsheet would take for a formula."""
-    columns = {
-        name: pc.replace_substring_regex(table[name], r"^([=+\-@\t\r\n＝＋－＠])", r"'\1")
-        if is_text(table[name].type)
-        else table[name]
-        for name in table.column_names
-    }
-    return pa.table(columns)
-
-
-def _flat(table: pa.Table) -> pa.Table:
-    """Replace each fixed-size list by one column per element, for formats without lists."""
-    columns: dict[str, Any] = {}
-    for name in table.column_names:
-        column = table[name].combine_chunks()
-        if pa.types.is_fixed_size_list(column.type):
-            rows = column.flatten().to_numpy().reshape(-1, column.type.list_size)
-            columns |= {f"{name}_{i}": rows[:, i] for i in range(rows.shape[1])}
-        else:
-            columns[name] = column
-    return pa.table(columns)
+        write_table_file(table, output, escape_formulas=escape_formulas)
 
 
 def _table(rows: list[dict[str, Any]], to_text: Callable[[Any], str]) -> Table:

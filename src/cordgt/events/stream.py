@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,22 @@ from cordgt.events.arrays import (
     unique_nodes,
 )
 from cordgt.events.backing import StreamBacking
+from cordgt.events.fingerprints import fingerprint_arrays
 from cordgt.events.frames import StreamExport, parse_column_names
 from cordgt.events.ids import NodeIds, as_id_column
 from cordgt.events.notes import append_note
 from cordgt.events.time_precision import note_lost_times
-from cordgt.events.times import MAX_DATE, MIN_DATE, TimeAxis, as_number_column, epoch_unit, format_time, tie_starts
+from cordgt.events.times import (
+    MAX_DATE,
+    MIN_DATE,
+    TimeAxis,
+    as_number_column,
+    epoch_unit,
+    format_time,
+    guess_time_kind,
+    tie_starts,
+    units_per_second,
+)
 from cordgt.files import read_run_parquet, write_atomically
 
 __all__ = ["EventStream", "NodeIds", "TimeAxis"]
@@ -154,7 +166,7 @@ class EventStream(StreamExport):
 
     def before(self, time: Any) -> EventStream:
         """Return the events strictly earlier than a time (text, number, date): what a query at that time sees."""
-        stop = self.cut_at(self.time.parse(time))
+        stop = self.cut_at(self.parse_time(time))
         if stop == 0:
             raise DataError(f"No event is before {time}; the stream begins at {self.format_time(self.t[0])}.")
         return self[:stop]
@@ -178,6 +190,14 @@ class EventStream(StreamExport):
         return 0 if self.node_x is None else self.node_x.shape[1]
 
     @cached_property
+    def fingerprint(self) -> str:
+        """Hash of events and features: the same for the same data. It covers node numbers, not the user's ids."""
+        if self.backing is not None:
+            return self.backing.fingerprint
+        arrays = (self.src, self.dst, self.t, self.edge_x, self.node_x)
+        return fingerprint_arrays(x for x in arrays if x is not None)
+
+    @cached_property
     def elapsed(self) -> Floats:
         """(E,) float64 time since the first event: seconds for dates, the file's own unit for numbers.
 
@@ -197,6 +217,19 @@ class EventStream(StreamExport):
     def epoch_unit(self) -> str:
         """The unit of times that count from 1970 (``seconds``, …); empty for dates and for other numbers."""
         return epoch_unit(self.t[0], self.t[-1]) if self.time.kind == "number" else ""
+
+    def parse_time(self, value: Any) -> int | float:
+        """Return the time of a query on the stream's axis. A date is possible if the times count from 1970.
+
+        ``value`` is text, a number, a date or a datetime. DataError if it is no time of this axis.
+        """
+        is_date = (
+            guess_time_kind(value) == "date" if isinstance(value, str) else isinstance(value, date | np.datetime64)
+        )
+        if not (is_date and self.epoch_unit):
+            return self.time.parse(value)
+        time = TimeAxis("date").parse(value) * units_per_second(self.epoch_unit)  # dates are in microseconds
+        return time // 10**6 if time % 10**6 == 0 or self.t.dtype.kind == "i" else time / 1e6
 
     def elapsed_at(self, t: npt.ArrayLike) -> Any:
         """Return float64 times since the first event, for times on the stream's axis."""

@@ -95,11 +95,10 @@ def _counts_section(request: ExperimentRequest, results: ResultSet) -> Section:
             for kind in kinds:
                 part = "without_activity" if NEGATIVES[kind].replaces_source else "test"
                 own, other = (
-                    Comparison(percentages(cells, kind, part, setting, "ap_batch"), None, len(cells))
+                    Comparison(percentages(cells, kind, part, setting, "ap_batch"), None, len(cells)).mean
                     for cells in (plus, counts)
                 )
-                is_known = own.mean is not None and other.mean is not None
-                row.append(f"{own.mean:.2f} ({own.mean - other.mean:+.2f})" if is_known else MISSING)
+                row.append(MISSING if own is None or other is None else f"{own:.2f} ({own - other:+.2f})")
             rows.append([*row, str(min(len(plus), len(counts)))])
     heading = "CorDGT+ without activity, and its difference to counts without activity"
     return Section(heading, ["", *kinds, "seeds"], rows)

@@ -24,6 +24,8 @@ DISPLAY_NAMES = {
     "counts": "counts",
     "edgebank": "EdgeBank",
     "popularity": "popularity",
+    "item_knn": "item-kNN",
+    "als": "ALS",
     "cordgt": "CorDGT",
     "cordgt_plus": "CorDGT+",
 }

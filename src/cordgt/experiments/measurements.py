@@ -15,11 +15,13 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, RunError
 from cordgt.events.stream import EventStream
 from cordgt.experiments import provenance
+from cordgt.experiments.bench.recommendation import measure_retrieval
 from cordgt.experiments.bench.scaling import first_events
 from cordgt.experiments.cells import QUICK_EVENTS, Cell, CellResult, CellStore, flatten_settings, nan_to_none
 from cordgt.experiments.cost_growth import measure_cost_growth
 from cordgt.experiments.hard_negatives import measure_anchors, measure_hard_negatives, measure_ranking
 from cordgt.experiments.heatmap_data import measure_heatmap
+from cordgt.experiments.partner_ranking import measure_new_partners
 from cordgt.inference.run import Run
 from cordgt.io.datasets import registry
 from cordgt.tasks.link import split_stream
@@ -36,6 +38,22 @@ def measure_node_classification(run: Run, callbacks: Callback) -> dict[str, Any]
     return train_classifier(run, callbacks=callbacks)[1]
 
 
+def measure_calibration(run: Run, callbacks: Callback) -> dict[str, Any]:
+    """Return the metrics of the run's probabilities and times, without the bins of the reliability plots."""
+    if "calibration" not in run.metrics:
+        raise RunError(f"{run.path} has no activity. Leave out --set activity=false.")
+    calibration = run.metrics["calibration"]
+    horizons = [
+        {key: _without_bins(value) if isinstance(value, dict) else value for key, value in row.items()}
+        for row in calibration["horizons"]
+    ]
+    return {"calibration": {**calibration, "horizons": horizons}, "next_event": run.metrics["next_event"]}
+
+
+def _without_bins(metrics: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metrics.items() if key != "bins"}
+
+
 # Functions that return a cell's metrics, by kind: on a trained run, and on a stream without training.
 RUN_MEASUREMENTS: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
     "node": measure_node_classification,
@@ -43,6 +61,9 @@ RUN_MEASUREMENTS: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
     "hard": measure_hard_negatives,
     "ranking": measure_ranking,
     "anchors": measure_anchors,
+    "partners": measure_new_partners,
+    "retrieval": measure_retrieval,
+    "calibration": measure_calibration,
 }
 STREAM_MEASUREMENTS: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {
     "growth": measure_cost_growth

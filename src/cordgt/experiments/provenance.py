@@ -30,6 +30,9 @@ EXPERIMENT_BY_KIND = {
     "hard": "beyond",
     "ranking": "ranking",
     "anchors": "anchors",
+    "partners": "new-partners",
+    "retrieval": "retrieval",
+    "calibration": "calibration",
 }
 
 

@@ -55,7 +55,7 @@ class LeaderboardEntry(NamedTuple):
 
     name: str
     mrr: float  # 0-1
-    visibility: str  # what its public code sees: "event" or "batch"; empty if not known
+    visibility: str  # what its public code sees: "event", "batch" or "mixed"; empty if not known
 
 
 def leaderboard(data: str) -> tuple[str, list[LeaderboardEntry]]:

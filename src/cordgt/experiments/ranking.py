@@ -154,8 +154,9 @@ def _protocol_notes(results: Sequence[CellResult]) -> list[str]:
         notes.append(f"Settings of all: {format_settings(results, [key for key in PROTOCOL if key != 'ranking'])}.")
     notes.append(
         "*Visibility* `event`: a query sees strictly earlier events, also those of its own batch; `batch`: it sees the "
-        "events before its batch of 200. Compare rows of the same rule only. The rule of a published row is that of "
-        "its public evaluation code; empty: not known."
+        "events before its batch of 200; `mixed`: neighbors as in `event`, counts of the pair as in `batch`. Compare "
+        "rows of the same rule only. The rule of a published row is that of its public evaluation code; empty: not "
+        "known."
     )
     for model in dict.fromkeys(k["model"] for k in results if _is_trained(k["model"])):
         own = [k for k in results if k["model"] == model]

@@ -1,8 +1,9 @@
 """GrowingIndex: a `TemporalIndex` that takes new events at once.
 
 Every row has spare entries at its end. A spare entry has a position past the last event, so no ``cut`` ever sees it,
-and the lookups of `TemporalIndex` work unchanged. When the spare entries of one row, or the spare nodes or events, are
-used up, the whole index is built again with new spare entries. Building is linear in the number of events.
+and the lookups of `TemporalIndex` work unchanged. A full row takes spare entries from the rows around it, which are
+moved. When half of the spare entries are used up, another thread builds the index again with new ones (compaction).
+Appends and lookups go on meanwhile; the next append after it uses the new arrays.
 
 A query at ``cut`` gives the same answer before and after an append, so a snapshot is just a number. One thread at a
 time may append or look something up.
@@ -10,6 +11,9 @@ time may append or look something up.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,9 +26,23 @@ from cordgt.history.index import TemporalIndex, lower_bound_scalar
 from cordgt.history.index_builder import build_index, index_dtype
 
 Ids = npt.NDArray[Any]
-MIN_SPARE = 8  # entries per row
-MIN_SPARE_NODES = 1024
+Events = tuple[Ids, Ids, npt.NDArray[np.float64], Ids]  # source, destination, elapsed time, start of the tie
 MIN_SPARE_EVENTS = 10_000
+FIRST_WINDOW = 64  # rows that are moved first to make room; twice as many if they have too little
+
+
+@dataclass(frozen=True)
+class SpareRoom:
+    """The least room for more that an index is built with."""
+
+    entries: int = 8  # per row
+    nodes: int = 1024
+    events: int = MIN_SPARE_EVENTS
+
+
+def start_thread(work: Callable[[], None]) -> None:
+    """Do work in another thread."""
+    threading.Thread(target=work, name="cordgt-compaction", daemon=True).start()
 
 
 class GrowingIndex:
@@ -40,126 +58,190 @@ class GrowingIndex:
         elapsed: npt.NDArray[np.float64],
         n_nodes: int,
         *,
-        min_spare: int = MIN_SPARE,
-        min_spare_nodes: int = MIN_SPARE_NODES,
-        min_spare_events: int = MIN_SPARE_EVENTS,
+        spare: SpareRoom = SpareRoom(),  # noqa: B008
+        start_work: Callable[[Callable[[], None]], None] = start_thread,
     ) -> None:
-        self._min_spare = min_spare
-        self._min_spare_nodes = min_spare_nodes
-        self._min_spare_events = min_spare_events
-        self.n_events = len(src)
-        self.n_nodes = n_nodes
-        self.n_builds = 0
-        self._recent = np.zeros(0, np.int64)  # (N,) entries of each row since the last build
-        self._build(np.asarray(src), np.asarray(dst), np.asarray(elapsed, np.float64), tie_starts(np.asarray(elapsed)))
+        self._spare, self._start_work = spare, start_work
+        elapsed = np.asarray(elapsed, np.float64)
+        events = np.asarray(src), np.asarray(dst), elapsed, tie_starts(elapsed)
+        self._layout = _Layout.build(events, n_nodes, np.zeros(0, np.int64), spare)
+        self._compacted: _Layout | None = None  # the result of the other thread
+        self._is_compacting = False
+        self.n_builds = 1
 
     @property
-    def elapsed(self) -> npt.NDArray[np.float64]:
-        """(E,) time since the first event."""
-        return self._elapsed[: self.n_events]
+    def n_events(self) -> int:
+        return self._layout.n_events
 
     @property
-    def tie_start(self) -> Ids:
-        """(E,) position of the first event with the same time."""
-        return self._tie_start[: self.n_events]
+    def n_nodes(self) -> int:
+        return self._layout.n_nodes
 
     @property
     def src(self) -> Ids:
         """(E,) source of each event."""
-        return self._src[: self.n_events]
+        return self._layout.src[: self.n_events]
 
     @property
     def dst(self) -> Ids:
         """(E,) destination of each event."""
-        return self._dst[: self.n_events]
+        return self._layout.dst[: self.n_events]
+
+    @property
+    def elapsed(self) -> npt.NDArray[np.float64]:
+        """(E,) time since the first event."""
+        return self._layout.elapsed[: self.n_events]
+
+    @property
+    def tie_start(self) -> Ids:
+        """(E,) position of the first event with the same time."""
+        return self._layout.tie_start[: self.n_events]
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether the index is built again now, or the result waits for the next append."""
+        return self._is_compacting
 
     def index(self) -> TemporalIndex:
-        """Return the index of all events so far. Nothing is copied; an append changes it, at later positions only.
+        """Return the index of all events so far. Nothing is copied; use it only until the next append.
 
         Its arrays of events have room for more, because lookups also read the position of a spare entry.
         """
-        return TemporalIndex.from_arrays(self._data(), self._elapsed, self._tie_start, self._src)
+        layout = self._layout
+        return TemporalIndex.from_arrays(layout.data(), layout.elapsed, layout.tie_start, layout.src)
 
     def append(self, src: Ids, dst: Ids, elapsed: npt.NDArray[np.float64], n_nodes: int) -> None:
         """Add later events. ``elapsed`` never decreases. ``n_nodes``: number of nodes with those of the new events."""
-        start, stop = self.n_events, self.n_events + len(src)
-        if start == stop:
+        if not len(src):
             return
-        tied = start and elapsed[0] == self._elapsed[start - 1]
-        ties = tie_starts(elapsed, start=start, first=int(self._tie_start[start - 1]) if tied else None)
-        has_room = stop < len(self._src) and n_nodes <= len(self._row_length)
-        if has_room:
-            for buffer, new in self._buffers(src, dst, elapsed, ties):
-                buffer[start:stop] = new
-            has_room = self._append_entries(start, stop)
-        self.n_events, self.n_nodes = stop, n_nodes
-        if not has_room:
-            joined = (np.concatenate([buffer[:start], new]) for buffer, new in self._buffers(src, dst, elapsed, ties))
-            self._build(*joined)
+        start = self.n_events
+        tied = start and elapsed[0] == self.elapsed[-1]
+        ties = tie_starts(elapsed, start=start, first=int(self.tie_start[-1]) if tied else None)
+        self._take_compacted()
+        old, new = self._layout, (np.asarray(src), np.asarray(dst), np.asarray(elapsed, np.float64), ties)
+        if not old.append(new, n_nodes):  # no room at all, before the other thread was ready
+            joined = tuple(np.concatenate(pair) for pair in zip(old.events(0, start), new, strict=True))
+            self._layout = _Layout.build(joined, n_nodes, old.recent, self._spare)
+            self._is_compacting, self._compacted = False, None
+            self.n_builds += 1
+        elif self._layout.is_half_full and not self._is_compacting:
+            self._start_compaction()
 
-    def _data(self) -> IndexData:
-        """Return the arrays with their spare entries, and the lengths of the longest rows."""
+    def _start_compaction(self) -> None:
+        """Build the index of the events so far in another thread. Later events do not change what it reads."""
+        old, spare = self._layout, self._spare
+        events, n_nodes, recent = old.events(0, old.n_events), old.n_nodes, old.recent.copy()
+
+        def compact() -> None:
+            built = _Layout.build(events, n_nodes, recent, spare)
+            if self._layout is old:
+                self._compacted = built
+
+        self._is_compacting = True
+        self._start_work(compact)
+
+    def _take_compacted(self) -> None:
+        """Use the arrays of the other thread, if it is ready, with the events that came meanwhile."""
+        built, old = self._compacted, self._layout
+        if built is None:
+            return
+        if built.append(old.events(built.n_events, old.n_events), old.n_nodes):
+            self._layout = built
+            self.n_builds += 1
+        self._is_compacting, self._compacted = False, None
+
+
+@dataclass
+class _Layout:
+    """The arrays of an index with spare entries, and the events behind them.
+
+    Shapes: N nodes and E events with room for more of both. One entry more than E, so that the position of a spare
+    entry can be read too.
+    """
+
+    arrays: dict[str, Ids]  # of `IndexData`
+    row_length: npt.NDArray[np.int64]  # (N,) entries of each row without spare ones
+    pair_length: npt.NDArray[np.int64]  # (N,) distinct neighbors
+    recent: npt.NDArray[np.int64]  # (N,) entries since the arrays were built
+    src: Ids
+    dst: Ids
+    elapsed: npt.NDArray[np.float64]
+    tie_start: Ids
+    n_events: int
+    n_nodes: int
+    half_events: int  # with more events or nodes, half of the room is used up
+    half_nodes: int
+
+    @classmethod
+    def build(cls, events: Any, n_nodes: int, recent: npt.NDArray[np.int64], spare: SpareRoom) -> _Layout:
+        """Index events. Rows that grew since the last time (``recent``) get more spare entries."""
+        n_events = len(events[0])
+        event_room = n_events + max(spare.events, n_events // 4)
+        node_room = n_nodes + max(spare.nodes, n_nodes // 8)
+        dtype = index_dtype(node_room, event_room)
+        src, dst, ties = (np.ascontiguousarray(events[i], dtype) for i in (0, 1, 3))
+        dense = build_index(src, dst, ties, n_nodes)
+        length, n_pairs, grown = (np.zeros(node_room, np.int64) for _ in range(3))
+        length[:n_nodes] = np.diff(dense.arrays["row_start"])
+        n_pairs[:n_nodes] = np.diff(dense.arrays["pair_start"])
+        grown[: len(recent)] = recent[:node_room]
+        room = spare.entries + length // 4 + 2 * grown
+        row_start, pair_start = (np.concatenate([[0], np.cumsum(x)]) for x in (length + room, n_pairs + room + 1))
+        arrays = {
+            "row_start": row_start,
+            "nbr": np.full(row_start[-1], -1, dtype),
+            "pos": np.full(row_start[-1], event_room, dtype),
+            "nbr_degree": np.zeros(row_start[-1], dtype),
+            "pair_start": pair_start,
+            "pair_nbr": np.full(pair_start[-1], np.iinfo(dtype).max, dtype),
+            "pair_pos_start": np.empty(pair_start[-1] + 1, np.int64),
+            "pair_pos": np.full(row_start[-1], event_room, dtype),
+        }
+        _spread(*(dense.arrays[name] for name in arrays), *arrays.values())
+        src, dst, ties = (_with_room(x, event_room + 1) for x in (src, dst, ties))
+        elapsed = _with_room(events[2], event_room + 1, np.inf)  # still ascending, for a search by time
+        halves = (n_events + event_room) // 2, (n_nodes + node_room) // 2
+        recent = np.zeros(node_room, np.int64)
+        return cls(arrays, length, n_pairs, recent, src, dst, elapsed, ties, n_events, n_nodes, *halves)
+
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half of the room for events or nodes is used up; then so is half of the spare entries."""
+        return self.n_events > self.half_events or self.n_nodes > self.half_nodes
+
+    def data(self) -> IndexData:
+        """Return the arrays, and the lengths of the longest rows with their spare entries."""
         starts = {"max_degree": "row_start", "max_pairs": "pair_start", "max_meetings": "row_start"}
-        longest = {name: int(np.diff(self._arrays[start]).max(initial=0)) for name, start in starts.items()}
-        return IndexData(self._arrays, longest)
+        longest = {name: int(np.diff(self.arrays[start]).max(initial=0)) for name, start in starts.items()}
+        return IndexData(self.arrays, longest)
 
-    def _append_entries(self, start: int, stop: int) -> bool:
-        """Add the events from ``start`` to ``stop``, which the buffers hold. Return False if a row has no room."""
-        arrays = self._arrays
-        rows = (arrays[name] for name in ("row_start", "nbr", "pos", "nbr_degree"))
+    def events(self, start: int, stop: int) -> Events:
+        """Return the events from ``start`` to ``stop``; views, which later events do not change."""
+        return self.src[start:stop], self.dst[start:stop], self.elapsed[start:stop], self.tie_start[start:stop]
+
+    def append(self, events: Events, n_nodes: int) -> bool:
+        """Add later events. Return False if there is no room; then this layout can no longer be used."""
+        start, stop = self.n_events, self.n_events + len(events[0])
+        if stop >= len(self.src) or n_nodes > len(self.row_length):
+            return False
+        for buffer, new in zip(self.events(start, stop), events, strict=True):
+            buffer[:] = new
+        rows = (self.arrays[name] for name in ("row_start", "nbr", "pos", "nbr_degree"))
+        pairs = [self.arrays[name] for name in ("pair_start", "pair_nbr", "pair_pos_start", "pair_pos")]
         entries = np.empty((2 * (stop - start), 3), np.int64)
-        events = self._src, self._dst, self._tie_start, start, stop
-        n = _append_rows(*rows, self._row_length, self._recent, *events, entries)  # type: ignore[call-arg]
+        lengths = self.row_length, self.pair_length, self.recent
+        n = _append_rows(*rows, *pairs, *lengths, self.src, self.dst, self.tie_start, start, stop, entries)  # type: ignore[call-arg]
         if n < 0:
             return False
         entries = entries[:n]
         entries = entries[np.lexsort((entries[:, 2], entries[:, 1], entries[:, 0]))]
-        pairs = (arrays[name] for name in ("row_start", "pair_start", "pair_nbr", "pair_pos_start", "pair_pos"))
-        _append_pairs(*pairs, self._row_length, self._pair_length, entries)  # type: ignore[call-arg]
+        _append_pairs(self.arrays["row_start"], *pairs, self.row_length, self.pair_length, entries)  # type: ignore[call-arg]
+        self.n_events, self.n_nodes = stop, n_nodes
         return True
 
-    def _buffers(self, src: Ids, dst: Ids, elapsed: Ids, ties: Ids) -> list[tuple[Ids, Ids]]:
-        return [(self._src, src), (self._dst, dst), (self._elapsed, elapsed), (self._tie_start, ties)]
 
-    def _build(self, src: Ids, dst: Ids, elapsed: npt.NDArray[np.float64], ties: Ids) -> None:
-        """Build the index of all events, with spare entries; rows that grew since the last build get more of them."""
-        n_events = len(src) + max(self._min_spare_events, len(src) // 4)
-        n_nodes = self.n_nodes + max(self._min_spare_nodes, self.n_nodes // 8)
-        dtype = index_dtype(n_nodes, n_events)
-        src, dst, ties = (np.ascontiguousarray(x, dtype) for x in (src, dst, ties))
-        dense = build_index(src, dst, ties, self.n_nodes)
-        length = np.zeros(n_nodes, np.int64)
-        length[: self.n_nodes] = np.diff(dense.arrays["row_start"])
-        n_pairs = np.zeros(n_nodes, np.int64)
-        n_pairs[: self.n_nodes] = np.diff(dense.arrays["pair_start"])
-        recent = np.zeros(n_nodes, np.int64)
-        known = min(n_nodes, len(self._recent))
-        recent[:known] = self._recent[:known]
-        spare = self._min_spare + length // 4 + 2 * recent
-        row_start, pair_start = (np.concatenate([[0], np.cumsum(x)]) for x in (length + spare, n_pairs + spare + 1))
-        no_node = np.iinfo(dtype).max
-        arrays = {
-            "row_start": row_start,
-            "nbr": np.full(row_start[-1], -1, dtype),
-            "pos": np.full(row_start[-1], n_events, dtype),
-            "nbr_degree": np.zeros(row_start[-1], dtype),
-            "pair_start": pair_start,
-            "pair_nbr": np.full(pair_start[-1], no_node, dtype),
-            "pair_pos_start": np.empty(pair_start[-1] + 1, np.int64),
-            "pair_pos": np.full(row_start[-1], n_events, dtype),
-        }
-        old = (dense.arrays[name] for name in arrays)
-        _spread(*old, *arrays.values())
-        self._arrays: dict[str, npt.NDArray[Any]] = arrays
-        self._row_length, self._pair_length, self._recent = length, n_pairs, np.zeros(n_nodes, np.int64)
-        # One entry more than there are positions, so that the position of a spare entry can be read too.
-        self._src, self._dst, self._tie_start = (_with_room(x, n_events + 1) for x in (src, dst, ties))
-        self._elapsed = _with_room(elapsed, n_events + 1)
-        self.n_builds += 1
-
-
-def _with_room(values: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
-    buffer = np.zeros(n, values.dtype)
+def _with_room(values: npt.NDArray[Any], n: int, fill: float = 0) -> npt.NDArray[Any]:
+    buffer = np.full(n, fill, values.dtype)
     buffer[: len(values)] = values
     return buffer
 
@@ -167,7 +249,7 @@ def _with_room(values: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
 # --- Numba loops ---
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _spread(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, nbr_degree, pair_start, pair_nbr, pair_pos_start, pair_pos,
     new_row_start, new_nbr, new_pos, new_nbr_degree, new_pair_start, new_pair_nbr, new_pair_pos_start, new_pair_pos,
@@ -193,11 +275,12 @@ def _spread(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _append_rows(  # type: ignore[no-untyped-def]
-    row_start, nbr, pos, nbr_degree, row_length, recent, src, dst, tie_start, start, stop, entries
-):
+    row_start, nbr, pos, nbr_degree, pair_start, pair_nbr, pair_pos_start, pair_pos, row_length, pair_length, recent,
+    src, dst, tie_start, start, stop, entries,
+):  # fmt: skip
     """Add the events from ``start`` to ``stop`` to the rows, and write the entries (node, neighbor, position).
 
-    Returns the number of entries; -1 as soon as a row is full.
+    Returns the number of entries; -1 if there is no room left.
     """
     n = 0
     for e in range(start, stop):
@@ -206,15 +289,81 @@ def _append_rows(  # type: ignore[no-untyped-def]
         v_visible = lower_bound_scalar(pos, row_start[v], row_start[v + 1], tie) - row_start[v]
         for side in range(1 if u == v else 2):
             node, other, visible = (u, v, v_visible) if side == 0 else (v, u, u_visible)
-            end = row_start[node] + row_length[node]
             recent[node] += 1
-            if end == row_start[node + 1]:
+            if row_length[node] == row_start[node + 1] - row_start[node] and not _make_room(
+                node, row_start, nbr, pos, nbr_degree, pair_start, pair_nbr, pair_pos_start, pair_pos, row_length,
+                pair_length, len(src) - 1,
+            ):  # fmt: skip
                 return -1
+            end = row_start[node] + row_length[node]
             nbr[end], pos[end], nbr_degree[end] = other, e, visible
             entries[n, 0], entries[n, 1], entries[n, 2] = node, other, e
             row_length[node] += 1
             n += 1
     return n
+
+
+@njit(cache=True)
+def _make_room(  # type: ignore[no-untyped-def]
+    node, row_start, nbr, pos, nbr_degree, pair_start, pair_nbr, pair_pos_start, pair_pos, row_length, pair_length,
+    no_position,
+):  # fmt: skip
+    """Move the rows around a full one, so that it gets spare entries of theirs. Return False if there are too few."""
+    n_nodes = len(row_length)
+    wanted = 8 + row_length[node] // 8
+    width, low, high = FIRST_WINDOW // 2, node, node
+    while True:  # a larger window, until its spare entries are twice the wanted ones
+        low, high = max(0, node - width), min(n_nodes, node + width)
+        n_rows = row_start[high] - row_start[low]
+        n_used = row_length[low:high].sum()
+        if n_rows - n_used >= 2 * wanted:
+            break
+        if low == 0 and high == n_nodes:
+            if n_rows == n_used:
+                return False
+            wanted = (n_rows - n_used + 1) // 2
+            break
+        width *= 2
+    n_spare = n_rows - n_used
+    first_row, first_pair = row_start[low], pair_start[low]
+    rows = nbr[first_row : row_start[high]].copy(), pos[first_row : row_start[high]].copy()
+    more = nbr_degree[first_row : row_start[high]].copy(), pair_pos[first_row : row_start[high]].copy()
+    old_pair_nbr = pair_nbr[first_pair : pair_start[high]].copy()
+    old_pair_pos_start = pair_pos_start[first_pair : pair_start[high]].copy()
+    last_row, last_pair = row_start[high], pair_start[high]
+    to_row, to_pair = first_row, first_pair
+    old_row, old_pair = row_start[low], pair_start[low]
+    n_given = 0
+    for v in range(low, high):  # every other row keeps its share of the spare entries
+        if v != node:
+            n_given += (row_start[v + 1] - row_start[v] - row_length[v]) * (n_spare - wanted) // n_spare
+    for v in range(low, high):
+        next_row, next_pair = row_start[v + 1], pair_start[v + 1]
+        spare = n_spare - n_given
+        if v != node:
+            spare = (next_row - old_row - row_length[v]) * (n_spare - wanted) // n_spare
+        end = to_row + row_length[v] + spare
+        for i in range(row_length[v]):
+            at = old_row - first_row + i
+            nbr[to_row + i], pos[to_row + i] = rows[0][at], rows[1][at]
+            nbr_degree[to_row + i], pair_pos[to_row + i] = more[0][at], more[1][at]
+        for i in range(to_row + row_length[v], end):
+            nbr[i], pos[i], nbr_degree[i], pair_pos[i] = -1, no_position, 0, no_position
+        # Each entry that is not yet in the pairs, and each spare one, may be a new pair. One more ends the last pair.
+        n_waiting = 0
+        while n_waiting < row_length[v] and more[1][old_row - first_row + row_length[v] - 1 - n_waiting] == no_position:
+            n_waiting += 1
+        pair_end = to_pair + pair_length[v] + n_waiting + spare + 1 if v < high - 1 else last_pair
+        for k in range(pair_length[v]):
+            at = old_pair - first_pair + k
+            pair_nbr[to_pair + k] = old_pair_nbr[at]
+            pair_pos_start[to_pair + k] = old_pair_pos_start[at] - old_row + to_row
+        for k in range(to_pair + pair_length[v], pair_end):
+            pair_nbr[k], pair_pos_start[k] = np.iinfo(pair_nbr.dtype).max, end
+        row_start[v], pair_start[v] = to_row, to_pair
+        to_row, to_pair, old_row, old_pair = end, pair_end, next_row, next_pair
+    row_start[high], pair_start[high] = last_row, last_pair
+    return True
 
 
 @njit(cache=True)

@@ -126,7 +126,7 @@ def _distinct_pairs(row_start: npt.NDArray[np.int64], by_nbr: Ids) -> tuple[Ids,
 # --- Numba loops ---
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _count(src, dst, keep, degree):  # type: ignore[no-untyped-def]
     for e in range(len(src)):
         if len(keep) == 0 or keep[e]:
@@ -135,7 +135,7 @@ def _count(src, dst, keep, degree):  # type: ignore[no-untyped-def]
                 degree[dst[e]] += 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _fill_entries(src, dst, tie_start, keep, start, stop, tie, degree, visible, out):  # type: ignore[no-untyped-def]
     """Write the entries of events ``start`` to ``stop``; return their number and the start of the last event's tie.
 
@@ -160,7 +160,7 @@ def _fill_entries(src, dst, tie_start, keep, start, stop, tie, degree, visible, 
     return n, tie
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _add_rows(entries, low, fill, nbr, pos, nbr_degree):  # type: ignore[no-untyped-def]
     """Append each entry to its row; ``fill``: (nodes,) current end of each row."""
     for i in range(len(entries)):
@@ -170,7 +170,7 @@ def _add_rows(entries, low, fill, nbr, pos, nbr_degree):  # type: ignore[no-unty
         fill[u] = at + 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _regroup(start, member, pos, member_start):  # type: ignore[no-untyped-def]
     """Regroup (group, member, pos) from by-group to by-member; each member's groups are in ascending order."""
     group_of, pos_of = np.empty_like(member), np.empty_like(pos)

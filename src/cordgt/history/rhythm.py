@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,16 @@ class Rhythm:
         if abs(sum(self.profile) / len(self.profile) - 1) > 1e-6:
             raise DataError("The profile of a rhythm must have mean 1. Divide it by its mean.")
 
-    @property
+    @cached_property
     def knots(self) -> np.ndarray:
         """(bins + 1,) float64: operational time at the bounds of the bins, minus that of the stream's first event."""
         total = np.concatenate([[0.0], np.cumsum(self.profile)])
         total *= self.period / total[-1]
         return total - np.interp(self.phase, np.linspace(0, self.period, len(total)), total)
+
+    @cached_property
+    def _knots(self) -> tuple[float, ...]:
+        return tuple(self.knots.tolist())
 
     def relative_rate(self, t: Tensor) -> Tensor:
         """Return the profile's value at times ``t`` (…) float64."""
@@ -55,14 +59,14 @@ class Rhythm:
     def rescale(self, t: Tensor) -> Tensor:
         """Return the operational times of ``t`` (…) float64; 0 at the stream's first event."""
         whole, which, rest = self._locate(t + self.phase)
-        knots = cached_tensor(tuple(self.knots.tolist()), t.device)
+        knots = cached_tensor(self._knots, t.device)
         width = self.period / len(self.profile)
         low = knots[which]
         return whole * self.period + low + (knots[which + 1] - low) / width * (rest - which * width)
 
     def invert(self, r: Tensor) -> Tensor:
         """Return the times at which operational time is ``r`` (…) float64."""
-        knots = cached_tensor(tuple(self.knots.tolist()), r.device)
+        knots = cached_tensor(self._knots, r.device)
         whole = torch.floor((r - knots[0]) / self.period)
         rest = r - whole * self.period
         which = (torch.searchsorted(knots, rest.contiguous(), right=True) - 1).clamp(0, len(self.profile) - 1)

@@ -20,12 +20,13 @@ from cordgt.events.id_table import SortedIdLookup
 from cordgt.events.ids import NodeIds, Side
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import History, Queries
+from cordgt.inference.retrieval.budget import choose_budget
 from cordgt.inference.retrieval.destinations import Destinations
-from cordgt.inference.retrieval.first_scorer import distill_first_scorer
+from cordgt.inference.retrieval.first_scorer import FirstScorer, distill_first_scorer
 from cordgt.inference.retrieval.gatherers import Question
+from cordgt.inference.retrieval.neighborhood import NodeRows
 from cordgt.inference.retrieval.ranking import CandidateFilter, StageCounts, rank_destinations
 from cordgt.models.base import LinkModel, to_device
-from cordgt.models.counts import Counts
 from cordgt.tasks.scoring import score_queries
 
 SIDES: tuple[Side, Side] = ("src", "dst")
@@ -67,7 +68,7 @@ class Predictor:
     stream: EventStream
     history: History
     has_training_events: np.ndarray  # (N,) bool; True if the node has a training event
-    make_first_scorer: Callable[[Predictor], Counts] | None = None  # None: train one from the whole history
+    make_first_scorer: Callable[[Predictor], FirstScorer] | None = None  # None: train one from the whole history
 
     @cached_property
     def destinations(self) -> Destinations:
@@ -75,11 +76,24 @@ class Predictor:
         return Destinations(self.stream.dst, self.stream.n_nodes)
 
     @cached_property
-    def first_scorer(self) -> Counts:
+    def node_rows(self) -> NodeRows:
+        """The events of each node, in host memory, for the gatherers."""
+        return NodeRows.from_index(self.history.index)
+
+    def question(self, source: int, t: float, cut: int) -> Question:
+        """Return the question of a node index at elapsed time ``t``, over the first ``cut`` events."""
+        history = self.history
+        return Question(history.index, self.destinations, source, cut, t, history.seed, self.node_rows)
+
+    @cached_property
+    def first_scorer(self) -> FirstScorer:
         """The first scorer, loaded or trained at first use; see `cordgt.inference.retrieval`."""
         if self.make_first_scorer is not None:
             return self.make_first_scorer(self)
-        return distill_first_scorer(self.model, self.history, self.destinations, np.arange(self.stream.n_events))
+        events = np.arange(self.stream.n_events)
+        scorer = distill_first_scorer(self.model, self.history, self.destinations, events)
+        latest = events[int(0.85 * len(events)) :]
+        return scorer.with_budget(choose_budget(self.model, scorer, self.history, self.destinations, latest).budget)
 
     @cached_property
     def ids(self) -> NodeIds:
@@ -235,20 +249,18 @@ class Predictor:
     ) -> RecommendResult:
         """Return the ``top`` destinations most likely to interact with ``node``, best first, and what each stage saw.
 
-        A first stage chooses ``budget`` candidates (`DEFAULT_BUDGET`, and at least four times ``top``), and the model
-        ranks them. With no more candidates than that, or if ``exhaustive``, the model ranks all. ``node`` itself is no
-        candidate. There are fewer than ``top`` only if ``allowed`` (`make_filter`) leaves fewer. Near-equal scores are
-        made equal (`merge_near_ties`), and nodes with equal scores stand in order of first appearance in the stream.
-        So rounding does not decide the order. ``delay`` is the elapsed time from the end of the visible history to the
-        interaction.
+        A first stage chooses ``budget`` candidates (by default as many as were measured for it, and at least four
+        times ``top``), and the model ranks them. With no more candidates than that, or if ``exhaustive``, the model
+        ranks all. ``node`` itself is no candidate. There are fewer than ``top`` only if ``allowed`` (`make_filter`)
+        leaves fewer. Near-equal scores are made equal (`merge_near_ties`), and nodes with equal scores stand in order
+        of first appearance in the stream. So rounding does not decide the order. ``delay`` is the elapsed time from
+        the end of the visible history to the interaction.
         """
         source = self.node_indices(([node], "src"))[0]
         t, cut = self.times_and_cuts(None if at is None else np.array([at]), 1)
         t = t + delay
         n_visible = int(cut[0])
-        question = Question(
-            self.history.index, self.destinations, int(source[0]), n_visible, float(t[0]), self.history.seed
-        )
+        question = self.question(int(source[0]), float(t[0]), n_visible)
         ranking = rank_destinations(
             self.model,
             self.history,

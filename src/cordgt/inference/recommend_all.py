@@ -25,7 +25,6 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, SettingError
 from cordgt.inference.part_files import FORMAT, PartFiles, WritePart, parse_pattern, write_parquet
 from cordgt.inference.recommend_batch import BatchRecommender
-from cordgt.inference.retrieval.ranking import check_budget
 from cordgt.inference.run import Run
 from cordgt.runtime.threads import single_thread
 from cordgt.training.run_checksums import file_checksum
@@ -80,13 +79,14 @@ class RecommendAllJob:
         names = ("candidates", "exclude", "new_only", "groups", "per_group")
         recommender = BatchRecommender.at_time(
             predictor,
-            None if request.at is None else self.run.stream.time.parse(request.at),
+            None if request.at is None else self.run.stream.parse_time(request.at),
             top=request.top,
             allowed=predictor.make_filter(**{name: getattr(request, name) for name in names}),
             budget=request.budget,
             exhaustive=request.exhaustive,
         )
-        check_budget(request.budget, request.top)
+        with one_thread():
+            _ = recommender.resolved_budget  # SettingError if it is too small
         return recommender
 
     @cached_property
@@ -103,7 +103,7 @@ class RecommendAllJob:
             "model": run.settings.model,
             "config_sha256": file_checksum(run.path / "config.toml"),
             "weights_sha256": file_checksum(run.path / run.weights_file),
-            "at": None if request.at is None else str(stream.time.parse(request.at)),
+            "at": None if request.at is None else str(stream.parse_time(request.at)),
             "cut": self.recommender.cut,
             "history": fingerprint(stream),
             "history_ids": ids_fingerprint(stream),
@@ -124,7 +124,7 @@ class RecommendAllJob:
     @cached_property
     def first_scorer_hash(self) -> str | None:
         """Hash of the first scorer's weights; None if it is not used. It is trained now if the run has none yet."""
-        predictor, budget = self.run.predictor, check_budget(self.request.budget, self.request.top)
+        predictor, budget = self.run.predictor, self.recommender.resolved_budget
         n = predictor.destinations.count(self.recommender.cut)
         if self.request.exhaustive or predictor.model.is_cheap or n <= budget:
             return None

@@ -27,8 +27,8 @@ from cordgt.inference.retrieval.ranking import (
     POOL_SIZE,
     CandidateFilter,
     candidate_pools,
-    check_budget,
     rank_destinations,
+    resolve_budget,
 )
 from cordgt.models.base import LinkModel
 from cordgt.models.counts import Counts
@@ -65,6 +65,14 @@ class BatchRecommender:
         t, cut = predictor.times_and_cuts(None if at is None else np.array([at]), 1)
         return cls(predictor, float(t[0]), int(cut[0]), **options)
 
+    @cached_property
+    def resolved_budget(self) -> int:
+        """How many candidates of a source the model ranks: ``budget``, or the default of the run's first scorer."""
+        given, model = self.allowed.candidates, self.predictor.model
+        n_candidates = self.predictor.destinations.count(self.cut) if given is None else len(given)
+        scorer = None if self.exhaustive or model.is_cheap else lambda: self.predictor.first_scorer
+        return resolve_budget(self.budget, self.top, n_candidates, scorer)
+
     def sources(self) -> np.ndarray:
         """Return the node indices (S,) of all sources of the visible history, in order of first appearance."""
         stream = self.predictor.stream
@@ -82,8 +90,7 @@ class BatchRecommender:
         return self._table(sources, *(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
     def _question(self, source: int) -> Question:
-        history = self.predictor.history
-        return Question(history.index, self.predictor.destinations, source, self.cut, self.t, history.seed)
+        return self.predictor.question(source, self.t, self.cut)
 
     def _batches(self, sources: np.ndarray) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
         """Yield sources with the candidates of each: at most `MAX_SOURCES`, and about `MAX_PAIRS` pairs."""
@@ -102,14 +109,15 @@ class BatchRecommender:
     def _first_pool(self, source: int) -> np.ndarray:
         """Return the first candidates of a source, ascending; few or none only if that is what its filters leave."""
         question = self._question(source)
-        budget = check_budget(self.budget, self.top)
-        pools = candidate_pools(question, self.allowed, budget, is_cheap=False, exhaustive=self.exhaustive)[1]
+        pools = candidate_pools(
+            question, self.allowed, self.resolved_budget, is_cheap=False, exhaustive=self.exhaustive
+        )[1]
         pool = next(pools)
         return pool if len(pool) >= self.top else next(pools, pool)
 
     def _best(self, sources: np.ndarray, pools: list[np.ndarray]) -> Best:
         """Return the best pairs of each source among its candidates."""
-        model, budget = self.predictor.model, check_budget(self.budget, self.top)
+        model, budget = self.predictor.model, self.resolved_budget
         if self.allowed.per_group is not None:
             return self._best_one_by_one(sources)
         scorer = self._first_scorer
@@ -132,10 +140,9 @@ class BatchRecommender:
             return None
         has_gathered = self.predictor.destinations.count(self.cut) > POOL_SIZE
         on_cpu = history.index.device.type == "cpu" and (model.device is None or model.device.type == "cpu")
-        if isinstance(model, Counts) and not (has_gathered and on_cpu):
-            return None
-        scorer = model if isinstance(model, Counts) else self.predictor.first_scorer
-        return PairTable.build(scorer, history, self.t, self.cut) if has_gathered and on_cpu else scorer
+        if isinstance(model, Counts):
+            return PairTable.build(model, history, self.t, self.cut) if has_gathered and on_cpu else None
+        return self.predictor.first_scorer
 
     def _best_one_by_one(self, sources: np.ndarray) -> Best:
         """`_best` for filters that depend on the other answers of a source."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 import torch
@@ -24,80 +23,35 @@ from cordgt.events.durations import parse_horizon
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import History
 from cordgt.inference.answers import embedding_table, recommendation_table, score_table
+from cordgt.inference.first_scorer_file import FirstScorerFile
 from cordgt.inference.forecasts import ActiveNode, Forecasts, NextEvent
 from cordgt.inference.id_lists import IdList, as_list, check_ids, is_list
 from cordgt.inference.predictor import Predictor, Recommendation, RecommendResult
-from cordgt.inference.retrieval.first_scorer import distill_first_scorer, new_first_scorer
-from cordgt.inference.retrieval.ranking import DEFAULT_BUDGET
+from cordgt.inference.retrieval.first_scorer import FirstScorer
+from cordgt.inference.retrieval.ranking import MIN_BUDGET
+from cordgt.inference.run_arguments import choose_columns, make_pairs
+from cordgt.inference.run_evaluation import evaluation_changes, evaluation_protocol
+from cordgt.inference.run_loading import check_metrics_match_config, load_run_model
+from cordgt.inference.run_recommendations import Recommender, RecommendOptions, RecommendResults
 from cordgt.inference.similar import SimilarNode, find_similar, node_index
 from cordgt.io.bad_rows import is_skip_note
-from cordgt.io.column_options import has_columns
 from cordgt.io.convert import as_stream
 from cordgt.io.open_table import load_file
 from cordgt.io.readers import read_events
 from cordgt.models import find_model
 from cordgt.models.base import LinkModel
-from cordgt.models.counts import Counts
 from cordgt.runtime import distributed
 from cordgt.runtime.threads import pin_num_threads
-from cordgt.store.store import is_store
 from cordgt.tasks.benchmarks import BENCHMARKS, benchmark_changes
 from cordgt.tasks.forecast import ActRole, Forecaster
 from cordgt.tasks.histories import build_history
-from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask, split_stream
-from cordgt.tasks.protocol import Protocol
+from cordgt.tasks.link import LinkTask, split_stream
 from cordgt.tasks.run_metrics import SPLITS, RunMetrics
-from cordgt.training.devices import choose_device, set_matmul_precision
+from cordgt.training.devices import choose_device
 from cordgt.training.evaluation import evaluate_splits, training_objective
-from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.run_folder import ACTIVITY_FILE, RunConfig, RunFolder, is_same_data
-from cordgt.training.settings import Settings, known_keys, make_settings, unknown_setting
-from cordgt.training.tensor_files import read_checksum
+from cordgt.training.settings import Settings
 from cordgt.training.versions import follow_link
-
-FIRST_SCORER_FILE = "first_scorer.safetensors"  # can be deleted: it is made again when it is needed
-
-# Settings that an evaluation may change. With any other change, training events could become test events.
-EVALUATION_KEYS = (*EVALUATION_SETTINGS, "pool")  # a new pool means new negative pools
-
-
-def _check_metrics_match_config(folder: RunFolder, config: RunConfig, metrics: Mapping[str, Any]) -> None:
-    """Raise RunError if config.toml and metrics.json are not of one run.
-
-    With another protocol, training events could be test events.
-    """
-    settings = config.settings
-    expected = {"model": settings.model, "seed": settings.seed, "data": config.data.get("name")}
-    pairs = [(key, value, metrics[key]) for key, value in expected.items()]
-    protocol = metrics["protocol"]
-    pairs += [(key, value, protocol[key]) for key, value in vars(settings.protocol).items() if key in protocol]
-    for key, value, trained in pairs:
-        if trained != value:
-            raise RunError(
-                f"{folder.path} is damaged: config.toml has {key}={value}, but it was trained with {trained}. "
-                "Restore the original files."
-            )
-
-
-class RecommendOptions(TypedDict, total=False):
-    """Options of `Run.recommend`; its docstring explains them."""
-
-    within: Any  # a horizon, such as "7d"
-    candidates: Any  # ids
-    exclude: Any  # ids
-    new_only: bool
-    groups: Mapping[Any, Any]  # the group of each id
-    per_group: int
-    budget: int
-    exhaustive: bool
-
-
-class _FoundRecommendations(NamedTuple):
-    """The answers of `Run.recommend`, with the nodes and the horizon of the question."""
-
-    nodes: list[Any]
-    results: list[RecommendResult]
-    horizon: float | None
 
 
 @dataclass(frozen=True)
@@ -138,7 +92,7 @@ class Run:
     def from_folder(cls, folder: RunFolder, config: RunConfig, device: str) -> Run:
         """`load` for a folder whose config.toml is read already."""
         metrics, checksums = folder.read_result()
-        _check_metrics_match_config(folder, config, metrics)
+        check_metrics_match_config(folder, config, metrics)
         metrics["protocol"] = dict(vars(config.settings.protocol))
         folder.check_events(config.data)
         original, stream = folder.streams(config.data_fingerprint)
@@ -181,14 +135,7 @@ class Run:
         reading the source raises an error for any other column that it lacks; for the label only if ``labels_needed``.
         A path is read, so pass a pipe as a `LoadedFile`.
         """
-        merged = {**self.columns, **given}
-        if is_store(source):  # its columns are fixed
-            return dict(given)
-        if not self.columns or has_columns(source, merged):
-            return merged
-        if not has_columns(source, {k: v for k, v in merged.items() if k in ("src", "dst", "time")}):
-            return dict(given)
-        return {k: v for k, v in merged.items() if k != "label" or labels_needed or k in given}
+        return choose_columns(source, self.columns, given, labels_needed=labels_needed)
 
     def score(self, src: Any, dst: Any, at: Any = None, *, within: Any = None) -> np.ndarray:
         """Return scores (n,) between 0 and 1: how likely each source interacts with each destination.
@@ -199,7 +146,7 @@ class Run:
 
         Example: ``run.score("ada", ["tea", "milk"], within="7d")``.
         """
-        src, dst, times = self._pairs(src, dst, at)
+        src, dst, times = make_pairs(src, dst, at, self.stream)
         if within is None:
             return self.predictor.score(src, dst, times)[0]
         return self.forecasts.score(src, dst, self.horizon(within, times), times)[1]
@@ -209,24 +156,13 @@ class Run:
 
         The note says what is new to the model: "src: no history", "dst: not in training"; see `Predictor.notes`.
         """
-        src, dst, times = self._pairs(src, dst, at)
+        src, dst, times = make_pairs(src, dst, at, self.stream)
         horizon = None if within is None else self.horizon(within, times)
         return score_table(self.predictor, src, dst, times, **self._with_horizon(horizon))
 
     def _with_horizon(self, horizon: float | None) -> dict[str, Any]:
         """Return what `score_table` needs for probabilities; nothing without a horizon."""
         return {} if horizon is None else {"horizon": horizon, "forecasts": self.forecasts}
-
-    def _pairs(self, src: Any, dst: Any, at: Any) -> tuple[list[Any], list[Any], np.ndarray | None]:
-        """Return sources, destinations and times of equal length, or no times. SettingError if that is not possible."""
-        src, dst = (check_ids(as_list(x)) for x in (src, dst))
-        n = max(len(src), len(dst))
-        src, dst = (x * n if len(x) == 1 else x for x in (src, dst))
-        if len(src) != len(dst):
-            raise SettingError(
-                f"{len(src)} sources and {len(dst)} destinations: give the same number of each, or one of either."
-            )
-        return src, dst, self._times(at, n)
 
     @overload
     def recommend(
@@ -272,7 +208,8 @@ class Run:
         each id. There are fewer than ``top`` only if the filters leave fewer.
 
         Two stages answer: a fast first scorer chooses ``budget`` candidates, then the model ranks them. The default
-        budget is 1,024, and at least four times ``top``. ``exhaustive`` ranks every candidate with the model instead.
+        budget was measured at validation events, and is at least four times ``top``. ``exhaustive`` ranks every
+        candidate with the model instead.
         """
         found = self._recommend(node, destination, at, top, **options)
         answers = {one: result.recommendations for one, result in zip(found.nodes, found.results, strict=True)}
@@ -300,7 +237,7 @@ class Run:
 
     def _recommend(
         self, node: Any, destination: Any, at: Any, top: int, within: Any = None, **options: Any
-    ) -> _FoundRecommendations:
+    ) -> RecommendResults:
         """Check the arguments of `recommend`, and answer."""
         if (node is None) == (destination is None):
             raise SettingError("Give either a node, or destination=ID.")
@@ -310,7 +247,7 @@ class Run:
                 options[name] = check_ids(as_list(options[name]))
         horizon = None if within is None else self.horizon(within, time)
         results = self.recommendations(nodes, time, top, horizon, is_source=destination is None, **options)
-        return _FoundRecommendations(nodes, results, horizon)
+        return RecommendResults(nodes, results, horizon)
 
     def recommendations(
         self,
@@ -321,35 +258,16 @@ class Run:
         *,
         is_source: bool = True,
         callbacks: Callback = NO_CALLBACK,
-        budget: int | None = None,
-        exhaustive: bool = False,
-        **filters: Any,
+        **options: Any,
     ) -> list[RecommendResult]:
         """`recommend` for several nodes, a time of the stream's axis and an elapsed time.
 
-        ``is_source``: False if the nodes are destinations, whose best sources are the answer. ``filters`` are those of
-        `Predictor.make_filter`; for destinations only ``candidates`` and ``new_only``.
+        ``is_source``: False if the nodes are destinations, whose best sources are the answer. ``options``: the filters
+        of `Predictor.make_filter`, ``budget`` and ``exhaustive``; for destinations, ``candidates`` and ``new_only``.
         """
-        if not is_source:
-            given = {name: value for name, value in filters.items() if value}
-            unused = sorted(given.keys() - {"candidates", "new_only"})
-            unused += ["budget"] * (budget is not None) + ["exhaustive"] * exhaustive
-            if unused:
-                raise SettingError(f"{', '.join(unused)}: not available for the sources of a destination.")
-            answers = []
-            for node in nodes:
-                answers.append(RecommendResult(*self.forecasts.recommend_sources(node, horizon, at, top, **given)))
-                callbacks.on_step(1)
-            return answers
-        allowed = self.predictor.make_filter(**filters)
-        results = []
-        for node in nodes:
-            results.append(self.predictor.answer(node, at, top, allowed=allowed, budget=budget, exhaustive=exhaustive))
-            callbacks.on_step(1)
-        if horizon is None:
-            return results
-        best = self.forecasts.with_probabilities(nodes, [x.recommendations for x in results], horizon, at)
-        return [replace(result, recommendations=x) for x, result in zip(best, results, strict=True)]
+        recommender = Recommender(self.predictor, lambda: self.forecasts)
+        answer = recommender.best_destinations if is_source else recommender.best_sources
+        return answer(nodes, at, top, horizon, callbacks, **options)
 
     @overload
     def next_event(self, node: str | int, at: Any = None, *, top: int = 3) -> NextEvent: ...
@@ -431,31 +349,37 @@ class Run:
         """Return metrics on the run's own splits.
 
         ``split`` is "validation" or "test"; the default is both. ``protocol`` evaluates as a published benchmark does:
-        "paper", "dyglib" or "tgb"; RunError if the run has another split. ``changes`` may set another visibility, pool,
-        seed of negatives or ``batch_size``. The latter is the evaluation batch: per-batch means and the visibility
-        rules "paper" and "batch" depend on it.
+        "paper", "dyglib", "tgb" or "tgb-seq"; RunError if the run has another split. ``changes`` may set another
+        visibility, pool, seed of negatives or ``batch_size``. The latter is the evaluation batch: per-batch means and
+        the visibility rules "paper" and "batch" depend on it.
+
+        Example, as a shop judges: ``run.evaluate(ranking="all", filter="seen", positives="new")``.
         """
         if split is not None:
             check_choice("split", split, SPLITS)
         if "part" in changes:
             raise SettingError("'part' is now called 'split'.")
-        given = {("eval_batch_size" if key == "batch_size" else key): v for key, v in changes.items() if v is not None}
         if protocol is not None:
-            changes = benchmark_changes(protocol, self.settings.protocol, str(self.path)) | given
+            given = evaluation_changes(changes)
+            changes = benchmark_changes(protocol, self.settings.protocol, str(self.path), self.settings.model) | given
         model, task = self.evaluation_task(**changes)
         metrics = evaluate_splits(model, task, as_callback(callbacks), SPLITS if split is None else (split,))
         about: dict[str, Any] = {key: self.metrics[key] for key in ("model", "data", "seed", "epochs")}
         about["objective"] = training_objective(self.settings, model)
         about |= {"init": self.metrics["init"]} if "init" in self.metrics else {}
         if protocol is not None:
-            metric, own = BENCHMARKS[protocol].metric, BENCHMARKS[protocol].evaluation
+            metric, own = BENCHMARKS[protocol].metric, BENCHMARKS[protocol].settings(self.settings.model)
             changed = sorted(key for key, value in own.items() if getattr(task.protocol, key) != value)
             about["benchmark"] = {"name": protocol, "metric": metric, "changed": changed}
         return RunMetrics(about | {"protocol": dict(vars(task.protocol))} | metrics)
 
     def evaluation_task(self, **changes: Any) -> tuple[LinkModel, LinkTask]:
         """Return `evaluation_model` and the task to evaluate it on. ``changes`` as in `evaluate`."""
-        protocol, seed, group = self._evaluation_protocol(changes), self.settings.seed, distributed.current_group()
+        protocol, seed, group = (
+            evaluation_protocol(self.settings, changes),
+            self.settings.seed,
+            distributed.current_group(),
+        )
         task = LinkTask.prepare(self.original_stream, protocol, seed=seed, device=self.device, group=group)
         return self.evaluation_model(), task
 
@@ -478,40 +402,27 @@ class Run:
 
     def needs_first_scorer(self) -> bool:
         """Return whether `recommend` will train a first scorer, which takes a while, because the folder has none."""
-        if find_model(self.settings.model).network.is_cheap or self._read_first_scorer() is not None:
+        if find_model(self.settings.model).network.is_cheap or self._first_scorer_file.read() is not None:
             return False
-        return len(unique_nodes(self.stream.dst, self.stream.n_nodes)) > DEFAULT_BUDGET
+        return len(unique_nodes(self.stream.dst, self.stream.n_nodes)) > MIN_BUDGET
 
-    def load_first_scorer(self, predictor: Predictor, callbacks: Callback = NO_CALLBACK) -> Counts:
+    def load_first_scorer(self, predictor: Predictor, callbacks: Callback = NO_CALLBACK) -> FirstScorer:
         """Return the first scorer of the run folder. If there is none for these weights, train it and store it.
 
-        It learns from the training events only, or from all events if the run is refitted. A folder that cannot be
-        written stays without one.
+        It learns from the training events, or from all events if the run is refitted. Its budget is measured at
+        validation events.
         """
-        scorer = self._read_first_scorer()
-        if scorer is None:
-            original, destinations = self.original_stream, predictor.destinations
-            is_refitted = "refit" in self.metrics
-            positions = np.arange(original.n_events)
-            positions = positions if is_refitted else split_stream(original, self.settings.protocol).train
-            scorer = distill_first_scorer(predictor.model, predictor.history, destinations, positions, callbacks)
-            with suppress(RunError):
-                self.folder.write_tensors(FIRST_SCORER_FILE, scorer.state_dict(), self._first_scorer_origin())
-        return scorer.to(predictor.model.device or self.device)
+        return self._first_scorer_file.read_or_make(predictor, self._first_scorer_positions, callbacks)
 
-    def _first_scorer_origin(self) -> dict[str, Any]:
-        """Return what a first scorer depends on: the checksum of the model's weights."""
-        return {"weights": read_checksum(self.path / self.weights_file)}
+    @property
+    def _first_scorer_file(self) -> FirstScorerFile:
+        return FirstScorerFile(self.folder, self.weights_file)
 
-    def _read_first_scorer(self) -> Counts | None:
-        """Return the first scorer of the run folder; None if it is missing, damaged or of other weights."""
-        if not self.folder.has(FIRST_SCORER_FILE):
-            return None
-        try:
-            weights, origin = self.folder.read_tensors(FIRST_SCORER_FILE)
-            return new_first_scorer(weights) if origin == self._first_scorer_origin() else None
-        except (RunError, RuntimeError, KeyError, TypeError):
-            return None
+    def _first_scorer_positions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the events that the first scorer learns from, and those that its budget is measured at."""
+        split = split_stream(self.original_stream, self.settings.protocol)
+        is_refitted = "refit" in self.metrics
+        return np.arange(self.original_stream.n_events) if is_refitted else split.train, split.validation
 
     @cached_property
     def forecaster(self) -> Forecaster:
@@ -547,57 +458,8 @@ class Run:
 
     def _load_model(self, name: str) -> LinkModel:
         """Build a model on the run's device, with the weights of a file."""
-        weights = self.read_weights(name)
-        self._check_size(name, weights)
-        with torch.random.fork_rng(devices=[]):
-            model = build_model_for(self.settings, self.original_stream)
-        try:
-            load_weights(model, weights, str(self.path / name))
-        except SettingError as error:
-            raise RunError(f"{self.path / name} is damaged: {error}") from None
-        set_matmul_precision(self.settings, self.device)
-        return model.to(self.device).eval()
-
-    def _check_size(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """Raise RunError if the weights are of a smaller model than the settings describe. Allocates no memory."""
-        too_large = RunError(
-            f"{self.path / name} is damaged: config.toml describes a larger model. Restore the original files."
-        )
-        if getattr(self.settings.model_settings, "layers", 0) > len(weights):  # each layer has weights
-            raise too_large
-        try:
-            with torch.random.fork_rng(devices=[]), torch.device("meta"):
-                expected = build_model_for(self.settings, self.original_stream).state_dict()
-        except MemoryError:
-            raise
-        except Exception as error:
-            if "overflow" in str(error):
-                raise too_large from None
-            return  # a user's own model that cannot be built without memory
-        if sum(x.numel() for x in expected.values()) > sum(x.numel() for x in weights.values()):
-            raise too_large
-
-    def _evaluation_protocol(self, changes: dict[str, Any]) -> Protocol:
-        changes = {
-            ("eval_batch_size" if key == "batch_size" else key): value
-            for key, value in changes.items()
-            if value is not None
-        }
-        for key in changes:
-            if key not in known_keys():
-                raise SettingError(f"evaluate: {unknown_setting(key)}")
-            if key not in EVALUATION_KEYS:
-                allowed = ", ".join(("batch_size", *(k for k in EVALUATION_KEYS if k != "eval_batch_size")))
-                raise SettingError(f"'{key}' is fixed by the training. An evaluation can change: {allowed}.")
-        return make_settings(self.settings.model, vars(self.settings.protocol) | changes).protocol
+        weights, path = self.read_weights(name), self.path / name
+        return load_run_model(self.settings, self.original_stream, weights, path, self.device)
 
     def _time(self, at: Any) -> Any:
-        return None if at is None else self.stream.time.parse(at)
-
-    def _times(self, at: Any, n: int) -> np.ndarray | None:
-        if at is None:
-            return None
-        times = [self.stream.time.parse(x) for x in as_list(at)]
-        if len(times) not in (1, n):
-            raise SettingError(f"{len(times)} times for {n} pairs: give one, or one per pair.")
-        return np.array(times * n if len(times) == 1 else times)
+        return None if at is None else self.stream.parse_time(at)

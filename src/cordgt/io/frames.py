@@ -1,5 +1,7 @@
 """Tables of other libraries as Arrow tables: polars, DuckDB, anything with ``__arrow_c_stream__``, NetworkX graphs.
 
+Also dictionaries of columns.
+
 Objects are recognized by what they offer, so that no library is imported for them.
 """
 
@@ -32,6 +34,8 @@ def as_arrow_table(source: Any) -> Any:
         return source
     if is_graph(source):
         return _graph_table(source)
+    if isinstance(source, dict):
+        return _column_table(source)
     if type(source).__module__.partition(".")[0] == "polars" and hasattr(source, "collect"):
         source = source.collect()  # a LazyFrame
     if isinstance(source, pa.RecordBatch):
@@ -46,6 +50,17 @@ def as_arrow_table(source: Any) -> Any:
             f"The {type(source).__name__} cannot be read as an Arrow table: {short_message(error)}"
         ) from None
     return source
+
+
+def _column_table(columns: dict[Any, Any]) -> Any:
+    """Return the table of a dictionary: names, and lists or arrays of the same length."""
+    try:
+        return pa.table({str(name): as_column(values) for name, values in columns.items()})
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(
+            f"The dictionary cannot be read as a table of columns, such as {{'src': [1], 'dst': [2], 'time': [0]}}: "
+            f"{short_message(error)}"
+        ) from None
 
 
 # -------------------- NetworkX

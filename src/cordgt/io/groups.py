@@ -18,7 +18,10 @@ def read_groups(source: Any) -> dict[Any, Any]:
     file = load_file(source)
     is_named = bool(columns_in_header(file, {"src": "group"}))
     ids = read_ids(file, side="dst").to_pylist()
-    groups = read_ids(file, column="group" if is_named else "1", side="dst").to_pylist()
+    try:
+        groups = read_ids(file, column="group" if is_named else "1", side="dst").to_pylist()
+    except DataError as error:
+        raise DataError(f"{error} Groups need two columns: the ids, and a column 'group'.") from None
     found: dict[Any, Any] = {}
     for row, (node, group) in enumerate(zip(ids, groups, strict=True)):
         if found.setdefault(node, group) != group:

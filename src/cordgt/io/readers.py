@@ -71,9 +71,10 @@ def read_events(
     Args:
         source: a path (CSV, TSV, edge list, gzip or zip of these, Parquet, or a published layout; detected from the
             content), the folder of a store (`cordgt data convert`), a pandas or polars frame, a DuckDB relation, an
-            Arrow table or anything with ``__arrow_c_stream__``, a NetworkX graph whose edges have times, a PyG
-            ``TemporalData``, or a dataset of ``py-tgb``. A store, a ``TemporalData`` and a dataset of ``py-tgb`` take
-            no column options. A frame that was exported from a stream is read with the options of that stream.
+            Arrow table or anything with ``__arrow_c_stream__``, a dictionary of columns, a NetworkX graph whose edges
+            have times, a PyG ``TemporalData``, or a dataset of ``py-tgb``. A store, a ``TemporalData`` and a dataset
+            of ``py-tgb`` take no column options. A frame that was exported from a stream is read with the options of
+            that stream.
         src, dst, time, label, features, time_format: see `ColumnOptions`.
         ids: ``shared`` if the same id in both columns is the same node, else ``separate``. ``auto``: separate if the
             columns are named like users and items, if the first line is ``% bip``, or if ``::`` separates the fields
@@ -97,6 +98,8 @@ def read_events(
     if is_store(source):
         others = {"node_features": node_features, "member": member, "skip_bad_rows": skip_bad_rows or None}
         return _from_store(source, vars(options) | others, ids, name)
+    if isinstance(source, str) and not set("./\\") & set(source) and not os.path.exists(source):
+        raise DataError(f"There is no file {source}. For a dataset by name, use cordgt.load_dataset({source!r}).")
     if member is not None:
         if not isinstance(source, str | os.PathLike):
             raise DataError(f"--member names a file in a zip archive, not in {type(source).__name__}. Leave it out.")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypeVar
 
 from cordgt.errors import SettingError
+from cordgt.models.als import Als, AlsSettings
 from cordgt.models.base import LinkModel
 from cordgt.models.cawn import Cawn, CawnSettings
 from cordgt.models.cordgt import Cordgt, CordgtSettings
@@ -25,6 +26,7 @@ from cordgt.models.dygformer import Dygformer, DygformerSettings
 from cordgt.models.dyrep import Dyrep, DyrepSettings
 from cordgt.models.edgebank import Edgebank, EdgebankSettings
 from cordgt.models.graphmixer import Graphmixer, GraphmixerSettings
+from cordgt.models.item_knn import ItemKnn, ItemKnnSettings
 from cordgt.models.jodie import Jodie, JodieSettings
 from cordgt.models.popularity import Popularity, PopularitySettings
 from cordgt.models.tcl import Tcl, TclSettings
@@ -72,6 +74,8 @@ MODELS: Registry[ModelSpec] = Registry("model", {
     "ctdne": ModelSpec(CtdneSettings, Ctdne, "skip-gram on walks forward in time; transductive", {"lr": 0.01}),
     "counts": ModelSpec(CountsSettings, Counts, "small MLP on the counts of a pair; trains in seconds", {"lr": 0.003}),
     "edgebank": ModelSpec(EdgebankSettings, Edgebank, "pairs seen before; nothing to train"),
+    "item_knn": ModelSpec(ItemKnnSettings, ItemKnn, "what others met around the latest partners; nothing to train"),
+    "als": ModelSpec(AlsSettings, Als, "factors of the training pairs, sources folded in; transductive"),
     "popularity": ModelSpec(PopularitySettings, Popularity, "destinations with the most events; nothing to train"),
 }, lambda name, network: register_model(name)(network))
 # fmt: on
@@ -106,6 +110,7 @@ def register_model(
         ...     '''Counts with another learning rate.'''
         >>> run = cordgt.train("purchases.csv", "my_counts", epochs=1)
     """
+    MODELS.check_name(name)
 
     def register(network: C) -> C:
         if not (isinstance(network, type) and issubclass(network, LinkModel)):

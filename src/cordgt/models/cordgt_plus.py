@@ -1,9 +1,10 @@
 """CorDGT+: CorDGT with more features of the past than its two distances. Each part is a setting.
 
 ``sampling=mixed`` adds a node's latest events to the sampled ones. ``slot_features`` adds features of every context
-node, ``pair_features`` of every pair (`cordgt.history.pair_features`). All are counted from the first ``cut`` events,
-without parameters. ``counts_blend`` adds the logits of a `Counts` network, trained on its own, with a weight that
-validation data choose (`cordgt.training.blend`).
+node, ``pair_features`` of every pair (`cordgt.history.pair_features`). ``collaborative`` adds those of
+`cordgt.history.collaborative`, ``identities`` learned embeddings of nodes (`cordgt.models.identities`). All others are
+counted from the first ``cut`` events, without parameters. ``counts_blend`` adds the logits of a `Counts` network,
+trained on its own, with a weight that validation data choose (`cordgt.training.blend`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cordgt.errors import check_choice
+from cordgt.errors import SettingError, check_choice
 from cordgt.history import pair_features
 from cordgt.history.context import Context
+from cordgt.history.pair_columns import column_names, read_columns
 from cordgt.history.queries import History, Queries
 from cordgt.models.cordgt import Cordgt, CordgtBatch, CordgtReader, CordgtSettings, full_precision
 from cordgt.models.counts import Counts, CountsSettings
-from cordgt.nn.layers import make_mlp
+from cordgt.models.identities import Identities, IdentityBatch, read_identities
+from cordgt.nn.layers import check_positive, make_mlp
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,28 @@ class CordgtPlusSettings(CordgtSettings):
     beta: float = 1.0
     slot_features: bool = True  # features of every context node: age, counts, relation to either end
     pair_features: bool = True  # features of every pair: number and age of its events, activity of both ends
+    collaborative: bool = False  # also columns of who met what alike: co-visits, sequences, ages
+    identities: bool = False  # learn an embedding per node; see `cordgt.models.identities`
+    num_embeddings: int = 16384  # rows of its table; if there are more nodes, the busiest get one
     counts_blend: bool = True  # also trains `counts`, and adds its logits with a weight chosen on validation data
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("loss", self.loss, ("binary", "ranking"))
+        check_positive(self, "num_embeddings")
+        if self.collaborative and not self.pair_features:
+            raise SettingError("collaborative=true adds columns to pair_features: set pair_features=true.")
+
+    @property
+    def column_groups(self) -> tuple[str, ...]:
+        """Names in `cordgt.history.pair_columns.COLUMN_GROUPS`."""
+        return self.of_counts.column_groups
+
+    @property
+    def of_counts(self) -> CountsSettings:
+        """Settings of the `Counts` network, which reads the same columns."""
+        return CountsSettings(loss=self.loss, collaborative=self.collaborative)
 
     @property
     def has_counts(self) -> bool:
@@ -51,6 +70,7 @@ class CordgtPlusBatch(CordgtBatch):
 
     slot_x: Tensor | None  # (B, S, C, F)
     pair_x: Tensor | None  # (B, M, P); None without candidates
+    identity: IdentityBatch | None  # None without candidates
 
 
 @dataclass(frozen=True)
@@ -61,12 +81,15 @@ class CordgtPlusReader(CordgtReader):
 
     def _measure(self, history: History, queries: Queries, trees: Context) -> CordgtPlusBatch:
         index, q = history.index, queries
-        slot_x = pair_x = None
+        slot_x = pair_x = identity = None
         if self.settings.slot_features:
             slot_x = pair_features.slot_features(index, trees, q.t, q.cut, q.pair_cut)
         if self.settings.pair_features and q.dst.shape[1]:
-            pair_x = pair_features.pair_features(index, q)
-        return CordgtPlusBatch(**vars(super()._measure(history, q, trees)), slot_x=slot_x, pair_x=pair_x)
+            pair_x = read_columns(index, q, self.settings.column_groups)
+        if self.settings.identities and q.dst.shape[1]:
+            identity = read_identities(index, q)
+        distances = vars(super()._measure(history, q, trees))
+        return CordgtPlusBatch(**distances, slot_x=slot_x, pair_x=pair_x, identity=identity)
 
 
 class CordgtPlus(Cordgt):
@@ -85,25 +108,34 @@ class CordgtPlus(Cordgt):
         self.reader = CordgtPlusReader(settings, self.shape)
         dim = settings.hidden
         self.of_slot = make_mlp(pair_features.SLOT_DIM, dim, dim) if settings.slot_features else None
-        self.of_pair = make_mlp(pair_features.PAIR_DIM, dim, dim) if settings.pair_features else None
+        pair_dim = len(column_names(settings.column_groups))
+        self.of_pair = make_mlp(pair_dim, dim, dim) if settings.pair_features else None
         self.of_all = make_mlp((2 + settings.pair_features) * dim, dim, 1) if settings.head == "mlp" else None
         linear_pair = settings.head == "linear" and settings.pair_features
         self.of_pair_alone = nn.Linear(dim, 1, bias=False) if linear_pair else None
         self.head_mlp = None  # replaced by `of_all`
         self.learns_ranking = settings.loss == "ranking"
+        self.identities = Identities(settings.num_embeddings) if settings.identities else None
+        self.uses_node_ids = settings.identities
         self.counts: Counts | None = None
         if settings.has_counts:
-            self.counts = Counts(CountsSettings(loss=settings.loss), edge_dim=edge_dim, node_dim=node_dim)
+            self.counts = Counts(settings.of_counts, edge_dim=edge_dim, node_dim=node_dim)
             self.counts.requires_grad_(False)
             self.register_buffer("counts_weight", torch.zeros(2))
 
+    def prepare(self, history: History, cut: int) -> None:
+        if self.identities is not None:
+            self.identities.assign_rows(history.index, cut)
+
     def _scores(self, batch: CordgtBatch, pooled: Tensor) -> Tensor:
         """Return logits (B, M): those of the network itself in training, otherwise blended with those of `Counts`."""
-        own = self._own_scores(batch, pooled)
-        if self.counts is None or self.training:
-            return own
         assert isinstance(batch, CordgtPlusBatch)
+        own = self._own_scores(batch, pooled)
         with full_precision(pooled):
+            if self.identities is not None:
+                own = own + self.identities(batch.identity)
+            if self.counts is None or self.training:
+                return own
             return torch.lerp(own, self.counts(batch.pair_x), self.counts_weight[int(self.compares_sources)])
 
     def _own_scores(self, batch: CordgtBatch, pooled: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Counts: a small MLP on the counts of a pair. No sampling, no attention: a baseline that learns.
 
 It reads the features that CorDGT+ calls ``pair_features`` (`cordgt.history.pair_features`), and shows what they are
-worth alone.
+worth alone. ``collaborative`` adds the columns of `cordgt.history.collaborative`, ``identities`` learned embeddings of
+nodes (`cordgt.models.identities`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cordgt.errors import check_choice
-from cordgt.history import pair_features
+from cordgt.history.pair_columns import column_names, read_columns
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
+from cordgt.models.identities import Identities, IdentityBatch, read_identities
 from cordgt.nn.layers import check_positive, make_mlp
 
 
@@ -23,18 +25,39 @@ class CountsSettings:
 
     hidden: int = 64
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
+    collaborative: bool = False  # also read who met what alike: co-visits, sequences, ages
+    identities: bool = False  # learn an embedding per node; see `cordgt.models.identities`
+    num_embeddings: int = 16384  # rows of its table; if there are more nodes, the busiest get one
 
     def __post_init__(self) -> None:
-        check_positive(self, "hidden")
+        check_positive(self, "hidden", "num_embeddings")
         check_choice("loss", self.loss, ("binary", "ranking"))
 
+    @property
+    def column_groups(self) -> tuple[str, ...]:
+        """Names in `cordgt.history.pair_columns.COLUMN_GROUPS`."""
+        return ("pair", "collaborative") if self.collaborative else ("pair",)
 
+
+@dataclass(frozen=True)
+class CountsBatch:
+    """Columns of pairs, and the nodes whose embeddings are looked up."""
+
+    columns: Tensor  # (B, M, P)
+    identity: IdentityBatch
+
+
+@dataclass(frozen=True)
 class CountsReader:
-    """Reads the features of every pair."""
+    """Reads the columns of every pair."""
 
-    def read(self, history: History, queries: Queries) -> Tensor:
-        """Return (B, M, P) float32."""
-        return pair_features.pair_features(history.index, queries)
+    groups: tuple[str, ...]
+    identities: bool = False
+
+    def read(self, history: History, queries: Queries) -> Tensor | CountsBatch:
+        """Return the columns (B, M, P) float32; with ``identities``, also the nodes to look up."""
+        columns = read_columns(history.index, queries, self.groups)
+        return CountsBatch(columns, read_identities(history.index, queries)) if self.identities else columns
 
 
 class Counts(LinkModel):
@@ -47,9 +70,18 @@ class Counts(LinkModel):
 
     def __init__(self, settings: CountsSettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        self.reader = CountsReader()
-        self.score = make_mlp(pair_features.PAIR_DIM, settings.hidden, 1)
+        self.reader = CountsReader(settings.column_groups, settings.identities)
+        self.score = make_mlp(len(column_names(settings.column_groups)), settings.hidden, 1)
+        self.identities = Identities(settings.num_embeddings) if settings.identities else None
+        self.uses_node_ids = settings.identities
         self.learns_ranking = settings.loss == "ranking"
 
-    def forward(self, batch: Tensor) -> Tensor:
-        return self.score(batch).squeeze(-1)
+    def prepare(self, history: History, cut: int) -> None:
+        if self.identities is not None:
+            self.identities.assign_rows(history.index, cut)
+
+    def forward(self, batch: Tensor | CountsBatch) -> Tensor:
+        if isinstance(batch, Tensor):
+            return self.score(batch).squeeze(-1)
+        assert self.identities is not None
+        return self.score(batch.columns).squeeze(-1) + self.identities(batch.identity)

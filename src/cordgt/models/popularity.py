@@ -9,19 +9,30 @@ from torch import Tensor
 
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
+from cordgt.nn.layers import check_non_negative
 
 
 @dataclass(frozen=True)
 class PopularitySettings:
-    """Popularity has no settings."""
+    """Settings of popularity."""
+
+    window: int = 0  # count a destination's events among so many latest events of the stream; 0: among all
+
+    def __post_init__(self) -> None:
+        check_non_negative(self, "window")
 
 
+@dataclass(frozen=True)
 class PopularityReader:
-    """Reads the number of events of each candidate."""
+    """Reads the number of events of each candidate within the window."""
+
+    window: int = 0
 
     def read(self, history: History, queries: Queries) -> Tensor:
         """Return (B, M) int64."""
-        return history.index.degree(queries.dst, queries.cut[:, None])
+        cut = queries.cut[:, None]
+        count = history.index.degree(queries.dst, cut)
+        return count - history.index.degree(queries.dst, (cut - self.window).clamp_min(0)) if self.window else count
 
 
 class Popularity(LinkModel):
@@ -36,7 +47,7 @@ class Popularity(LinkModel):
 
     def __init__(self, settings: PopularitySettings, *, edge_dim: int, node_dim: int) -> None:
         super().__init__()
-        self.reader = PopularityReader()
+        self.reader = PopularityReader(settings.window)
 
     def forward(self, batch: Tensor) -> Tensor:
         return torch.log1p(batch.double())

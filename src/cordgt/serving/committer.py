@@ -11,9 +11,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from cordgt.serving.errors import KeyConflictError, LateEventError, LogUnavailableError, NotReadyError, TooBusyError
+from cordgt.serving.errors import (
+    FutureEventError,
+    KeyConflictError,
+    LateEventError,
+    LogUnavailableError,
+    NotReadyError,
+    TooBusyError,
+)
 from cordgt.serving.event_batch import EventBatch, EventSchema
 from cordgt.serving.event_log import EventLog, LogRecord
+from cordgt.serving.time_limit import TimeLimit
 
 MAX_WAITING = 1000  # requests
 MAX_TOGETHER = 100  # requests per commit
@@ -48,10 +56,12 @@ class Committer:
         n_base: int,
         last_time: int | float,
         accept_late: bool,
+        limit: TimeLimit,
         on_commit: Callable[[EventBatch], None],
     ) -> None:
         self._log, self._schema, self._n_base = log, schema, n_base
-        self._last_time, self._accept_late, self._on_commit = last_time, accept_late, on_commit
+        self._last_time, self._accept_late, self._limit = last_time, accept_late, limit
+        self._on_commit = on_commit
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._is_stopped = False
         self.problem = ""  # why the last commit failed; empty after a commit that did not
@@ -142,7 +152,17 @@ class Committer:
         return known
 
     def _check_times(self, batch: EventBatch, last_time: int | float) -> tuple[EventBatch, int]:
-        """Return the events to accept, and how many of them are late. LateEventError if late events are refused."""
+        """Return the events to accept, and how many of them are late.
+
+        LateEventError if late events are refused. FutureEventError if an event is too far in the future.
+        """
+        if batch.t[-1] > self._limit.latest(last_time):
+            after = "the last event" if self._limit.per_second is None else "now"
+            raise FutureEventError(
+                f"An event has the time {self._schema.time.format_one(batch.t[-1])}, more than {self._limit.text} "
+                f"after {after}. Nothing of this request was accepted. Correct the time, or start the service with a "
+                "larger --max-ahead."
+            )
         if batch.t[0] >= last_time:
             return batch, 0
         if self._accept_late:

@@ -23,6 +23,12 @@ class LateEventError(ServiceError):
     status = 409
 
 
+class FutureEventError(ServiceError):
+    """An event is too far in the future."""
+
+    status = 422
+
+
 class KeyConflictError(ServiceError):
     """An idempotency key comes again with other events."""
 

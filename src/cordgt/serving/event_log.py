@@ -9,6 +9,8 @@ from typing import Protocol
 
 from cordgt.serving.errors import LogDamagedError
 
+BINDING_FILE = "log.json"  # in a data folder whose log is in a database: the id of that log
+
 
 @dataclass(frozen=True)
 class LogRecord:

@@ -15,9 +15,10 @@ from cordgt.events.stream import EventStream, unify_time_types
 from cordgt.history.growing import GrowingIndex
 from cordgt.history.index import TemporalIndex, as_tensor
 from cordgt.history.queries import History
+from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.serving.event_batch import EventBatch, NodeId
 
-NEVER = np.iinfo(np.int64).max
+NEVER = np.iinfo(np.int64).max  # position of the first event of a node without one
 
 
 class DictIdLookup:
@@ -60,6 +61,29 @@ class GrowingArray:
         self._n = stop
 
 
+class GrowingDestinations(Destinations):
+    """The destinations of a stream that grows, for any ``cut``. Earlier answers stay valid."""
+
+    def __init__(self, dst: npt.NDArray[Any], n_nodes: int) -> None:
+        super().__init__(dst, n_nodes)
+        self.first[self.first == len(dst)] = NEVER
+        self._first, self._order = GrowingArray(self.first), GrowingArray(self.by_first)
+        self._order_first = GrowingArray(self._first_sorted)
+
+    def append(self, dst: npt.NDArray[Any], start: int, n_nodes: int) -> None:
+        """Take the events from position ``start`` on; ``dst`` has the destinations of all events."""
+        self._first.extend(np.full(n_nodes - self.n_nodes, NEVER))
+        node, position = np.unique(np.asarray(dst[start:]), return_index=True)
+        is_new = self._first.values[node] == NEVER
+        order = np.argsort(position[is_new])
+        new, first = node[is_new][order].astype(np.int64), start + position[is_new][order]
+        self._first.values[new] = first
+        self._order.extend(new)
+        self._order_first.extend(first)
+        self.dst, self.n_nodes, self.first = dst, n_nodes, self._first.values
+        self.by_first, self._first_sorted = self._order.values, self._order_first.values
+
+
 class LiveHistory:
     """The events of a base stream and all later ones. One thread at a time may use it."""
 
@@ -71,11 +95,10 @@ class LiveHistory:
         self._lookup = DictIdLookup(base.ids)
         self._names, self._new_names = base.ids.names, list[NodeId]()
         self._side, self._new_sides = base.ids.side, list[int]()
+        self.destinations = GrowingDestinations(self.index_builder.dst, base.n_nodes)
         first = np.full(base.n_nodes, NEVER)
-        np.minimum.at(first, base.dst, np.arange(base.n_events))
-        self._first_as_destination = GrowingArray(first)
-        first = first.copy()
-        np.minimum.at(first, base.src, np.arange(base.n_events))
+        for nodes in (base.src, base.dst):
+            np.minimum.at(first, nodes, np.arange(base.n_events))
         self._first_event = GrowingArray(first)  # never decreases: nodes are numbered by first appearance
         self._stream: EventStream | None = None
         self._index: TemporalIndex | None = None
@@ -113,6 +136,7 @@ class LiveHistory:
         if self._edge_x is not None and batch.edge_x is not None:
             self._edge_x.extend(batch.edge_x)
         self.index_builder.append(src, dst, self._base.time.elapsed(new_t, self._t.values[0]), n_nodes)
+        self.destinations.append(self.index_builder.dst, start, n_nodes)
         self._note_first_events(src, dst, start, n_nodes)
         self._stream = self._index = None
 
@@ -166,7 +190,7 @@ class LiveHistory:
 
     def destinations_at(self, cut: int) -> Ints:
         """Return the destinations of the first ``cut`` events, ascending."""
-        return np.flatnonzero(self._first_as_destination.values < cut)
+        return np.sort(self.destinations.visible(cut))
 
     def encode(self, values: list[NodeId], side: Side, n_nodes: int) -> Ints:
         """Return node indices below ``n_nodes`` of checked ids; -1 for others."""
@@ -175,10 +199,7 @@ class LiveHistory:
         return np.where(nodes < n_nodes, nodes, -1)
 
     def _note_first_events(self, src: Ints, dst: Ints, start: int, n_nodes: int) -> None:
-        n_new = n_nodes - len(self._first_event.values)
-        for firsts in (self._first_event, self._first_as_destination):
-            firsts.extend(np.full(n_new, NEVER))
+        self._first_event.extend(np.full(n_nodes - len(self._first_event.values), NEVER))
         positions = np.arange(start, start + len(src))
-        np.minimum.at(self._first_event.values, src, positions)
-        np.minimum.at(self._first_event.values, dst, positions)
-        np.minimum.at(self._first_as_destination.values, dst, positions)
+        for nodes in (src, dst):
+            np.minimum.at(self._first_event.values, nodes, positions)

@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import uuid
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,29 @@ import numpy as np
 from cordgt.errors import CordgtError, RunError
 from cordgt.events.stream import EventStream
 from cordgt.files import write_text
+from cordgt.inference.predictor import Predictor
 from cordgt.inference.run import Run
+from cordgt.models import find_model
 from cordgt.models.base import LinkModel
+from cordgt.serving.answerer import FirstScorerMaker
 from cordgt.serving.errors import ModelGoneError
 from cordgt.training.run_checksums import file_checksum
+from cordgt.training.run_folder import STORE_FILE, RunFolder
 
 MODELS_FOLDER, STATE_FILE = "models", "models.json"
 RUN_FILES = (
-    *("config.toml", "metrics.json", "model.safetensors", "refit.safetensors"),
-    *("events.parquet", "nodes.parquet", "store.json"),
+    *(
+        "config.toml",
+        "metrics.json",
+        "model.safetensors",
+        "refit.safetensors",
+        "activity.json",
+        "first_scorer.safetensors",
+    ),
+    *("events.parquet", "nodes.parquet"),
 )
 MAX_ROLLBACKS = 20
+MIN_FIRST_SCORER_NODES = 32  # of the run's history; with fewer, a first scorer is trained only when it is needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +51,7 @@ class LoadedModel:
     run: Run
     network: LinkModel
     has_training_events: np.ndarray
+    make_first_scorer: FirstScorerMaker
 
     @property
     def description(self) -> dict[str, Any]:
@@ -59,26 +73,29 @@ class ModelStore:
 
     def __init__(self, folder: Path, device: str = "auto") -> None:
         self._folder, self._device = folder, device
-        self._state_file = folder / STATE_FILE
         self._loaded: dict[str, LoadedModel] = {}
         (folder / MODELS_FOLDER).mkdir(exist_ok=True)
 
-    def load(self, path: str | Path) -> LoadedModel:
-        """Load the model of a run folder. RunError if it cannot be served."""
+    def load(self, path: str | Path, check: Callable[[Run], None] = lambda run: None) -> LoadedModel:
+        """Load the model of a run folder and keep its files. RunError if it cannot be served, or if ``check`` fails."""
         run = Run.load(path, self._device)
+        check(run)
         model_id = _model_id(run)
         if model_id in self._loaded:
             return self._loaded[model_id]
-        predictor = run.predictor
-        network = predictor.model
-        if network.is_stateful:
+        if find_model(run.settings.model).network.is_stateful:
             raise RunError(
                 f"{path}: the model '{run.settings.model}' keeps a memory of the events, which a live service cannot "
                 "update yet. Train another model, such as cordgt or counts."
             )
+        origin, run = str(run.path), replace(run, folder=RunFolder(self._keep(run, model_id)))
+        predictor = run.predictor
+        make_first_scorer = _load_once(run)
+        if not predictor.model.is_cheap and run.stream.n_nodes >= MIN_FIRST_SCORER_NODES:
+            make_first_scorer(predictor)
         vars(run).pop("predictor", None)  # its index is not needed
-        loaded = LoadedModel(model_id, str(run.path), run, network, predictor.has_training_events)
-        self._keep(loaded)
+        is_trained = predictor.has_training_events
+        loaded = LoadedModel(model_id, origin, run, predictor.model, is_trained, make_first_scorer)
         self._loaded[model_id] = loaded
         for old in list(self._loaded)[:-3]:
             del self._loaded[old]
@@ -101,36 +118,51 @@ class ModelStore:
 
     def read_state(self) -> dict[str, Any]:
         """Return ``started_with``, ``current`` and ``previous`` (ids, latest last); empty at the first start."""
-        try:
-            state = json.loads(self._state_file.read_text(encoding="utf-8"))
-            if not isinstance(state["previous"], list):
-                raise TypeError
-            return dict(state)
-        except FileNotFoundError:
-            return {}
-        except (ValueError, KeyError, TypeError):
-            raise RunError(f"{self._state_file} is damaged. Delete it to start with the given run.") from None
+        return read_state(self._folder)
 
     def write_state(self, started_with: str, current: str, previous: list[str]) -> None:
         """Remember the current model."""
         state = {"started_with": started_with, "current": current, "previous": previous[-MAX_ROLLBACKS:]}
-        write_text(self._state_file, json.dumps(state))
+        write_text(self._folder / STATE_FILE, json.dumps(state))
 
-    def _keep(self, loaded: LoadedModel) -> None:
-        """Link the files of a run into the data folder, or copy them from another file system."""
-        target = self._folder / MODELS_FOLDER / loaded.id
+    def _keep(self, run: Run, model_id: str) -> Path:
+        """Link the files of a run into the data folder, or copy them from another file system. Return their folder.
+
+        The events of a run that was trained on a store stay in the store.
+        """
+        target = self._folder / MODELS_FOLDER / model_id
         if target.exists():
-            return
-        part = target.with_name(f".{loaded.id}.{uuid.uuid4().hex}")
+            return target
+        part = target.with_name(f".{model_id}.{uuid.uuid4().hex}")
         part.mkdir()
+        backing = run.original_stream.backing
+        if backing is not None:
+            store = backing.path.resolve()
+            paths = {"store": str(store), "relative": os.path.relpath(store, target.resolve())}
+            write_text(part / STORE_FILE, json.dumps(paths))
         for name in RUN_FILES:
-            source = loaded.run.path / name
+            source = run.path / name
             if source.exists():
                 try:
                     os.link(source, part / name)
                 except OSError:
                     shutil.copy2(source, part / name)
         part.rename(target)
+        return target
+
+
+def read_state(data_dir: Path) -> dict[str, Any]:
+    """Return which models a service has: see `ModelStore.read_state`."""
+    path = data_dir / STATE_FILE
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(state["previous"], list) or not isinstance(state["current"], str):
+            raise TypeError
+        return dict(state)
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError):
+        raise RunError(f"{path} is damaged. Delete it to start with the given run.") from None
 
 
 def check_same_history(run: Run, stream: EventStream) -> None:
@@ -152,6 +184,18 @@ def check_same_history(run: Run, stream: EventStream) -> None:
             f"{run.path} was trained on other events than those of this service. Train it on the first events of the "
             "service, or start a service with another --data-dir."
         )
+
+
+def _load_once(run: Run) -> FirstScorerMaker:
+    """Return a function that loads the first scorer of a run, or trains it, when it is called for the first time."""
+    found: list[Any] = []
+
+    def make_first_scorer(predictor: Predictor) -> Any:
+        if not found:
+            found.append(run.load_first_scorer(predictor))
+        return found[0]
+
+    return make_first_scorer
 
 
 def _model_id(run: Run) -> str:

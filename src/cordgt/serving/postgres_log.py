@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cordgt.errors import SettingError
+from cordgt.files import write_text
 from cordgt.serving.errors import LogUnavailableError
-from cordgt.serving.event_log import LogRecord, check_records
+from cordgt.serving.event_log import BINDING_FILE, LogRecord, check_records
 
 try:
     import psycopg
@@ -22,20 +26,46 @@ CREATE TABLE IF NOT EXISTS cordgt_batches (
     received DOUBLE PRECISION NOT NULL, checksum BIGINT NOT NULL, body BYTEA NOT NULL
 );
 CREATE TABLE IF NOT EXISTS cordgt_questions (digest TEXT PRIMARY KEY, body BYTEA NOT NULL);
+CREATE TABLE IF NOT EXISTS cordgt_log (id TEXT PRIMARY KEY);
 """
 LOCK_ID = 0xC02D67  # of the advisory lock: one service writes a log
 Result = TypeVar("Result")
 
 
 class PostgresLog:
-    """The event log of one service in a database of its own. After a lost connection it connects again."""
+    """The event log of one service in a database of its own. After a lost connection it connects again.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    ``is_reader``: only read it, while a service may write it.
+    """
+
+    def __init__(self, url: str, *, is_reader: bool = False) -> None:
+        self._url, self._is_reader = url, is_reader
         self._lock = threading.Lock()
         self._database: Any = None
         self._is_uncertain = False  # the connection broke during a commit
         self.count = self._count_events()
+
+    def bind(self, data_dir: Path) -> None:
+        """Make this the log of a data folder. SettingError if it is that of another one, or the folder has another."""
+        path = data_dir / BINDING_FILE
+        own = json.loads(path.read_text()) if path.exists() else {}
+        row = self._run(lambda db: db.execute("SELECT id FROM cordgt_log").fetchone())
+        if row is not None and row[0] != own.get("id"):
+            raise SettingError(
+                f"The event log in PostgreSQL belongs to another data folder than {data_dir}. Use that --data-dir, or "
+                "another database."
+            )
+        if row is None and own.get("is_complete"):
+            raise SettingError(
+                f"The event log of {data_dir} is not in this database. Use the database that it was started with."
+            )
+        if row is None:
+            identity = own.get("id") or uuid.uuid4().hex
+            write_text(path, json.dumps({"id": identity, "is_complete": False}))  # a crash from here on is harmless
+            self._run(lambda db: db.execute("INSERT INTO cordgt_log VALUES (%s)", (identity,)))
+            own = {"id": identity}
+        if not own.get("is_complete"):
+            write_text(path, json.dumps({"id": own["id"], "is_complete": True}))
 
     def append(self, records: Sequence[LogRecord]) -> None:
         """Write records in one transaction; on return they are durable."""
@@ -102,6 +132,8 @@ class PostgresLog:
     def _connect(self) -> Any:
         database = psycopg.connect(self._url, autocommit=True, connect_timeout=10)
         database.execute("SET synchronous_commit = on")
+        if self._is_reader:
+            return database
         row = database.execute("SELECT pg_try_advisory_lock(%s)", (LOCK_ID,)).fetchone()
         if row is None or not row[0]:
             database.close()

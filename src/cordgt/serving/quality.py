@@ -10,8 +10,8 @@ import numpy as np
 
 from cordgt.history.index import as_tensor
 from cordgt.history.queries import Queries
+from cordgt.serving.answerer import Answerer
 from cordgt.serving.live_history import LiveHistory
-from cordgt.serving.questions import Answerer
 from cordgt.tasks.metrics import link_metrics, ranking_metrics
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import mean_ranks

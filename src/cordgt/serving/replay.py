@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from cordgt.errors import CordgtError
@@ -15,8 +17,9 @@ from cordgt.serving.event_batch import EventBatch
 from cordgt.serving.event_log import EventLog
 
 logger = logging.getLogger("cordgt.serving")
+BASE_FOLDER = "base"  # the events before those of the log
 EVENTS_AT_ONCE = 5_000_000  # parsed together
-MIN_NEW_EVENTS = 50_000  # since the last checkpoint
+MIN_NEW_EVENTS = 50_000  # since the last checkpoint, and at least an eighth of all events
 CHECKPOINTS = "checkpoint"  # folder with one folder per checkpoint, named by its number of events of the log
 
 
@@ -53,6 +56,31 @@ def write_checkpoint(folder: Path, stream: EventStream, n_logged: int) -> None:
     except (OSError, CordgtError) as error:  # a full disk must not stop the service
         logger.warning("no checkpoint was written", extra={"fields": {"reason": str(error)}})
         shutil.rmtree(part, ignore_errors=True)
+
+
+class CheckpointWriter:
+    """Writes checkpoints of a history that grows, in another thread, so that the next start is fast."""
+
+    def __init__(self, folder: Path, n_base: int, n_saved: int) -> None:
+        """``n_base``: events before those of the log. ``n_saved``: events of the log in the latest checkpoint."""
+        self._folder, self._n_base, self._n_saved = folder, n_base, n_saved
+        self._thread: threading.Thread | None = None
+
+    def update(self, n_events: int, snapshot: Callable[[], EventStream]) -> None:
+        """Start to write a checkpoint if enough events have come. ``snapshot`` returns the ``n_events`` events."""
+        n_logged = n_events - self._n_base
+        is_busy = self._thread is not None and self._thread.is_alive()
+        if is_busy or n_logged - self._n_saved < max(MIN_NEW_EVENTS, n_events // 8):
+            return
+        self._n_saved = n_logged
+        work = (self._folder, snapshot(), n_logged)
+        self._thread = threading.Thread(target=write_checkpoint, args=work, name="cordgt-checkpoint", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the thread."""
+        if self._thread is not None:
+            self._thread.join()
 
 
 def _read_checkpoint(folder: Path, base: EventStream, n_logged: int) -> tuple[EventStream, int]:

@@ -17,28 +17,28 @@ from typing import Any
 from cordgt.errors import RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.files import file_lock, sync_folder
+from cordgt.serving.answerer import Answerer
 from cordgt.serving.committer import Committer, Receipt
 from cordgt.serving.engine import Engine
 from cordgt.serving.errors import NotReadyError, RequestError
 from cordgt.serving.event_batch import EventSchema, NodeId
-from cordgt.serving.event_log import EventLog
+from cordgt.serving.event_log import BINDING_FILE, EventLog
+from cordgt.serving.forecast_answers import ForecastAnswerer
 from cordgt.serving.live_history import LiveHistory
 from cordgt.serving.model_store import LoadedModel, ModelStore, check_same_history
 from cordgt.serving.quality import QualityMonitor
 from cordgt.serving.questions import (
-    Answerer,
     Question,
     decode_answer_id,
     encode_answer_id,
     unknown_answer,
     unpack_question,
 )
-from cordgt.serving.replay import MIN_NEW_EVENTS, replay_log, write_checkpoint
-from cordgt.serving.run_questions import RunAnswerer
-from cordgt.serving.sqlite_log import SqliteLog
+from cordgt.serving.replay import BASE_FOLDER, CheckpointWriter, replay_log
+from cordgt.serving.sqlite_log import LOG_FILE, SqliteLog
+from cordgt.serving.time_limit import TimeLimit
 
 logger = logging.getLogger("cordgt.serving")
-BASE_FOLDER = "base"
 LATE_RULES = ("refuse", "accept")
 ROLES = ("source", "destination")
 MAX_PARTNERS = 10_000
@@ -51,6 +51,7 @@ class ServiceOptions:
 
     data_dir: Path
     late: str = "refuse"  # events earlier than the last accepted one; "accept" gives them its time
+    max_ahead: str = ""  # how far in the future an event may be; see `serving.time_limit`
     device: str = "auto"
     log_url: str = ""  # postgresql://…; empty: SQLite in the data folder
 
@@ -89,7 +90,7 @@ class Service:
         self._stack.callback(self._log.close)
         stream, n_saved = replay_log(self._log, base, folder)
         self.live = LiveHistory(stream)
-        self._of_run = RunAnswerer(self.live)
+        self._forecasts = ForecastAnswerer(self.live)
         self.schema = EventSchema.of_stream(base, given.run.columns)
         self._model = self._choose_model(given)
         self.quality = QualityMonitor()
@@ -97,7 +98,7 @@ class Service:
         self._engine = Engine(
             self.live,
             self._answer,
-            on_append=self.quality.on_append,
+            on_append=self._on_append,
             when_idle=lambda live: self.quality.step(live, self._answerer(self._model)),
             on_failure=self._on_failure,
         )
@@ -107,13 +108,12 @@ class Service:
             n_base=base.n_events,
             last_time=self.live.last_time,
             accept_late=self.options.late == "accept",
+            limit=TimeLimit.of_stream(base, self.options.max_ahead),
             on_commit=self._engine.append,
         )
-        n_logged = self._log.count
-        if n_logged - n_saved >= MIN_NEW_EVENTS:
-            work = threading.Thread(target=write_checkpoint, args=(folder, stream, n_logged), daemon=True)
-            self._stack.callback(work.join)  # before the folder is released
-            work.start()
+        self._checkpoints = CheckpointWriter(folder, base.n_events, n_saved)
+        self._stack.callback(self._checkpoints.close)  # before the folder is released
+        self._checkpoints.update(self.live.n_events, self.live.stream)
         self._engine.start()
         self._committer.start()
 
@@ -244,12 +244,17 @@ class Service:
         return answers
 
     def _answer_with(self, model: LoadedModel, questions: list[Question]) -> list[dict[str, Any]]:
-        for_model = [question for question in questions if not question.needs_run]
-        found = iter(self._answerer(model).answer(for_model))
-        return [self._of_run.answer(model, question) if question.needs_run else next(found) for question in questions]
+        for_model = [question for question in questions if not question.is_forecast]
+        answerer = self._answerer(model)
+        found = iter(answerer.answer(for_model))
+        return [
+            self._forecasts.answer(model, answerer, question) if question.is_forecast else next(found)
+            for question in questions
+        ]
 
     def _answerer(self, model: LoadedModel) -> Answerer:
-        return Answerer(self.live, model.network, model.run.settings.seed, model.has_training_events)
+        seed = model.run.settings.seed
+        return Answerer(self.live, model.network, seed, model.has_training_events, model.make_first_scorer)
 
     def _parse_ids(self, values: Sequence[Any], name: str) -> list[NodeId]:
         if len(values) > MAX_LIST:
@@ -286,8 +291,8 @@ class Service:
     def swap_model(self, path: str | Path | None = None) -> LoadedModel:
         """Answer with the model of another run from now on; None: of the run that the service was started with."""
         with self._swap_lock:
-            loaded = self._models.load(self._run_path if path is None else path)
-            self.call(lambda live: check_same_history(loaded.run, live.stream())).result()
+            path = self._run_path if path is None else path
+            loaded = self._models.load(path, lambda run: check_same_history(run, self.call(_stream_of).result()))
             if loaded.id != self._model.id:
                 state = self._models.read_state()
                 self._set_model(loaded, [*state.get("previous", []), self._model.id])
@@ -323,14 +328,24 @@ class Service:
     # -------------------- opening
 
     def _open_log(self) -> EventLog:
-        url = self.options.log_url
+        url, folder = self.options.log_url, self.options.data_dir
         if not url:
-            return SqliteLog(self.options.data_dir)
+            if (folder / BINDING_FILE).exists():
+                raise SettingError(f"The event log of {folder} is in PostgreSQL. Use the same --log as before.")
+            return SqliteLog(folder)
         if not url.startswith(("postgres://", "postgresql://")):
             raise SettingError(f"--log {url!r} is not known. Use postgresql://USER@HOST/DATABASE, or leave it out.")
+        if (folder / LOG_FILE).exists():
+            raise SettingError(f"The event log of {folder} is in SQLite. Leave out --log, or use another --data-dir.")
         from cordgt.serving.postgres_log import PostgresLog
 
-        return PostgresLog(url)
+        log = PostgresLog(url)
+        try:
+            log.bind(folder)
+        except BaseException:
+            log.close()
+            raise
+        return log
 
     def _warm_up(self) -> None:
         """Compile the loops before the first question."""
@@ -344,9 +359,17 @@ class Service:
         if self._is_closed or self._failure:
             raise NotReadyError(self._failure or "The service is stopping.")
 
+    def _on_append(self, live: LiveHistory, start: int) -> None:
+        self.quality.on_append(live, start)
+        self._checkpoints.update(live.n_events, live.stream)
+
     def _on_failure(self, error: BaseException) -> None:
         self._failure = "The service cannot go on after an internal error. Start it again; no event is lost."
         logger.error("engine failed", exc_info=error)
+
+
+def _stream_of(live: LiveHistory) -> EventStream:
+    return live.stream()
 
 
 def _check_n(n: int) -> None:

@@ -21,7 +21,7 @@ from cordgt.tasks.questions import choose_known, has_event
 
 WINDOWS = (0.01, 0.03, 0.1)  # shares of the time before the test period
 N_SPACINGS = 200  # in the time before the test period
-N_NODES = 200  # compared at each time
+MAX_NODES = 200  # compared at each time
 PSEUDO_COUNT = 5.0  # nodes that acted as expected
 
 
@@ -31,11 +31,13 @@ class Drift:
 
     windows: tuple[float, ...] = ()
     spacing: float = 1.0
+    n_nodes: int = MAX_NODES  # compared at each time
 
     @classmethod
-    def from_span(cls, span: float) -> Drift:
-        """Return the default windows for a stream that spans this time before the test period."""
-        return cls(tuple(span * share for share in WINDOWS), span / N_SPACINGS) if span > 0 else cls()
+    def from_span(cls, span: float, n_nodes: int) -> Drift:
+        """Return the default for a stream that has this time, and this number of nodes, before the test period."""
+        windows = tuple(span * share for share in WINDOWS)
+        return cls(windows, span / N_SPACINGS, min(n_nodes, MAX_NODES)) if span > 0 else cls()
 
     def log_ratio(
         self, model: RateModel, bank: ActivityBank, cut: np.ndarray, t: np.ndarray, memo: dict[int, float]
@@ -66,7 +68,7 @@ class Drift:
         start = np.maximum(end - window, 0.0)
         cut_start = np.searchsorted(elapsed, start, side="right")
         cut_end = np.maximum(np.searchsorted(elapsed, end, side="left"), cut_start)  # events of the end do not count
-        random = np.stack([np.random.default_rng(k).random(N_NODES) for k in number.tolist()])
+        random = np.stack([np.random.default_rng(k).random(self.n_nodes) for k in number.tolist()])
         nodes, is_known = choose_known(random, bank, cut_start[:, None])
         before = bank.lookup(
             torch.from_numpy(nodes), torch.from_numpy(cut_start)[:, None], torch.from_numpy(start)[:, None]
@@ -79,9 +81,9 @@ class Drift:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
-        return {"windows": list(self.windows), "spacing": self.spacing}
+        return {"windows": list(self.windows), "spacing": self.spacing, "n_nodes": self.n_nodes}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Drift:
         """Restore the result of `to_dict`."""
-        return cls(tuple(float(x) for x in data["windows"]), float(data["spacing"]))
+        return cls(tuple(float(x) for x in data["windows"]), float(data["spacing"]), int(data["n_nodes"]))

@@ -25,11 +25,19 @@ from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.activity import RateModel
 from cordgt.models.activity_fit import fit_rate
+from cordgt.models.activity_rhythm import Calendar, fit_rhythm
 from cordgt.models.base import LinkModel
 from cordgt.tasks.calibration import Calibrator, probability
 from cordgt.tasks.drift import Drift
 from cordgt.tasks.link import LinkTask
-from cordgt.tasks.questions import Questions, acts_within, add_partners, meets_within, sample_questions
+from cordgt.tasks.questions import (
+    Questions,
+    acts_within,
+    add_partners,
+    limit_questions,
+    meets_within,
+    sample_questions,
+)
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.time_grid import TimeGrid
 
@@ -41,6 +49,7 @@ STEPS = (1, 2, 4, 8)  # the same in a stream of equal steps
 N_QUESTIONS = 12_000  # about each role
 N_PAIRS = 4_000  # pairs that the link model scores
 MAX_REFERENCES = 256  # destinations that the softmax of a ranking model is normalized with
+N_WINDOWS = 2.0  # horizons in the period of the questions that fit a calibrator, at least
 N_BISECTIONS = 60
 
 
@@ -52,7 +61,7 @@ class Forecaster:
     drift: Drift
     grid: TimeGrid
     horizons: tuple[float, ...]  # at which the calibrators were fitted, ascending, in the stream's unit
-    calibrators: dict[str, tuple[Calibrator, ...]]  # by kind, one for each horizon
+    calibrators: dict[str, tuple[Calibrator | None, ...]]  # by kind, one for each horizon; None: too few outcomes
     references: tuple[int, ...]  # destinations of the training period, or a sample of them
     n_destinations: int  # of the training period
     cache: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)  # what belongs to the last index
@@ -65,21 +74,24 @@ class Forecaster:
         """
         index = task.host_index
         train_stop, test_start = int(task.split.validation[0]), int(task.split.test[0])
-        rates = {role: fit_rate(index, train_stop, role=role, unit="occasions").model for role in ACT_ROLES}
         pool = task.pools.train.cpu().numpy()
         chosen = np.unique(np.linspace(0, len(pool) - 1, min(len(pool), MAX_REFERENCES)).round().astype(np.int64))
         elapsed = index.elapsed[:test_start].numpy()
         grid, span = TimeGrid.find(elapsed), float(elapsed[-1])
+        rhythm = None if grid.step else fit_rhythm(index, train_stop, Calendar.of_stream(task.stream))
+        options: dict[str, Any] = {"unit": "occasions", "rhythm": rhythm}
+        rates = {role: fit_rate(index, train_stop, role=role, **options).model for role in ACT_ROLES}
         horizons = [grid.step * k for k in STEPS] if grid.step else [span * share for share in HORIZONS]
         horizons = [h for h in horizons if 0 < h <= span / 4]
-        drift = Drift() if grid.step else Drift.from_span(span)
+        n_nodes = int(task.stream.src[:test_start].max()) + 1
+        drift = Drift() if grid.step else Drift.from_span(span, n_nodes)
         raw = cls(rates, drift, grid, tuple(horizons), {}, tuple(pool[chosen].tolist()), len(pool))
         begin = float(elapsed[train_stop - 1])
         return raw._calibrate(task, model, begin, span, callbacks)
 
     @property
     def longest_horizon(self) -> float:
-        """The longest horizon that was calibrated, in the stream's unit; 0 if none was."""
+        """The longest horizon whose outcomes the calibration has seen, in the stream's unit; 0 if there is none."""
         return self.horizons[-1] if self.horizons and self.calibrators else 0.0
 
     # -------------------- answers
@@ -113,6 +125,7 @@ class Forecaster:
         """Return (n, P): the time after ``t`` within which each node (n,) acts with each probability (P,).
 
         It agrees with `act_probability`, and is infinite if it is more than a million times the calibrated horizons.
+        In a stream of equal steps it ends at a step.
         """
         outlook = self._outlook(index, node, cut, t, role)
         target = np.log(-np.log1p(-np.atleast_1d(np.asarray(probabilities, dtype=np.float64))))
@@ -125,7 +138,7 @@ class Forecaster:
             middle = np.sqrt(low) * np.sqrt(high)  # the product of two long times can overflow
             is_less = eta(middle) < target
             low, high = np.where(is_less, middle, low), np.where(is_less, high, middle)
-        return np.where(is_finite, high, np.inf)
+        return np.where(is_finite, self.grid.next_step(outlook.since, high), np.inf)
 
     def rate(self, index: TemporalIndex, node: Any, cut: Any, t: Any, role: ActRole = "source") -> np.ndarray:
         """Return the rate (n,) at which each node (n,) acts in the role at ``t``, per time of the stream's unit."""
@@ -195,20 +208,20 @@ class Forecaster:
         The result is (n, P). For the kind ``pair``, with ``log_partner`` (n, M), horizons are (1, 1) or (n, 1) and the
         result is (n, M).
         """
-        calibrators = self.calibrators.get(kind, ())
-        grid = outlook.log_expected(np.array(self.horizons)[None])[:, None]  # (n, 1, K)
-        partner = None if log_partner is None else log_partner[:, :, None]
-        features = _features(grid, None) if partner is None else _features(*np.broadcast_arrays(grid, partner))
-        points = [calibrator.eta(features[:, :, k]) for k, calibrator in enumerate(calibrators)]  # K of (n, 1 or M)
-
-        def curve(horizon: np.ndarray) -> np.ndarray:
-            x = outlook.log_expected(horizon)  # (n, P)
-            if not points:
-                return x if log_partner is None else x + log_partner
-            eta = np.maximum.accumulate(np.stack(points, axis=-1), axis=-1)  # (n, 1 or M, K)
-            return _interpolate(x, grid[:, 0], eta)
-
-        return curve
+        fits = zip(self.horizons, self.calibrators.get(kind, ()), strict=False)
+        calibrators = {h: calibrator for h, calibrator in fits if calibrator is not None}
+        if not calibrators:
+            return lambda horizon: outlook.log_expected(horizon) + (0.0 if log_partner is None else log_partner)
+        grid = outlook.log_expected(np.array([[*calibrators]]))  # (n, K)
+        points = []  # K of (n, 1 or M)
+        for k, (h, calibrator) in enumerate(calibrators.items()):
+            features = outlook.features(h, log_partner, grid[:, k : k + 1])
+            eta = calibrator.eta(features)
+            if not outlook.is_seen.all():
+                eta = np.where(outlook.is_seen, eta, Calibrator.default(features.shape[-1]).eta(features))
+            points.append(eta)
+        eta = np.maximum.accumulate(np.stack(points, axis=-1), axis=-1)  # (n, 1 or M, K)
+        return lambda horizon: _interpolate(outlook.log_expected(horizon), grid, eta)
 
     # -------------------- calibration
 
@@ -218,19 +231,19 @@ class Forecaster:
             return self
         # Questions begin with the validation period, or earlier where the horizon leaves too little of it. In a stream
         # of few times they begin in its middle.
-        begins = [min(begin, end - h - max(h, (end - begin) / 2)) for h in self.horizons]
+        begins = [min(begin, end - h - max(N_WINDOWS * h, (end - begin) / 2)) for h in self.horizons]
         begins = [end / 2] * len(begins) if self.grid.step else begins
         first, last = max(min(begins), 0.0), end - self.horizons[0]
-        banks = {role: self.bank(task.host_index, role) for role in ACT_ROLES}
-        found: dict[str, tuple[Calibrator, ...]] = {}
+        banks, n_events = {role: self.bank(task.host_index, role) for role in ACT_ROLES}, int(task.split.test[0])
+        found: dict[str, tuple[Calibrator | None, ...]] = {}
         for role, bank in banks.items():
-            questions = sample_questions(bank, first, last, n=N_QUESTIONS, seed=0)
+            questions = sample_questions(bank, first, last, n=limit_questions(N_QUESTIONS, n_events), seed=0)
             found[role] = self._fit_calibrators(task, questions, role, begins, end)
-        n = N_PAIRS // 4 if model.learns_ranking else N_PAIRS
+        n = limit_questions(N_PAIRS // 4 if model.learns_ranking else N_PAIRS, n_events)
         questions = sample_questions(banks["source"], first, last, n=n, seed=1)
         questions = add_partners(questions, banks["destination"], seed=1)
         callbacks.on_stage_start("evaluating: calibration", len(questions))
-        log_partner = self.log_partner(model, task.full_history, pair_queries(task, questions), callbacks)[:, 0]
+        log_partner = self.log_partner(model, task.full_history, pair_queries(task, questions), callbacks)
         found["pair"] = self._fit_calibrators(task, questions, "pair", begins, end, log_partner)
         return replace(self, calibrators=found, cache=self.cache)
 
@@ -242,23 +255,18 @@ class Forecaster:
         begins: list[float],
         end: float,
         log_partner: np.ndarray | None = None,
-    ) -> tuple[Calibrator, ...]:
-        """Fit a calibrator for each horizon to the questions from its begin whose horizon is over at the end.
-
-        Horizons with too few outcomes take the calibrator of the next longer one.
-        """
+    ) -> tuple[Calibrator | None, ...]:
+        """Fit a calibrator for each horizon to the questions from its begin whose horizon is over at the end."""
         role: ActRole = "destination" if kind == "destination" else "source"
         outlook = self._outlook(task.host_index, questions.node, questions.cut, questions.t, role)
-        bank, fits, latest = self.bank(task.host_index, role), [], None
-        for begin, h in zip(begins[::-1], self.horizons[::-1], strict=True):
+        bank, fits = self.bank(task.host_index, role), []
+        for begin, h in zip(begins, self.horizons, strict=True):
             rows = (questions.t >= begin) & (questions.t + h <= end)
             some = questions.take(rows)
             outcome = (acts_within if log_partner is None else meets_within)(bank, some, h)
-            features = _features(outlook.log_expected(np.array([[h]]))[:, 0], log_partner)[rows]
-            n_windows = np.inf if self.grid.step or not len(some) else 1 + np.ptp(some.t) / h
-            latest = Calibrator.fit(features, outcome, n_windows, latest)
-            fits.append(latest)
-        return tuple(fits[::-1])
+            features = outlook.features(h, log_partner)[:, 0][rows]
+            fits.append(Calibrator.fit(features, outcome, some.t, h, is_discrete=self.grid.step > 0))
+        return tuple(fits)
 
     # -------------------- files
 
@@ -269,7 +277,9 @@ class Forecaster:
             "drift": self.drift.to_dict(),
             "grid": {"step": self.grid.step, "tolerance": self.grid.tolerance},
             "horizons": list(self.horizons),
-            "calibrators": {kind: [c.to_dict() for c in fits] for kind, fits in self.calibrators.items()},
+            "calibrators": {
+                kind: [None if c is None else c.to_dict() for c in fits] for kind, fits in self.calibrators.items()
+            },
             "references": list(self.references),
             "n_destinations": self.n_destinations,
         }
@@ -284,15 +294,17 @@ class Forecaster:
                 TimeGrid(float(data["grid"]["step"]), float(data["grid"]["tolerance"])),
                 tuple(float(x) for x in data["horizons"]),
                 {
-                    kind: tuple(Calibrator.from_dict(c) for c in data["calibrators"][kind])
+                    kind: tuple(None if c is None else Calibrator.from_dict(c) for c in data["calibrators"][kind])
                     for kind in KINDS
                     if kind in data["calibrators"]
                 },
                 tuple(int(x) for x in data["references"]),
                 int(data["n_destinations"]),
             )
-            if any(len(fits) != len(found.horizons) for fits in found.calibrators.values()):
-                raise ValueError("a calibrator is missing")
+            for kind, fits in found.calibrators.items():
+                n_features = 3 if kind == "pair" else 2
+                if len(fits) != len(found.horizons) or any(c and len(c.slopes) != n_features for c in fits):
+                    raise ValueError("a calibrator is missing, or has another number of features")
             return found
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"The activity of this run is damaged ({error}). Train the run again.") from None
@@ -308,6 +320,12 @@ class _Outlook:
     since: np.ndarray  # (n, 1) time since the last visible event of any node
     grid: TimeGrid
 
+    @property
+    def is_seen(self) -> np.ndarray:
+        """(n, 1) bool: the node has an event in the role. Others were not in the questions of the calibration."""
+        is_seen: np.ndarray = self.counts.count.numpy() > 0
+        return is_seen
+
     def log_expected(self, horizon: np.ndarray) -> np.ndarray:
         """Return the log of the expected number of occasions (n, P), until the first one, within (n or 1, P)."""
         length = torch.from_numpy(self.grid.length(self.since, horizon))
@@ -316,17 +334,26 @@ class _Outlook:
             log_expected: np.ndarray = np.log(hazard) + self.drift
         return log_expected
 
+    def features(
+        self, horizon: float, log_partner: np.ndarray | None = None, log_expected: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the features of a calibrator at one horizon, (n, 1, 2); with ``log_partner`` (n, M), (n, M, 3).
+
+        ``log_expected`` (n, 1) is that of the horizon, if the caller has it.
+        """
+        log_expected = self.log_expected(np.array([[horizon]])) if log_expected is None else log_expected
+        age = (self.counts.t - self.counts.last).numpy()
+        recency = np.where(self.is_seen, -np.log1p(np.maximum(age, 0.0) / horizon), 0.0)
+        columns = [log_expected, recency]
+        columns += [] if log_partner is None else [log_partner]
+        return np.stack(np.broadcast_arrays(*columns), axis=-1)
+
 
 def pair_queries(task: LinkTask, questions: Questions) -> Queries:
     """Return questions about pairs as queries with one candidate each, on the device of the task's history."""
     assert questions.partner is not None
     columns = questions.node, questions.partner[:, None], questions.t, questions.cut, questions.cut
     return Queries(*(torch.from_numpy(x).to(task.device) for x in columns))
-
-
-def _features(log_expected: np.ndarray, log_partner: np.ndarray | None) -> np.ndarray:
-    """Return the features (n, F) of a calibrator."""
-    return np.stack([log_expected] if log_partner is None else [log_expected, log_partner], axis=-1)
 
 
 def _interpolate(x: np.ndarray, grid: np.ndarray, eta: np.ndarray) -> np.ndarray:

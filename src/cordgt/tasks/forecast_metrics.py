@@ -2,7 +2,8 @@
 
 Probabilities: questions of `cordgt.tasks.questions` at three horizons, judged by log loss, Brier score and expected
 calibration error. Times: the next event of a source after each of its events, judged by negative log likelihood and by
-mean absolute error. Where a source does not act again, the time until the period's end counts, for all predictions.
+mean absolute error. Where a source does not act again, the time until the period's end counts, for all predictions. In
+a stream of equal steps the events of the last step before the test period count too: the test period has few steps.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from cordgt.tasks.questions import (
     Questions,
     acts_within,
     add_partners,
+    limit_questions,
     meets_within,
     next_event_times,
     sample_questions,
@@ -50,7 +52,10 @@ def forecast_metrics(
         row["source"] = _judge_sources(forecaster, task, baselines, begin, end, horizon)
         row["pair"] = _judge_pairs(forecaster, task, model, baselines, begin, end, horizon, callbacks)
         rows.append(row)
-    kinds = {kind: [c.kind for c in fits] for kind, fits in forecaster.calibrators.items()}
+    kinds = {
+        kind: ["too few outcomes" if c is None else c.kind for c in fits]
+        for kind, fits in forecaster.calibrators.items()
+    }
     calibration = {"horizons": rows, "calibrators": kinds, "longest_horizon": forecaster.longest_horizon}
     return {"calibration": calibration, "next_event": _judge_times(forecaster, task, baselines, end)}
 
@@ -59,7 +64,13 @@ def _judge_sources(
     forecaster: Forecaster, task: LinkTask, baselines: Baselines, begin: float, end: float, horizon: float
 ) -> dict[str, Any]:
     bank = forecaster.bank(task.host_index, "source")
-    questions = sample_questions(bank, begin, end - horizon, n=N_QUESTIONS, seed=task.protocol.eval_seed)
+    questions = sample_questions(
+        bank,
+        begin,
+        end - horizon,
+        n=limit_questions(N_QUESTIONS, len(bank.index.elapsed)),
+        seed=task.protocol.eval_seed,
+    )
     outcome = acts_within(bank, questions, horizon)
     predicted = forecaster.act_probability(task.host_index, questions.node, questions.cut, questions.t, horizon)
     hazards = baselines.hazards(questions, horizon)
@@ -77,7 +88,7 @@ def _judge_pairs(
     callbacks: Callback,
 ) -> dict[str, Any]:
     source, destination = (forecaster.bank(task.host_index, role) for role in ("source", "destination"))
-    n = N_PAIRS // 4 if model.learns_ranking else N_PAIRS
+    n = limit_questions(N_PAIRS // 4 if model.learns_ranking else N_PAIRS, task.stream.n_events)
     questions = sample_questions(source, begin, end - horizon, n=n, seed=task.protocol.eval_seed + 1)
     questions = add_partners(questions, destination, seed=task.protocol.eval_seed + 1)
     outcome = meets_within(source, questions, horizon)
@@ -107,7 +118,8 @@ def _judge_times(forecaster: Forecaster, task: LinkTask, baselines: Baselines, e
     index, test = task.host_index, task.split.test
     bank, rate = forecaster.bank(index, "source"), forecaster.rates["source"]
     elapsed = index.elapsed.numpy()
-    positions = test[np.linspace(0, len(test) - 1, min(len(test), N_TIMES)).round().astype(np.int64)]
+    first = int(index.tie_start[test[0] - 1]) if forecaster.grid.step else int(test[0])
+    positions = np.linspace(first, len(elapsed) - 1, min(len(elapsed) - first, N_TIMES)).round().astype(np.int64)
     node, t = index.src.numpy()[positions].astype(np.int64), elapsed[positions]
     node, t = np.unique(np.stack([node.astype(np.float64), t]), axis=1)  # events of one time are one occasion
     node = node.astype(np.int64)
@@ -121,10 +133,13 @@ def _judge_times(forecaster: Forecaster, task: LinkTask, baselines: Baselines, e
     hazard = rate.cumulative_hazard(counts, horizon).numpy()
     log_rate = rate.log_density(counts, horizon).numpy() + hazard
     own_nll = np.exp(drift) * hazard - np.where(is_last, 0.0, log_rate + drift)
+    if step := forecaster.grid.step:  # the probability of a step is spread over the time since the one before
+        until, before = (forecaster.act_probability(index, node, cut, t, h) for h in (gap, (gap - step).clip(0)))
+        own_nll = -np.log(np.maximum(np.where(is_last, 1 - until, (until - before) / step), 1e-300))
     median = forecaster.next_time(index, node, cut, t, [0.5])[:, 0]
     questions = Questions(node, t, cut)
-    before = bank.lookup(torch.from_numpy(node), torch.from_numpy(np.searchsorted(elapsed, t)), torch.from_numpy(t))
-    last_gap = np.where(before.count.numpy() > 0, t - before.last.numpy(), 1 / baselines.rate)
+    earlier = bank.lookup(torch.from_numpy(node), torch.from_numpy(np.searchsorted(elapsed, t)), torch.from_numpy(t))
+    last_gap = np.where(earlier.count.numpy() > 0, t - earlier.last.numpy(), 1 / baselines.rate)
     mean_gap = 1 / baselines.source_rates(questions)
     poisson = np.full(len(t), 1 / baselines.rate)
     predictions = {"last gap": last_gap, "mean gap": mean_gap, "Poisson": poisson}
@@ -177,7 +192,7 @@ class Baselines:
         exposure = float((end - counts.first)[seen].sum())
         found = cls(forecaster, bank, (occasions + 0.5) / max(exposure, 1e-300), 0.0, forecaster.n_destinations)
         found.train_end = end
-        found.train_questions = sample_questions(bank, end / 2, end, n=N_PAIRS, seed=2)
+        found.train_questions = sample_questions(bank, end / 2, end, n=limit_questions(N_PAIRS, stop), seed=2)
         pairs = add_partners(found.train_questions, forecaster.bank(index, "destination"), seed=2)
         horizon = end / 10
         pairs = pairs.take(pairs.t + horizon <= end)

@@ -37,7 +37,9 @@ from cordgt.tasks.run_metrics import SPLITS
 from cordgt.tasks.split import Split, split_events
 
 # Protocol settings that may change without a new split.
-EVALUATION_SETTINGS = ("visibility", "negatives", "ranking", "eval_batch_size", "eval_seed", "activity")
+EVALUATION_SETTINGS = (
+    "visibility", "negatives", "ranking", "filter", "positives", "eval_batch_size", "eval_seed", "activity",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -243,9 +245,17 @@ class LinkTask:
     def evaluation_events(self, split: str, setting: str) -> tuple[np.ndarray, Tensor]:
         """Return the positions of the events to evaluate, and the pool of their negatives."""
         positions = self.split.validation if split == "validation" else self.split.test
+        if self.protocol.positives == "new":
+            positions = positions[self._is_first_meeting(positions)]
         if setting == "inductive":
             return self.split.inductive(positions), self.pools.inductive[split]
         return positions, self.pools.transductive
+
+    def _is_first_meeting(self, positions: np.ndarray) -> np.ndarray:
+        """Return (n,) bool: True if the two nodes of the event have no event at an earlier time."""
+        index, position = self.full_history.index, torch.from_numpy(positions).to(self.device)
+        count, _ = index.pair_interactions(self.src[position], self.dst[position], index.tie_start[position].long())
+        return (count == 0).cpu().numpy()
 
     def hard_negatives(self, positions: np.ndarray, queries: Queries, pool: Tensor) -> np.ndarray:
         """Return the negative of the protocol's kind of each query, (B,); -1 if there is none."""

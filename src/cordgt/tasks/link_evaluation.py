@@ -14,9 +14,12 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history import rng
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel, comparing_sources
+from cordgt.tasks.candidate_filter import can_be_recommended, first_as_destination
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LinkMetrics, link_metrics, ranking_metrics
-from cordgt.tasks.negatives import NEGATIVES, draw_candidates, draw_negative_pairs, draw_random_pairs, negatives_key
+from cordgt.tasks.negative_pairs import draw_negative_pairs, draw_random_pairs
+from cordgt.tasks.negatives import NEGATIVES, draw_candidates, negatives_key
+from cordgt.tasks.recommendation_metrics import TOP, RecommendationLists, top_candidates
 from cordgt.tasks.scoring import gather_rows, score_queries
 from cordgt.tasks.ties import mean_ranks, merge_near_ties
 
@@ -45,7 +48,10 @@ def evaluate(
     metrics = link_metrics(positive, negative, protocol.eval_batch_size)
     if protocol.negatives != "random":
         metrics["random_negatives"] = n_random
-    if protocol.ranking != "none":
+    if protocol.lists_recommendations:
+        lists = recommendation_lists(model, task, split, setting, callbacks=callbacks)
+        metrics |= ranking_metrics(lists.rank) | lists.metrics()
+    elif protocol.ranking != "none":
         metrics |= ranking_metrics(compute_ranks(model, task, split, setting, callbacks=callbacks))
     return metrics
 
@@ -90,8 +96,8 @@ def negative_pair_queries(task: LinkTask, split: str, setting: str) -> tuple[Que
     places = np.arange(len(positions)) if setting == "inductive" else positions
     size = protocol.eval_batch_size
     batches = [places[i : i + size] for i in range(0, len(places), size)]
-    split_start = (task.split.validation if split == "validation" else task.split.test)[0]
-    seen_until = None if protocol.negatives == "historical-pairs" else float(stream.t[split_start - 1])
+    seen = task.split.train if split == "validation" else task.split.validation
+    seen_until = None if protocol.negatives == "historical-pairs" else float(stream.t[seen[-1]])
     src, dst = (np.empty(len(positions), dtype=np.int64) for _ in range(2))
     n_random, key = 0, negatives_key(protocol.eval_seed)
     drawn = draw_negative_pairs(
@@ -138,8 +144,9 @@ def compute_ranks(
     """Return the rank of each true destination among the protocol's candidates, (B,) float64.
 
     1 is best; near-equal scores tie, and ties get their mean rank (`mean_ranks`). Candidates come from the split's
-    pool: as many as ``ranking`` says, or all. Other true destinations of the same source and time do not compete. The
-    queries see the same history as in `evaluate`; ``max_pairs_per_batch`` limits how many candidates are in memory.
+    pool: as many as ``ranking`` says, or all. Other true destinations of the same source and time do not compete, nor
+    do candidates that ``filter`` leaves out. The queries see the same history as in `evaluate`;
+    ``max_pairs_per_batch`` limits how many candidates are in memory.
     """
     ranks = [np.empty(0)]
     for scores in candidate_scores(
@@ -161,20 +168,83 @@ def candidate_scores(
     callbacks: Callback = NO_CALLBACK,
 ) -> Iterator[CandidateScores]:
     """Yield the scores of the protocol's candidates, some events at a time; a process of a group yields its share."""
+    for chunk in _score_candidates(model, task, split, setting, max_pairs_per_batch, callbacks):
+        yield chunk.scores
+
+
+class _ScoredChunk(NamedTuple):
+    """Some queries with their candidates (B, 1 + M), the true destination first, and the scores of these."""
+
+    queries: Queries
+    nodes: np.ndarray  # (B, M) the other candidates; -1 in the place of the true one, if all are ranked
+    scores: CandidateScores
+
+
+def _score_candidates(
+    model: LinkModel, task: LinkTask, split: str, setting: str, max_pairs_per_batch: int, callbacks: Callback
+) -> Iterator[_ScoredChunk]:
+    """Yield the queries of this process in chunks, with the scores of their candidates."""
     positions, queries = task.evaluation_queries(split, setting)
-    pool = task.evaluation_events(split, setting)[1].cpu().numpy()
+    pool = _candidate_pool(task, split, setting).cpu().numpy()
     step = _ranking_step(task, split, setting, max_pairs_per_batch)
     own = task.group.shard(len(positions), step)
     for start in range(own.start, own.stop, step):
         events = positions[start : start + step]
         true = task.stream.dst[events]
         others = draw_candidates(pool, _n_candidates(task, pool), true, events, seed=task.protocol.eval_seed)
-        competes = (others >= 0) & ~_is_also_true(task, events, others)
-        candidates = np.concatenate([true[:, None], np.where(others >= 0, others, true[:, None])], axis=1)
         chunk = queries.take(slice(start, start + step))
+        competes = can_be_recommended(task, chunk, others) & ~_is_also_true(task, events, others)
+        candidates = np.concatenate([true[:, None], np.where(others >= 0, others, true[:, None])], axis=1)
         chunk = replace(chunk, dst=torch.from_numpy(candidates).to(task.device))
         scores = score_queries(model, task.full_history, chunk, callbacks=callbacks)
-        yield CandidateScores(scores[:, 0], scores[:, 1:], competes)
+        yield _ScoredChunk(chunk, others, CandidateScores(scores[:, 0], scores[:, 1:], competes))
+
+
+def recommendation_lists(
+    model: LinkModel,
+    task: LinkTask,
+    split: str,
+    setting: str = "transductive",
+    *,
+    max_pairs_per_batch: int = 200_000,
+    callbacks: Callback = NO_CALLBACK,
+) -> RecommendationLists:
+    """Return the best destinations of each query, and the rank of the true one as `compute_ranks` has it.
+
+    The protocol ranks all destinations that its ``filter`` allows. The true destination is always a candidate.
+    """
+    positions, queries = task.evaluation_queries(split, setting)
+    index, n = task.full_history.index, len(positions)
+    rows = [np.empty((0, 2 + TOP))]
+    for chunk in _score_candidates(model, task, split, setting, max_pairs_per_batch, callbacks):
+        true, others, competes = chunk.scores
+        is_true = chunk.nodes < 0
+        scores = np.where(is_true, true[:, None], others)
+        nodes = np.where(is_true, chunk.queries.dst[:, :1].cpu().numpy(), chunk.nodes)
+        top = top_candidates(scores, nodes, competes | is_true, model.score_tolerance)
+        cut = chunk.queries.cut[:, None]
+        degree = index.degree(torch.from_numpy(top).to(task.device), cut).cpu().numpy()
+        bits = np.log2(np.maximum(cut.cpu().numpy(), 1)) - np.log2(np.maximum(degree, 1))
+        n_listed = (top >= 0).sum(axis=1)
+        novelty = np.where(top >= 0, bits, 0.0).sum(axis=1) / np.maximum(n_listed, 1)
+        ranks = mean_ranks(true, others, competes, model.score_tolerance)
+        rows.append(np.column_stack([ranks, np.where(n_listed > 0, novelty, np.nan), top]))
+    own = task.group.shard(n, _ranking_step(task, split, setting, max_pairs_per_batch))
+    table = gather_rows(task.group, np.concatenate(rows), own, n)
+    end = int(queries.cut.max()) if n else 0
+    return RecommendationLists(
+        rank=table[:, 0],
+        src=queries.src.cpu().numpy(),
+        history=index.degree(queries.src, queries.cut).cpu().numpy(),
+        top=table[:, 2:].astype(np.int64),
+        novelty=table[:, 1],
+        n_known=int((first_as_destination(task) < end).sum()),
+    )
+
+
+def _candidate_pool(task: LinkTask, split: str, setting: str) -> Tensor:
+    """Return the nodes that candidates come from. A filtered ranking has the same ones in both settings."""
+    return task.evaluation_events(split, setting)[1] if task.protocol.filter == "none" else task.pools.transductive
 
 
 def _n_candidates(task: LinkTask, pool: np.ndarray | Tensor) -> int:
@@ -183,7 +253,7 @@ def _n_candidates(task: LinkTask, pool: np.ndarray | Tensor) -> int:
 
 def _ranking_step(task: LinkTask, split: str, setting: str, max_pairs_per_batch: int) -> int:
     """Return how many events are ranked at once."""
-    pool = task.evaluation_events(split, setting)[1]
+    pool = _candidate_pool(task, split, setting)
     return max(1, max_pairs_per_batch // min(_n_candidates(task, pool), len(pool)))
 
 

@@ -24,8 +24,9 @@ from cordgt.plugins import Registry, check_inputs, first_line
 HITS = (1, 3, 10)
 # Metrics of one split and setting; None if they are not defined. Besides the names of `LINK_METRICS`:
 # "events", the number of true events; "random_negatives", how many negatives are random because the source has none of
-# the requested kind (absent with random negatives).
-LinkMetrics = dict[str, float | None]
+# the requested kind (absent with random negatives). Where destinations are recommended, also those of
+# `RecommendationLists.metrics`.
+LinkMetrics = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -99,13 +100,19 @@ class LinkMetric(NamedTuple):
         return a > b if self.higher_is_better else a < b
 
 
+def ndcg(ranks: np.ndarray, k: int = 10) -> float:
+    """Return the normalized discounted cumulative gain at ``k`` of queries with one true destination each."""
+    return float(np.where(ranks <= k, 1 / np.log2(1 + ranks), 0.0).mean())
+
+
 METRIC_INPUTS = ("positive", "negative", "ranks", "batch_size")
-_ALL_INPUTS = (*METRIC_INPUTS, "ap_auc", "batch_ap_auc")  # the last two are shared by metrics of cordgt
+_INTERNAL_INPUTS = ("ap_auc", "batch_ap_auc")  # shared by metrics of cordgt
+_RESERVED_NAMES = ("events", "random_negatives", "split", "setting", "predictor", "name")  # of other facts and columns
 
 
 def make_metric(name: str, function: Callable[..., Any], **options: Any) -> LinkMetric:
     """Return the metric that a function defines. Options as in `register_metric`; SettingError for unknown inputs."""
-    inputs = check_inputs("metric", name, function, _ALL_INPUTS)
+    inputs = check_inputs("metric", name, function, METRIC_INPUTS, _INTERNAL_INPUTS)
     needs_ranks = "ranks" in inputs
     if needs_ranks and len(set(inputs) - {"ranks", "batch_size"}):
         raise SettingError(f"The metric '{name}' needs ranks and scores. Use either ranks, or positive and negative.")
@@ -148,7 +155,12 @@ LINK_METRICS: Registry[LinkMetric] = Registry("metric", {
         )
         for k in HITS
     },
-}, lambda name, function: register_metric(name)(function))
+    "ndcg@10": make_metric(
+        "ndcg@10", lambda ranks: ndcg(ranks), title="NDCG@10",
+        description="1 / log2(1 + rank) of true destinations at rank 10 or better, else 0; mean over the events",
+        in_tables=False, in_summary=False,
+    ),
+}, lambda name, function: register_metric(name)(function), _RESERVED_NAMES)
 # fmt: on
 
 
@@ -184,6 +196,7 @@ def register_metric(
         >>> "mean_margin" in run.metrics["test"]["transductive"]
         True
     """
+    LINK_METRICS.check_name(name)
 
     def register(function: F) -> F:
         metric = make_metric(

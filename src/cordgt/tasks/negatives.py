@@ -3,11 +3,10 @@
 - `draw_negatives`: any destination of a pool except the true one.
 - `mix_past_negatives`: in training, past partners of the source instead of some random negatives.
 - `draw_hard_negatives`: a past neighbor of the source, but not at the query's time. A pure function of ``cut``.
-- `draw_negative_pairs`: past pairs (source and destination) that are absent from the batch, as in DGB and DyGLib.
-- `draw_random_pairs`: any pairs that are absent from the batch, where there are too few past ones.
 - `draw_candidates`: many destinations at once, for ranking.
 
-`NEGATIVES` has every kind by name. `register_negatives` adds one, for training and evaluation.
+`NEGATIVES` has every kind by name. `register_negatives` adds one, for training and evaluation. Negatives that replace
+the source too are in `cordgt.tasks.negative_pairs`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from cordgt.errors import CordgtError, DataError, SettingError
 from cordgt.history import rng
-from cordgt.history.index import TemporalIndex, lower_bound_scalar
+from cordgt.history.index import TemporalIndex, lower_bound, lower_bound_scalar
 from cordgt.history.queries import Queries
 from cordgt.history.rng import fold_in_u64, randint_u64
 from cordgt.plugins import Registry, check_inputs, first_line
@@ -32,7 +31,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _HASH_TAG = 0x6E6567  # makes these draws independent of those that sample history
 _PAST_TAG = 0x70617374  # makes draws of past partners independent of the random ones
-_MAX_ATTEMPTS = 64
 
 
 def check_pool(pool: Tensor) -> None:
@@ -203,66 +201,6 @@ def _draw_hard_negatives(  # type: ignore[no-untyped-def]
                         left -= 1
 
 
-def draw_negative_pairs(
-    src: np.ndarray,
-    dst: np.ndarray,
-    t: np.ndarray,
-    batches: list[np.ndarray],
-    *,
-    trained_until: float | None,
-    seed: int,
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each batch of positions, draw as many distinct past pairs that are absent from its time range.
-
-    As in the DGB benchmark and DyGLib: the past is every (src, dst) up to and including the time of the batch's first
-    event, without the pairs in the batch's own time range and, where ``trained_until`` is given, without those up to
-    that time. Returns fewer pairs if too few exist.
-    """
-    pairs, pair_of_event = np.unique(np.stack([src, dst], axis=1), axis=0, return_inverse=True)
-    pair_of_event = pair_of_event.reshape(-1)
-    first = np.full(len(pairs), len(src), dtype=np.int64)
-    np.minimum.at(first, pair_of_event, np.arange(len(src)))
-    n_trained = 0 if trained_until is None else int(np.searchsorted(t, trained_until, side="right"))
-    found = []
-    for number, batch in enumerate(batches):
-        start, end = t[batch[0]], t[batch[-1]]
-        past = first < np.searchsorted(t, start, side="right")
-        in_batch = slice(np.searchsorted(t, start, side="left"), np.searchsorted(t, end, side="right"))
-        past[pair_of_event[in_batch]] = False
-        past &= first >= n_trained
-        eligible = np.flatnonzero(past)
-        key = (
-            rng.fold_in(rng.fold_in_int(rng.mix64_int(seed), number), torch.from_numpy(eligible))
-            .numpy()
-            .view(np.uint64)
-        )
-        chosen = eligible[np.argsort(key, kind="stable")[: len(batch)]]
-        found.append((pairs[chosen, 0], pairs[chosen, 1]))
-    return found
-
-
-def draw_random_pairs(
-    src: np.ndarray, dst: np.ndarray, n: int, absent: tuple[np.ndarray, np.ndarray], *, key: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw ``n`` pairs of any source of ``src`` with any destination of ``dst``, uniformly, but none of ``absent``.
-
-    A pair may be drawn twice. Where a draw is in ``absent`` 64 times in a row, it is kept: nearly every pair is.
-    """
-    sources, destinations = np.unique(src), np.unique(dst)
-    width = np.int64(max(int(x.max(initial=0)) for x in (dst, absent[1])) + 1)
-    taken = np.unique(absent[0] * width + absent[1])
-    u, v = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    left = np.arange(n)
-    for attempt in range(_MAX_ATTEMPTS):
-        if not len(left):
-            break
-        draw = rng.fold_in(rng.fold_in_int(key, attempt), torch.from_numpy(left))
-        u[left] = sources[rng.randint(rng.fold_in(draw, torch.zeros_like(draw)), len(sources)).numpy()]
-        v[left] = destinations[rng.randint(rng.fold_in(draw, torch.ones_like(draw)), len(destinations)).numpy()]
-        left = left[np.isin(u[left] * width + v[left], taken)]
-    return u, v
-
-
 def draw_candidates(pool: np.ndarray, n: int, dst: np.ndarray, position: np.ndarray, *, seed: int) -> np.ndarray:
     """Draw ``n`` distinct nodes of the pool for each query, never ``dst``: (B, n) int64.
 
@@ -327,12 +265,13 @@ class NegativeKind(NamedTuple):
     draw: Callable[[NegativeRequest], Tensor] | None = None  # (B, n), -1: none. None: a path of its own
     on_host: bool = False  # True: gets its inputs on the CPU
     replaces_source: bool = False  # True: a negative is a whole pair, drawn for a batch at once; evaluation only
+    may_be_true: bool = False  # True: the true destination may be its own negative; False: a random one replaces it
 
     def sample(self, name: str, request: NegativeRequest) -> Tensor:
         """Return negatives (B, n), -1 where there is none. SettingError if a registered sampler fails."""
         assert self.draw is not None
         try:
-            found = self.draw(request)
+            found: Any = self.draw(request)  # of any type, if a plug-in is wrong
         except CordgtError:
             raise
         except Exception as error:
@@ -340,13 +279,17 @@ class NegativeKind(NamedTuple):
         shape = (len(request.key), request.n)
         if not isinstance(found, Tensor) or tuple(found.shape) != shape or found.is_floating_point():
             got = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
-            raise SettingError(f"The negative sampler '{name}' returned {got}, but must return int64 {shape}.")
-        if found.numel() and (int(found.min()) < -1 or int(found.max()) >= request.index.n_nodes):
+            hint = " For NumPy, register it with on_host=True." if isinstance(found, np.ndarray) else ""
+            raise SettingError(f"The negative sampler '{name}' returned {got}, but must return int64 {shape}.{hint}")
+        found = found.long().contiguous()
+        rank = torch.searchsorted(request.pool, found).clamp_max(len(request.pool) - 1)
+        outside = found[(request.pool[rank] != found) & (found != -1)]
+        if len(outside):
             raise SettingError(
-                f"The negative sampler '{name}' returned a node that does not exist. Return node indices of the pool, "
-                "or -1."
+                f"The negative sampler '{name}' returned the node index {int(outside[0])}, which is not in the pool. "
+                "Return node indices of the pool, or -1."
             )
-        return torch.where(found == request.queries.dst[:, :1], -1, found.long())
+        return found if self.may_be_true else torch.where(found == request.queries.dst[:, :1], -1, found)
 
 
 def _past_partners(request: NegativeRequest, since: int) -> Tensor:
@@ -359,10 +302,31 @@ def _past_partners(request: NegativeRequest, since: int) -> Tensor:
     return torch.from_numpy(found)
 
 
+def _popular(request: NegativeRequest) -> Tensor:
+    """Return the destinations of random visible events, so that busy destinations are drawn more often."""
+    index, cut = request.index, request.queries.cut.unsqueeze(-1)
+    if len(index.pos) == 0:
+        return torch.full((len(request.key), request.n), -1, device=request.key.device)
+    position = draw_integers(request.key, request.n, cut)  # (B, n)
+    src = index.src[position].long()
+    start, end = index.row_start[src].long(), index.row_start[src + 1].long()
+    entry = lower_bound(index.pos, start, end, position, index.max_degree).clamp_max(len(index.pos) - 1)
+    is_indexed = (cut > 0) & (entry < end) & (index.pos[entry] == position)  # not so: an event of a masked node
+    dst = index.nbr[entry].long()
+    rank = torch.searchsorted(request.pool, dst).clamp_max(len(request.pool) - 1)
+    return torch.where(is_indexed & (request.pool[rank] == dst), dst, -1)
+
+
 NEGATIVES: Registry[NegativeKind] = Registry(
     "negatives",
     {
         "random": NegativeKind("any destination of the pool except the true one"),
+        "random-any": NegativeKind(
+            "any destination of the pool, the true one too, as in DyGLib",
+            lambda request: request.pool[draw_integers(request.key, request.n, len(request.pool))],
+            may_be_true=True,
+        ),
+        "popularity": NegativeKind("destinations as often as they were visited before", _popular),
         "historical": NegativeKind(
             "earlier partners that are not partners now", lambda request: _past_partners(request, 0), on_host=True
         ),
@@ -395,6 +359,7 @@ def register_negatives(name: str, *, description: str = "", on_host: bool = Fals
         >>> cordgt.Run.load("runs/mine").evaluate(split="test", negatives="first-half")["protocol"]["negatives"]
         'first-half'
     """
+    NEGATIVES.check_name(name)
 
     def register(function: F) -> F:
         inputs = check_inputs("negative sampler", name, function, NEGATIVE_INPUTS)

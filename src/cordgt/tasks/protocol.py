@@ -14,6 +14,8 @@ from cordgt.tasks.split import SPLIT_RULES
 
 VISIBILITIES = ("event", "paper", "batch")
 POOLS = ("destinations", "nodes")
+FILTERS = ("none", "known", "seen")
+POSITIVES = ("all", "new")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Protocol:
     pool: str = "destinations"  # negatives are sampled from the split's "destinations", or from all "nodes"
     eval_batch_size: int = 30  # events per batch in ap_batch and auc_batch, and for visibility "paper" and "batch"
     ranking: str = "none"  # rank each true destination among this many candidates: a number, "all" or "none"
+    filter: str = "none"  # "known": rank only destinations that occurred before; "seen": also without past partners
+    positives: str = "all"  # "new": evaluate only events whose pair has not met before
     eval_seed: int = 0  # seed of the evaluation negatives: the same for all models and training seeds
     activity: bool = True  # where negatives replace the source too ("-pairs"), scores include how often a source acts
 
@@ -45,6 +49,8 @@ class Protocol:
         check_choice("split", self.split, SPLIT_RULES)
         check_extension("negatives", self.negatives, NEGATIVES)
         check_choice("pool", self.pool, POOLS)
+        check_choice("filter", self.filter, FILTERS)
+        check_choice("positives", self.positives, POSITIVES)
         if not 0 <= self.mask_nodes < 1:
             raise SettingError(f"mask_nodes={self.mask_nodes}: use a share of the nodes, from 0 to below 1.")
         if not (self.train_ratio > 0 and self.val_ratio > 0 and self.train_ratio + self.val_ratio < 1):
@@ -56,6 +62,16 @@ class Protocol:
             raise SettingError(f"eval_batch_size={self.eval_batch_size}: it must be at least 1.")
         if self.ranking not in ("none", "all") and not (self.ranking.isdecimal() and int(self.ranking) > 0):
             raise SettingError(f"ranking={self.ranking}: use a number of candidates from 1 up, all, or none.")
+        if self.filter != "none" and self.ranking == "none":
+            raise SettingError(
+                f"filter={self.filter} chooses the candidates of a ranking, but ranking=none ranks none. Set ranking "
+                "to all, or to a number of candidates."
+            )
+
+    @property
+    def lists_recommendations(self) -> bool:
+        """True if each query ranks every destination that can be recommended, so that its best ones form a list."""
+        return self.ranking == "all" and self.filter != "none"
 
 
 def visible_cuts(visibility: str, own_time: Tensor, batch_start: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,13 @@ from numba import njit, prange
 from cordgt.history.activity import ROLES, ActivityBank, is_in_role
 from cordgt.history.index import flat_int64, run_loop
 
+MIN_QUESTIONS = 1000  # that a small stream is asked
+
+
+def limit_questions(most: int, n_events: int) -> int:
+    """Return a number of questions for a stream: one for each event, at least `MIN_QUESTIONS`, at most ``most``."""
+    return min(most, max(MIN_QUESTIONS, n_events))
+
 
 @dataclass(frozen=True)
 class Questions:

@@ -47,6 +47,14 @@ class TimeGrid:
         length: np.ndarray = n_steps * self.step + OFF_GRID * horizon
         return length
 
+    def next_step(self, since: np.ndarray, wait: np.ndarray) -> np.ndarray:
+        """Return waits that end within the tolerance before or after a step, at that step; other waits as they are."""
+        if not self.step:
+            return wait
+        step = np.round((since + wait) / self.step) * self.step
+        is_step = (step >= since) & (np.abs(since + wait - step) <= 2 * self.tolerance * self.step)
+        return np.where(is_step, step - since, wait)
+
     def _steps_before(self, since: np.ndarray) -> np.ndarray:
         """Return the number of steps that are certainly over."""
         steps: np.ndarray = np.maximum(np.floor(since / self.step - self.tolerance), 0.0)

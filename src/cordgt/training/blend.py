@@ -18,7 +18,6 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt_plus import CordgtPlus
-from cordgt.models.counts import CountsSettings
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import negative_pair_queries
 from cordgt.tasks.metrics import LINK_METRICS, ap_and_auc
@@ -44,7 +43,7 @@ def counts_settings(settings: Settings) -> Settings:
         settings,
         model="counts",
         training=TrainingSettings(**(shared | own)),
-        model_settings=CountsSettings(loss=settings.model_settings.loss),
+        model_settings=settings.model_settings.of_counts,
     )
 
 

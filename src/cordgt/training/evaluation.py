@@ -11,6 +11,7 @@ from cordgt.tasks.baselines import baseline_metrics
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.recommendation_metrics import add_lift
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 from cordgt.training.settings import Settings
 
@@ -26,6 +27,11 @@ def evaluate_splits(
             callbacks.on_stage_start(f"evaluating: {split}, {setting}", len(task.evaluation_events(split, setting)[0]))
             metrics[split][setting] = evaluate(model, task, split, setting, callbacks=callbacks)
     metrics["baselines"] = baseline_metrics(task, splits)
+    for split in splits:
+        for setting in SETTINGS:
+            popularity = metrics["baselines"]["popularity"][split][setting]
+            for predictor in (metrics, *metrics["baselines"].values()):
+                add_lift(predictor[split][setting], popularity)
     return metrics
 
 

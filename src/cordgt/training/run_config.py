@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from cordgt.errors import SettingError, did_you_mean
-from cordgt.events.fingerprints import fingerprint_arrays, fingerprint_ids
+from cordgt.events.fingerprints import fingerprint_ids
 from cordgt.events.stream import EventStream
 from cordgt.io.column_options import options_to_text
 from cordgt.models import MODELS
@@ -140,10 +140,7 @@ def settings_by_key(settings: Settings) -> dict[str, Any]:
 
 def fingerprint(stream: EventStream) -> str:
     """Return a hash of a stream's events and features: the same for the same data."""
-    if stream.backing is not None:
-        return stream.backing.fingerprint
-    arrays = (stream.src, stream.dst, stream.t, stream.edge_x, stream.node_x)
-    return fingerprint_arrays(x for x in arrays if x is not None)
+    return stream.fingerprint
 
 
 def ids_fingerprint(stream: EventStream) -> str:

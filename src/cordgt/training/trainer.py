@@ -96,10 +96,12 @@ class Trainer:
 
     def fit(self) -> dict[str, Tensor]:
         """Train to the end and return the best weights, or the last ones in a phase without validation."""
+        train_end = int(self.task.split.train[-1]) + 1
         if self.optimizer is None:
+            self.model.prepare(self.task.train_history, train_end)
             return dict(self.model.state_dict())
         if not self.task.group.broadcast(self._restore()):
-            self.model.prepare(self.task.train_history, int(self.task.split.train[-1]) + 1)
+            self.model.prepare(self.task.train_history, train_end)
             if self.validates and isinstance(self.model, CordgtPlus) and self.model.counts is not None:
                 self._train_counts(self.model.counts)
         self._broadcast_state()

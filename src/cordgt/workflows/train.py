@@ -77,7 +77,7 @@ def train(
     """Train a model on events and evaluate it.
 
     Args:
-        stream: an `EventStream`, or what `read_events` takes: a path, a dataset's name, a data frame, a graph.
+        stream: an `EventStream`, a dataset's name, or what `read_events` takes: a path, a data frame, a graph.
         model: a name; or a subclass of `LinkModel`, which is registered under its own name if it has none; or an
             instance of one. An instance gives its settings and its weights, which are copied; `Run.model` is trained.
         out: the run folder; the default is ``runs/NAME-MODEL-seedN``, with ``-2``, ``-3``, … if it exists.

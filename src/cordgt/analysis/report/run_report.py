@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from cordgt import models
+from cordgt.analysis.recommendation_tables import recommendation_legend, recommendation_tables
 from cordgt.analysis.remarks import constant_remarks, initial_run_remarks, metric_legend, verdict
 from cordgt.analysis.report import html
 from cordgt.analysis.report.charts import GRAY, Axis, DotRow, Series, dot_plot, line_chart, padded_range
@@ -87,6 +88,7 @@ def render_run_report(data: ReportData) -> str:
         *(html.warning(sentence) for sentence in _warnings(data)),
         sections=[
             _metrics_section(data),
+            *_recommendation_sections(data),
             _training_section(data),
             _precision_recall_section(data),
             _time_section(data),
@@ -190,6 +192,23 @@ def _baseline_figure(data: ReportData, setting: str, name: str) -> Html:
     metrics = data.metrics
     baselines = [(b, metrics.metric(name, "test", setting, b).mean, GRAY) for b in metrics.baselines]
     return metric_figure([(data.settings.model, metrics["test"][setting][name], 0), *baselines], setting, name)
+
+
+def _recommendation_sections(data: ReportData) -> list[PageSection]:
+    """The metrics of recommendation lists; nothing if none were measured."""
+    tables = recommendation_tables(data.metrics)
+    if not tables:
+        return []
+    units = f"In percent, except novelty (bits) and lift (a factor). {recommendation_legend()}"
+    return [
+        html.section(
+            "Recommendation lists",
+            *(html.table(table.columns, table.rows, caption=table.title) for table in tables),
+            html.paragraph(units, css="how"),
+            anchor="lists",
+            link="Lists",
+        )
+    ]
 
 
 def _training_section(data: ReportData) -> PageSection:

@@ -20,6 +20,7 @@ from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import add_source_rates, negative_pair_queries
 from cordgt.tasks.metrics import ap_and_auc
 from cordgt.tasks.negatives import NEGATIVES
+from cordgt.tasks.recommendation_metrics import DEGREE_BINS
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
 
@@ -138,9 +139,6 @@ def group_by_novelty(sample: ScoredSample) -> list[GroupMetrics]:
         group_metrics("repeated pair with a new node", sample, ~is_new_pair & has_new_node),
         group_metrics("new pair with a new node", sample, is_new_pair & has_new_node),
     ]
-
-
-DEGREE_BINS = (("none", 0, 0), ("1–2", 1, 2), ("3–9", 3, 9), ("10–31", 10, 31), ("32–99", 32, 99), ("100+", 100, 2**62))
 
 
 def group_by_degree(sample: ScoredSample, degree: np.ndarray) -> list[GroupMetrics]:

@@ -19,7 +19,9 @@ from cordgt.events.stream import EventStream, TimeAxis
 from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.inference.predictor import Predictor
 from cordgt.inference.retrieval.gatherers import Question
-from cordgt.inference.retrieval.ranking import POOL_SIZE, CandidateFilter, Ranking, check_budget, rank_destinations
+from cordgt.inference.retrieval.ranking import POOL_SIZE, CandidateFilter, Ranking, rank_destinations, resolve_budget
+from cordgt.inference.run import Run
+from cordgt.tasks.link import split_stream
 
 TOP = 10
 EVENTS_PER_DESTINATION = 20
@@ -28,6 +30,7 @@ TRAINING_STEPS = 25
 # Pairs that the exhaustive ranking scores in all; it decides the number of questions.
 MAX_PAIRS = {"cpu": 100_000, "cuda": 20_000_000}
 CHEAP_MAX_PAIRS = 20_000_000
+MAX_RUN_QUESTIONS = 1000  # of `cordgt reproduce retrieval`, so that a difference of 0.002 in MRR can be seen
 
 
 def generate_purchases(n_destinations: int, *, seed: int = 0) -> EventStream:
@@ -66,48 +69,58 @@ def measure_recommend(
     *,
     budget: int | None = None,
     n_questions: int | None = None,
+    max_questions: int = 200,
     callbacks: Callback = NO_CALLBACK,
 ) -> dict[str, Any]:
     """Return times, recall and MRR of the two stages and of exhaustive ranking.
 
     Times are those of warm questions after the last event. Recall and MRR are those of questions at events of
-    ``positions``, with the history before each event. If exhaustive ranking would take too long, it scores a sample
-    of the destinations and all that the first stage saw: ``recall_destinations`` says how many.
+    ``positions``, with the history before each event. ``max_questions`` limits their number if
+    ``n_questions`` is not given. If exhaustive ranking would take too long, it scores a sample of the destinations and
+    all that the first stage saw: ``recall_destinations`` says how many.
     """
     if not len(positions):
         raise SettingError("There is no event to ask about.")
     n = predictor.destinations.count(predictor.stream.n_events)
     device = predictor.device.type
     max_pairs = CHEAP_MAX_PAIRS if predictor.model.is_cheap else MAX_PAIRS[device]
-    n_questions = n_questions or int(np.clip(max_pairs // max(n, 1), 10, 200))
+    n_questions = n_questions or int(np.clip(max_pairs // max(n, 1), 10, max_questions))
     n_oracle = max(max_pairs // n_questions, POOL_SIZE if predictor.model.is_cheap else 4 * TOP)
     random = np.random.default_rng(0)
     chosen = np.sort(random.choice(positions, min(n_questions, len(positions)), replace=False))
     callbacks.on_stage_start("first scorer", None)
     started = time.perf_counter()
-    if not predictor.model.is_cheap and n > check_budget(budget, TOP):
-        _ = predictor.first_scorer
+    scorer = None if predictor.model.is_cheap else lambda: predictor.first_scorer
+    budget = resolve_budget(budget, TOP, n, scorer)
+    if scorer is not None and n > budget:
+        _ = scorer()
     first_scorer_seconds = time.perf_counter() - started
     callbacks.on_stage_start("recall", None)
     recall = _measure_recall(predictor, chosen, n_oracle, budget)
     callbacks.on_stage_start("times", None)
     return {
         "destinations": n,
-        "budget": check_budget(budget, TOP),
+        "budget": budget,
         "first_scorer_seconds": first_scorer_seconds,
         **recall,
         **_measure_times(predictor, chosen, min(n, n_oracle), n, budget),
     }
 
 
-def _measure_recall(predictor: Predictor, positions: np.ndarray, n_oracle: int, budget: int | None) -> dict[str, Any]:
+def measure_retrieval(run: Run, callbacks: Callback) -> dict[str, Any]:
+    """Return the measurements of `measure_recommend` at the test events of a run."""
+    positions = split_stream(run.original_stream, run.settings.protocol).test
+    return measure_recommend(run.predictor, positions, max_questions=MAX_RUN_QUESTIONS, callbacks=callbacks)
+
+
+def _measure_recall(predictor: Predictor, positions: np.ndarray, n_oracle: int, budget: int) -> dict[str, Any]:
     hits = n_best = 0
     reciprocal_ranks: dict[str, list[float]] = {"two_stage": [], "exhaustive": []}
     n_scored = []
     for position in positions.tolist():
         question = _question_at(predictor, position)
         visible = np.sort(predictor.destinations.visible(question.cut))
-        n_ranked = max(1, len(visible)) if predictor.model.is_cheap else check_budget(budget, TOP)
+        n_ranked = max(1, len(visible)) if predictor.model.is_cheap else budget
         fast = _rank(predictor, question, n_ranked)
         if len(visible) > n_oracle:
             sample = np.random.default_rng(position).choice(visible, n_oracle, replace=False)
@@ -129,7 +142,7 @@ def _measure_recall(predictor: Predictor, positions: np.ndarray, n_oracle: int, 
 
 
 def _measure_times(
-    predictor: Predictor, positions: np.ndarray, n_exhaustive: int, n: int, budget: int | None
+    predictor: Predictor, positions: np.ndarray, n_exhaustive: int, n: int, budget: int
 ) -> dict[str, Any]:
     """Time warm questions after the last event. Exhaustive time is scaled from ``n_exhaustive`` to ``n`` pairs."""
     sources = predictor.stream.ids.decode(predictor.stream.src[positions[-20:]]).to_pylist()
@@ -170,7 +183,7 @@ def _question_at(predictor: Predictor, position: int) -> Question:
     """Return the question of an event's source, just before the event and its ties."""
     stream, index = predictor.stream, predictor.history.index
     cut = int(index.tie_start[position])
-    return Question(index, predictor.destinations, int(stream.src[position]), cut, float(stream.elapsed[position]))
+    return predictor.question(int(stream.src[position]), float(stream.elapsed[position]), cut)
 
 
 def _rank(

@@ -19,8 +19,11 @@ from cordgt.experiments.bench.timing import time_calls
 from cordgt.history.context import TreeShape, sample_trees
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import Queries
+from cordgt.models.activity import RateModel
+from cordgt.models.activity_fit import fit_rate
 from cordgt.runtime import kernel_loader as kernels
 from cordgt.runtime.profiling import count_ops, free_memory, max_batch_size, predict_peak_bytes
+from cordgt.tasks.forecast import ACT_ROLES, Forecaster
 from cordgt.tasks.scoring import score_queries
 from cordgt.training.oom import max_events_in_memory, peak_step_memory
 from cordgt.training.step import CudaGraphStep, Step
@@ -212,12 +215,49 @@ def measure_recommend(bench: BenchSetup) -> StageResult:
 
     The source is read once per chunk of destinations.
     """
+    queries, n_all = _last_source_queries(bench)
+    row = _scoring_row(bench, "recommend", queries, queries.dst.numel(), "pairs")
+    seconds = n_all / (row.rate or np.inf)
+    return StageResult([row], {"recommend_partners_per_second": row.rate, "recommend_all_seconds": seconds})
+
+
+def _last_source_queries(bench: BenchSetup) -> tuple[Queries, int]:
+    """Return the last source with many destinations, at the end of the stream; and the number of all destinations."""
     stream, everyone = bench.stream, np.unique(bench.stream.dst)
     src, dst = _to_device(bench, stream.src[-1:], everyone[: bench.n_items(quick=50, cpu=500, cuda=5_000)])
     t, cut = _to_device(bench, np.array([float(stream.elapsed[-1])]), np.array([stream.n_events]))
-    row = _scoring_row(bench, "recommend", Queries(src, dst[None], t, cut, cut), len(dst), "pairs")
-    seconds = len(everyone) / (row.rate or np.inf)
-    return StageResult([row], {"recommend_partners_per_second": row.rate, "recommend_all_seconds": seconds})
+    return Queries(src, dst[None], t, cut, cut), len(everyone)
+
+
+def measure_activity(bench: BenchSetup) -> StageResult:
+    """Measure fitting the rates of both roles on the host, and an answer with probabilities against one with scores.
+
+    Training does not use the activity, so a training step costs the same with and without it.
+    """
+    index, stop = bench.task.host_index, int(bench.task.split.validation[0])
+
+    def fit() -> list[RateModel]:
+        return [fit_rate(index, stop, role=role, unit="occasions").model for role in ACT_ROLES]
+
+    timing = time_calls(fit, torch.device("cpu"), bench.repeat)
+    rows = [BenchRow(stage="activity", part="fit", timing=timing, items=stop, unit="events")]
+    forecaster = Forecaster.fit(bench.task, bench.model)
+    queries, _ = _last_source_queries(bench)
+    horizon = max(forecaster.longest_horizon / 10, 1e-9)
+
+    def score() -> np.ndarray:
+        return score_queries(bench.model, bench.task.full_history, queries)
+
+    def answer() -> np.ndarray:
+        log_partner = forecaster.log_partner(bench.model, bench.task.full_history, queries, logits=score())
+        return forecaster.pair_probability(index, log_partner, queries.src, queries.cut, queries.t, horizon)
+
+    answer()  # builds the decayed counts of this index
+    scores, probabilities = bench.time(score), bench.time(answer)
+    ratio = probabilities.median / scores.median
+    row = partial(BenchRow, stage="activity", items=queries.dst.numel(), unit="pairs")
+    rows += [row(part="scores", timing=scores), row(part="probabilities", timing=probabilities)]
+    return StageResult(rows, {"activity_fit_seconds": timing.median, "probability_time_ratio": ratio})
 
 
 def _scoring_row(bench: BenchSetup, stage: str, queries: Queries, items: int, unit: str) -> BenchRow:
@@ -246,4 +286,5 @@ STAGES: dict[str, Callable[[BenchSetup], StageResult]] = {
     "step": measure_step,
     "evaluate": measure_evaluate,
     "recommend": measure_recommend,
+    "activity": measure_activity,
 }

@@ -76,8 +76,11 @@ class Destinations:
         for start in range(0, cut, _CHUNK):
             count += np.bincount(self.dst[start : min(start + _CHUNK, cut)], minlength=self.n_nodes)
         n: int = min(4096, int(np.count_nonzero(count)))
-        top = np.argpartition(-count, n - 1)[:n] if n else np.empty(0, np.int64)
-        return top[np.lexsort((top, -count[top]))]
+        if not n:
+            return np.empty(0, np.int64)
+        # All that tie with the last place, then the first of them: later nodes must not change which ones are taken.
+        top = np.flatnonzero(count >= -np.partition(-count, n - 1)[n - 1])
+        return top[np.lexsort((top, -count[top]))][:n]
 
 
 @njit(cache=True)

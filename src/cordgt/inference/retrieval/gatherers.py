@@ -16,7 +16,7 @@ import torch
 from cordgt.history import rng
 from cordgt.history.index import TemporalIndex
 from cordgt.inference.retrieval.destinations import WINDOWS, Destinations
-from cordgt.inference.retrieval.neighborhood import Neighborhood, find_neighborhood
+from cordgt.inference.retrieval.neighborhood import Neighborhood, NodeRows, find_neighborhood
 
 _HASH_TAG = 0x657870  # makes the random candidates independent of other draws
 
@@ -31,10 +31,12 @@ class Question:
     cut: int
     t: float  # since the stream's first event
     seed: int = 0  # of the random candidates
+    rows: NodeRows | None = None  # of the index; None: made for this question, which copies an index on a GPU
 
     @cached_property
     def neighborhood(self) -> Neighborhood:
-        return find_neighborhood(self.index, self.source, self.cut)
+        rows = NodeRows.from_index(self.index) if self.rows is None else self.rows
+        return find_neighborhood(rows, self.source, self.cut)
 
 
 Gatherer = Callable[[Question, int], np.ndarray]  # returns at most so many node indices

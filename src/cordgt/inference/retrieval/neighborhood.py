@@ -17,6 +17,20 @@ WALK_EVENTS = (32, 16, 16)  # latest events of the source, of its partners, and 
 
 
 @dataclass(frozen=True)
+class NodeRows:
+    """The events of each node in stream order, in host memory: three arrays of `TemporalIndex`."""
+
+    row_start: np.ndarray  # (N+1,)
+    nbr: np.ndarray  # (R,)
+    pos: np.ndarray  # (R,)
+
+    @classmethod
+    def from_index(cls, index: TemporalIndex) -> NodeRows:
+        """Share the arrays of an index; copy them if it is on a GPU. So make them once for many questions."""
+        return cls(*(x.cpu().numpy() for x in (index.row_start, index.nbr, index.pos)))
+
+
+@dataclass(frozen=True)
 class Neighborhood:
     """Nodes near a source, as walks over latest events reach them. ``node`` is ascending and distinct."""
 
@@ -27,14 +41,14 @@ class Neighborhood:
     three_hops: np.ndarray  # (n,) share of walks of three steps: nodes that share partners with the source's partners
 
 
-def find_neighborhood(index: TemporalIndex, source: int, cut: int) -> Neighborhood:
+def find_neighborhood(rows: NodeRows, source: int, cut: int) -> Neighborhood:
     """Return the partners of a source, their partners and co-visited nodes, over the first ``cut`` events."""
-    rows = [x.cpu().numpy() for x in (index.row_start, index.nbr, index.pos)]
     n_leaves = WALK_EVENTS[0] * (1 + WALK_EVENTS[1] * (1 + WALK_EVENTS[2]))
     node = np.empty(MAX_OWN_EVENTS + n_leaves, np.int64)
     hop, weight, last = np.empty(len(node), np.int8), np.empty(len(node)), np.empty(len(node), np.int64)
-    row_start, nbr, pos = rows
-    n = _walk(row_start, nbr, pos, source, cut, MAX_OWN_EVENTS, np.array(WALK_EVENTS), node, hop, weight, last)
+    n = _walk(
+        rows.row_start, rows.nbr, rows.pos, source, cut, MAX_OWN_EVENTS, np.array(WALK_EVENTS), node, hop, weight, last
+    )
     node, hop, weight, last = node[:n], hop[:n], weight[:n], last[:n]
     distinct, at = np.unique(node, return_inverse=True)
     sums = [np.bincount(at[hop == k], weight[hop == k], minlength=len(distinct)) for k in (1, 2, 3)]

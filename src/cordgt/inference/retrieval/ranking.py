@@ -14,13 +14,13 @@ import torch
 
 from cordgt.errors import SettingError
 from cordgt.history.queries import History, Queries
+from cordgt.inference.retrieval.first_scorer import FirstScorer
 from cordgt.inference.retrieval.gatherers import Question, gather_candidates
 from cordgt.models.base import LinkModel
-from cordgt.models.counts import Counts
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
 
-DEFAULT_BUDGET = 1024  # candidates that the model ranks; with no more than these, there is no first stage
+MIN_BUDGET = 64  # candidates that the model ranks at least; with no more than these, there is no first stage
 MIN_BUDGET_PER_ANSWER = 4  # the budget is at least so many times the number of answers
 POOL_SIZE = 4096  # candidates of the first stage; with more destinations, the gatherers choose them
 CHEAP_POOL_SIZE = 50_000  # the same for a model that is as fast as the first scorer
@@ -90,7 +90,7 @@ def rank_destinations(
     top: int,
     *,
     allowed: CandidateFilter,
-    first_scorer: Callable[[], Counts],
+    first_scorer: Callable[[], FirstScorer],
     budget: int | None = None,
     exhaustive: bool = False,
 ) -> Ranking:
@@ -98,15 +98,17 @@ def rank_destinations(
 
     ``first_scorer`` is called only if there are more candidates than the budget and the model is slow.
     """
-    budget = check_budget(budget, top)
+    uses_first_scorer = not exhaustive and not model.is_cheap
+    n_candidates = question.destinations.count(question.cut) if allowed.candidates is None else len(allowed.candidates)
+    budget = resolve_budget(budget, top, n_candidates, first_scorer if uses_first_scorer else None)
     n_destinations, pools = candidate_pools(question, allowed, budget, is_cheap=model.is_cheap, exhaustive=exhaustive)
     nodes, logits, merged = np.empty(0, np.int64), np.empty(0), np.empty(0)
     best, rest, n_first = np.empty(0, np.int64), np.empty(0, np.int64), 0
     for pool in pools:
         pool = pool[~_is_in(pool, np.sort(nodes))]
-        if not exhaustive and not model.is_cheap and len(pool) > budget:
+        if uses_first_scorer and len(pool) > budget:
             n_first += len(pool)
-            pool = pool[np.argsort(-_score(first_scorer(), history, question, pool), kind="stable")]
+            pool = pool[np.argsort(-score_nodes(first_scorer(), history, question, pool), kind="stable")]
             step = budget
         else:
             step = max(len(pool), 1)
@@ -115,7 +117,7 @@ def rank_destinations(
                 pool = pool[~_is_full(pool, nodes[best], allowed)]
             chosen, pool = pool[:step], pool[step:]
             nodes = np.concatenate([nodes, chosen])
-            logits = np.concatenate([logits, _score(model, history, question, chosen)])
+            logits = np.concatenate([logits, score_nodes(model, history, question, chosen)])
             merged = merge_near_ties(logits, model.score_tolerance)
             best = _take_best(np.lexsort((nodes, -merged)), nodes, top, allowed)
         rest = pool
@@ -125,13 +127,20 @@ def rank_destinations(
     return Ranking(nodes[best], merged[best], count_events(question, nodes[best]), rest, counts)
 
 
-def check_budget(budget: int | None, top: int) -> int:
-    """Return how many candidates the model ranks. SettingError if the budget is smaller than the number of answers."""
-    if budget is None:
-        return max(DEFAULT_BUDGET, MIN_BUDGET_PER_ANSWER * top)
-    if budget < top:
-        raise SettingError(f"The budget of {budget:,} candidates is too small for {top:,} answers. Raise it.")
-    return budget
+def resolve_budget(
+    budget: int | None, top: int, n_candidates: int, first_scorer: Callable[[], FirstScorer] | None
+) -> int:
+    """Return how many candidates the model ranks: ``budget``, or else the default for so many candidates.
+
+    The default is that of the first scorer, and at least four times ``top``. ``first_scorer`` is called only if there
+    are more candidates than `MIN_BUDGET`; None: the model ranks all. SettingError if ``budget`` is below ``top``.
+    """
+    if budget is not None:
+        if budget < top:
+            raise SettingError(f"The budget of {budget:,} candidates is too small for {top:,} answers. Raise it.")
+        return budget
+    smallest = max(MIN_BUDGET, MIN_BUDGET_PER_ANSWER * top)
+    return smallest if first_scorer is None or n_candidates <= smallest else max(smallest, first_scorer().budget)
 
 
 def count_events(question: Question, nodes: np.ndarray) -> np.ndarray:
@@ -161,7 +170,7 @@ def candidate_pools(
     return n, pools()
 
 
-def _score(model: LinkModel, history: History, question: Question, nodes: np.ndarray) -> np.ndarray:
+def score_nodes(model: LinkModel, history: History, question: Question, nodes: np.ndarray) -> np.ndarray:
     """Return the logits (n,) of nodes."""
     device = history.index.device
     source, cut = (torch.tensor([x], device=device) for x in (question.source, question.cut))

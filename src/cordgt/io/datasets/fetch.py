@@ -31,6 +31,7 @@ from cordgt.io.datasets.archives import Archive, is_archive
 from cordgt.io.datasets.download import DEADLINE, DownloadError, download
 from cordgt.io.datasets.registry import KNOWN_DATASETS, data_folders, describe_missing_labels, find_dataset
 from cordgt.io.datasets.sources import SOURCES, list_remote_files
+from cordgt.io.datasets.tgb import read_tgb, read_tgb_seq, tgb_edge_list
 from cordgt.io.readers import LABELS_NOT_READ, read_events
 
 SOURCE_FILE = "source.json"
@@ -84,7 +85,7 @@ def fetch(
         try:
             result = _build(name, base, files, local, callback, accept_different)
         except DataError:
-            if SOURCES[name].kind == "jodie":  # published without a checksum: the file itself may be wrong
+            if SOURCES[name].kind in ("jodie", "tgb"):  # published without a checksum: the file itself may be wrong
                 shutil.rmtree(downloads, ignore_errors=True)
             raise
         shutil.rmtree(downloads, ignore_errors=True)
@@ -149,7 +150,8 @@ def _local_candidates(name: str, local: Path) -> list[Path]:
     folders = [local, *(local / k for k in names), local / "TG_network_datasets" / source.published_name]
     converted = [folder / f"ml_{k}{end}" for k in names for folder in folders for end in (".csv", ".csv.gz")]
     archived = [local / f"{k}.zip" for k in (*names, "TG_network_datasets")]
-    plain = [folder / f"{name}.csv" for folder in folders[:2]] if source.kind == "jodie" else []
+    plain_names = {"jodie": f"{name}.csv", "tgb-seq": f"{name}.csv", "tgb": tgb_edge_list(source.published_name)}
+    plain = [folder / plain_names[source.kind] for folder in folders[:2]] if source.kind in plain_names else []
     return [*converted, *archived, *plain]
 
 
@@ -244,10 +246,15 @@ class _Conversion:
         first = files[0]
         if SOURCES[self.name].kind == "gowalla":
             return self._filter_checkins(files), []
+        if SOURCES[self.name].kind == "tgb" and not first.name.startswith("ml_"):
+            return self._convert_tgb(first), []
         if is_archive(first):
             return self._extract_converted(first), []
         if first.name.startswith("ml_"):
             return self._copy_converted(first), []
+        if SOURCES[self.name].kind == "tgb-seq":
+            stream, split = read_tgb_seq(first, self.name)
+            return write_published(stream, self.folder, self.name), [split.note]
         stream = read_events(first, name=self.name, label=self.required_label(JODIE_LABEL))
         notes = [self.display.apply(note) for note in _label_notes(stream)]
         return write_published(stream, self.folder, self.name, unreadable_labels=bool(notes)), notes
@@ -268,6 +275,17 @@ class _Conversion:
         stream = gowalla.filter_checkins(source, self.name, self.callbacks)
         for file in gowalla.FILES:
             (self.folder / file).unlink(missing_ok=True)
+        return write_published(stream, self.folder, self.name)
+
+    def _convert_tgb(self, path: Path) -> Path:
+        """Convert the edge list of a TGB dataset, or of its archive."""
+        if is_archive(path):
+            archive, member = Archive(path), tgb_edge_list(SOURCES[self.name].published_name)
+            self._extract(archive, member, member)
+            path = self.folder / member
+        stream = read_tgb(path, self.name)
+        if path.parent == self.folder:
+            path.unlink()
         return write_published(stream, self.folder, self.name)
 
     def _extract_converted(self, path: Path) -> Path:
@@ -300,14 +318,18 @@ class _Conversion:
 
 
 def write_published(stream: EventStream, folder: Path, name: str, *, unreadable_labels: bool = False) -> Path:
-    """Write a stream of users and items in the published layout: ``,u,i,ts,label,idx``.
+    """Write a stream in the published layout: ``,u,i,ts,label,idx``.
 
     Users count from 1, items follow. Within each side the numbers follow the original ids, as in other published
-    files. Features go to ``ml_NAME.npy``, row 0 unused. A stream without labels gets zeros, as others publish it;
-    with ``unreadable_labels`` it gets empty labels, because a zero would look like a label.
+    files. With shared ids, all nodes count from 1 in order of first appearance. Features go to ``ml_NAME.npy``, row 0
+    unused. A stream without labels gets zeros, as others publish it; with ``unreadable_labels`` it gets empty labels,
+    because a zero would look like a label.
     """
-    u, n_src = _rank_ids(stream, stream.src)
-    i, _ = _rank_ids(stream, stream.dst)
+    if stream.ids.shared:
+        u, i, n_src = np.asarray(stream.src), np.asarray(stream.dst), 0
+    else:
+        u, n_src = _rank_ids(stream, stream.src)
+        i, _ = _rank_ids(stream, stream.dst)
     rows = np.arange(stream.n_events)
     label = stream.label
     if label is None:

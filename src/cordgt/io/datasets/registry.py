@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cordgt.errors import CordgtError, DataError, SettingError, did_you_mean
+from cordgt.errors import CordgtError, DataError, did_you_mean
 from cordgt.events.stream import EventStream
 from cordgt.files import cache_folder, sibling_names
 from cordgt.io.column_options import COLUMN_OPTIONS
@@ -60,13 +60,24 @@ KNOWN_DATASETS: dict[str, Dataset] = {
     "mooc": Dataset(
         nodes=7144, links=411749, link_attributes=4, is_bipartite=True, has_labels=True, in_paper=False,
     ),
+    "tgbl-review": Dataset(nodes=352637, links=4873540, link_attributes=1, in_paper=False),
+    "tgbl-coin": Dataset(nodes=638486, links=22809486, link_attributes=1, in_paper=False),
+    "ML-20M": Dataset(nodes=110431, links=14494325, is_bipartite=True, in_paper=False),
+    "Taobao": Dataset(nodes=1623633, links=18853792, is_bipartite=True, in_paper=False),
+    "Yelp": Dataset(nodes=1743769, links=19760293, is_bipartite=True, in_paper=False),
+    "GoogleLocal": Dataset(nodes=473580, links=1913967, is_bipartite=True, in_paper=False),
+    "Flickr": Dataset(nodes=233836, links=7223559, in_paper=False),
+    "YouTube": Dataset(nodes=402422, links=3288028, in_paper=False),
+    "WikiLink": Dataset(nodes=1361972, links=34163774, in_paper=False),
 }
 # fmt: on
 SYNTHETIC = "synthetic"  # the stream of the demo
 GENERATED = (SYNTHETIC, *TWINS)  # generated on demand in seconds, always the same
 F = TypeVar("F", bound=Callable[..., Any])
 # Datasets of plug-ins: functions that return a stream, or what `read_events` takes.
-DATASETS: Registry[Callable[[], Any]] = Registry("dataset", {}, lambda name, function: register_dataset(name)(function))
+DATASETS: Registry[Callable[[], Any]] = Registry(
+    "dataset", {}, lambda name, function: register_dataset(name)(function), (*KNOWN_DATASETS, *GENERATED)
+)
 
 
 def register_dataset(name: str) -> Callable[[F], F]:
@@ -80,8 +91,7 @@ def register_dataset(name: str) -> Callable[[F], F]:
         ...     return "purchases.csv"
         >>> run = cordgt.train("our-shop", "counts", epochs=1)
     """
-    if name in KNOWN_DATASETS or name in GENERATED:
-        raise SettingError(f"cordgt has a dataset '{name}' already. Choose another name.")
+    DATASETS.check_name(name)
 
     def register(function: F) -> F:
         DATASETS.add(name, function, function)
@@ -189,7 +199,10 @@ def _registered_stream(name: str, options: dict[str, Any]) -> EventStream:
     except Exception as error:
         raise DataError(f"The dataset '{name}' of a plug-in failed: {type(error).__name__}: {error}") from error
     if not isinstance(data, EventStream):
-        data = read_events(data, **options)
+        try:
+            data = read_events(data, **options)
+        except DataError as error:
+            raise DataError(f"The dataset '{name}': {error}") from None
     elif given := [k for k, v in options.items() if v is not None and v is not False and (k, v) != ("ids", "auto")]:
         raise DataError(f"{name} is a stream already: leave out --{given[0].replace('_', '-')}.")
     return replace(data, name=name)
