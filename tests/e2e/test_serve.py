@@ -28,8 +28,17 @@ LAST_TIME = 10_000  # later than all times of the file
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("serve")
     data = write_events(folder / "data.csv")
-    works("train", data, "--model", "counts", "--set", "epochs=1", "--out", folder / "run")
+    works("train", data, "--model", "counts", "--set", "epochs=1", "--no-report", "--out", folder / "run")
     return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def other(run: Path) -> Path:
+    """Another run on the same events."""
+    folder = run.parent / "other"
+    options = ("--set", "epochs=1", "--set", "hidden=4", "--no-report", "--out", folder)
+    works("train", run.parent / "data.csv", "--model", "counts", *options)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -181,16 +190,14 @@ SWAP = "service.swap_model(sys.argv[3])"
         ("model_store", "ModelStore.write_state", False, SWAP),
     ],
 )
-def test_crash_at_a_chosen_point(run: Path, tmp_path: Path, module: str, name: str, before: bool, action: str) -> None:
+def test_crash_at_a_chosen_point(
+    run: Path, other: Path, tmp_path: Path, module: str, name: str, before: bool, action: str
+) -> None:
     from cordgt.serving.service import Service, ServiceOptions
 
     if name.startswith("GrowingIndex"):
         action = f"service.live.index_builder._layout.half_events = 0\n{action}"
     code = CRASH.format(module=module, name=name, before=before, action=action)
-    data = run.parent / "data.csv"
-    other = run.parent / "other"
-    if not other.exists():
-        works("train", data, "--model", "counts", "--set", "epochs=1", "--set", "hidden=4", "--out", other)
     command = [sys.executable, "-c", code, str(run), str(tmp_path / "data"), str(other)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == -signal.SIGKILL and "not reached" not in ended.stdout, ended.stderr
@@ -205,18 +212,14 @@ def test_crash_at_a_chosen_point(run: Path, tmp_path: Path, module: str, name: s
     service.close()
 
 
-def test_hangup_loads_the_run_again(run: Path, tmp_path: Path) -> None:
+def test_hangup_loads_the_run_again(run: Path, other: Path, tmp_path: Path) -> None:
     """SIGHUP after `cordgt train --replace`: the link leads to a new version."""
-    data = run.parent / "data.csv"
     link = tmp_path / "live"
-    for hidden in (4, 6):
-        works(
-            *("train", data, "--model", "counts", "--set", "epochs=1", "--set", f"hidden={hidden}"),
-            *("--out", link, "--replace"),
-        )
-        if hidden == 4:
-            server = LiveService(link, tmp_path / "data")
-            first = server.client().get("/model")[1]["id"]
+    link.symlink_to(run)
+    server = LiveService(link, tmp_path / "data")
+    first = server.client().get("/model")[1]["id"]
+    link.unlink()
+    link.symlink_to(other)
     server.process.send_signal(signal.SIGHUP)
     deadline = time.monotonic() + 30
     while server.client().get("/model")[1]["id"] == first and time.monotonic() < deadline:

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cordgt.history import collaborative
 from cordgt.history.collaborative import COLLABORATIVE_DIM, CollaborativeOptions, collaborative_features
 from cordgt.history.growing import GrowingIndex
 from cordgt.history.index import TemporalIndex
@@ -67,6 +68,17 @@ def test_longer_stream(place: Any) -> None:
     dst = [4 + draw.randrange(9) for _ in range(300)]
     stream = Stream(src, dst, sorted(draw.randrange(200) for _ in range(300)), 14, None)
     check(place, stream, [0, 3], [[4, 5, 13], [12, 2, 20]], 201.0, 280, CollaborativeOptions(6, 20, 3, 4))
+
+
+def test_torch_operations_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch operations take some queries at a time, which changes nothing; no queries are fine too."""
+    cuts, t = torch.arange(5, 11), torch.arange(5.0, 11.0, dtype=torch.float64) * 2
+    queries = Queries(torch.arange(6), torch.arange(12).remainder(5).view(6, 2), t, cuts, cuts)
+    index = build(TEN).without_kernels()
+    whole = collaborative_features(index, queries, SMALL)
+    monkeypatch.setattr(collaborative, "MAX_QUERIES", 4)
+    assert torch.equal(collaborative_features(index, queries, SMALL), whole)
+    assert collaborative_features(index, queries.take(slice(0, 0)), SMALL).shape == (0, 2, COLLABORATIVE_DIM)
 
 
 def test_by_hand() -> None:

@@ -51,7 +51,7 @@ def check(place: Any, stream: Stream, roots: list[int], cut: int, pair_cut: int,
         )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(stream=streams(), data=st.data(), how=some.samplings, later=st.sampled_from((0.0, 2.5, 1e9, 1e308)))
 def test_features_of_random_streams(place: Any, stream: Stream, data: st.DataObject, how: str, later: float) -> None:
     roots = data.draw(st.lists(some.nodes(stream, padding=False), min_size=1, max_size=4))

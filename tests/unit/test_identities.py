@@ -88,7 +88,7 @@ def test_every_weight_gets_a_gradient(model: str) -> None:
 
 def test_run_is_loaded_with_its_rows(tmp_path: Path) -> None:
     """The owners of the rows are saved with the weights, so a loaded run gives the same scores."""
-    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    stream = synthetic_stream(nodes=20, events=200, seed=1).stream
     settings: dict[str, Any] = {"collaborative": True, "identities": True, "num_embeddings": 64, "epochs": 1}
     run = train(stream, model="counts", out=tmp_path / "run", device="cpu", **settings)
     pairs = [stream.ids.decode(x[-5:]).to_pylist() for x in (stream.src, stream.dst)]

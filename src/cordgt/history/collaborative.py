@@ -34,6 +34,7 @@ from cordgt.history.queries import Queries
 
 LOG_SCALE = 0.25  # brings logarithms of counts near 1
 SHARE_SCALE = 256.0  # sums of shares are small: they enter as log(1 + SHARE_SCALE * x)
+MAX_QUERIES = 256  # that torch operations process at once: 40 MB for the largest tensor with the default options
 N_RANKS = 3  # ages of the 4th, 16th and 64th latest event: popularity at several time scales
 
 COLLABORATIVE_COLUMNS = (
@@ -67,7 +68,12 @@ def collaborative_features(
 
     Compiled loops on the CPU; torch operations without host synchronization on a GPU.
     """
-    columns = _columns_numba(index, queries, options) if index.uses_numba else _columns_torch(index, queries, options)
+    if index.uses_numba:
+        columns = _columns_numba(index, queries, options)
+    else:
+        starts = range(0, max(len(queries.src), 1), MAX_QUERIES)
+        chunks = [queries.take(slice(start, start + MAX_QUERIES)) for start in starts]
+        columns = torch.cat([_columns_torch(index, chunk, options) for chunk in chunks])
     is_share = torch.zeros(COLLABORATIVE_DIM, dtype=torch.bool, device=columns.device)
     for column in _SHARES:
         is_share[column : column + 1].fill_(True)
@@ -178,16 +184,15 @@ def _sum_by_key(keys: Tensor, values: Tensor, wanted: Tensor) -> tuple[Tensor, T
 
     Keys of -1 match nothing. Returns how many of the K are found, (B, M), and the sum of their values, (B, M, V).
     """
-    n = len(keys)
-    keys, order = keys.reshape(n, -1).sort(dim=-1)
-    values = values.reshape(n, keys.shape[1], -1)
+    keys, order = keys.flatten(1).sort(dim=-1)
+    values = values.flatten(1, -2)  # (B, keys, V)
     values = values.gather(1, order.unsqueeze(-1).expand_as(values))
     total = F.pad(values.cumsum(1), (0, 0, 1, 0))  # (B, keys + 1, V)
-    flat = torch.where(wanted < 0, -2, wanted).reshape(n, -1).contiguous()
+    flat = torch.where(wanted < 0, -2, wanted).flatten(1).contiguous()
     low, high = (torch.searchsorted(keys, flat, right=right) for right in (False, True))
     size = (*low.shape, total.shape[-1])
     sums = total.gather(1, high.unsqueeze(-1).expand(size)) - total.gather(1, low.unsqueeze(-1).expand(size))
-    return (high > low).view(wanted.shape).sum(-1), sums.view(*wanted.shape, -1).sum(-2)
+    return (high > low).view(wanted.shape).sum(-1), sums.view(*wanted.shape, total.shape[-1]).sum(-2)
 
 
 def _ages(index: TemporalIndex, queries: Queries) -> Tensor:
