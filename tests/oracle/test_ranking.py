@@ -119,7 +119,7 @@ fine = st.floats(-50, 50, allow_nan=False)
 near = st.integers(-12, 12).map(lambda steps: 3.0 + steps * SCORE_TOLERANCE)  # the tolerance is 3 of these steps
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(
     data=st.data(),
     n=st.integers(1, 6),
@@ -145,7 +145,7 @@ def test_mean_ranks(
             assert row == rankdata([-s for s in [score, *competing]], method="average")[0]
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(places=st.lists(st.integers(-9, 9), min_size=1, max_size=40), seed=st.integers(0, 9))
 def test_rounding_does_not_change_a_rank(places: list[int], seed: int) -> None:
     """Equal inputs whose scores differ by rounding tie, whatever their place among the candidates."""
@@ -180,7 +180,7 @@ def test_ranking_metrics(ranks: list[float]) -> None:
 # Whole splits --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
+@settings(max_examples=80)
 @given(task=tasks(), name=st.sampled_from(sorted(RULES)))
 def test_metrics_of_a_split(task: LinkTask, name: str) -> None:
     fast, definition = RULES[name]

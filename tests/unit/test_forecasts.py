@@ -247,6 +247,12 @@ def test_active_nodes(run: Run, role: str) -> None:
     assert run.active("6h")[0].node == "ada"
 
 
+def test_a_date_is_a_time_of_seconds_since_1970(run: Run) -> None:
+    assert run.active("2h", at="2023-11-20") == run.active("2h", at=1_700_438_400)
+    assert (run.score("ada", "tea", at="2023-11-20") == run.score("ada", "tea", at=1_700_438_400)).all()
+    assert run.next_event("ada", at="2023-11-20").time == 1_700_438_400
+
+
 def test_an_unknown_role_is_refused(run: Run) -> None:
     with pytest.raises(SettingError, match="role=item"):
         run.active("6h", role="item")
