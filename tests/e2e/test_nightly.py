@@ -484,7 +484,7 @@ def run_in_bash(command: list[str], home: Path) -> tuple[int, list[CommandResult
 
 
 def test_the_page_can_be_followed_line_by_line(tmp_path: Path) -> None:
-    """The commands of docs/nightly.md up to the live service, then the script for an empty, a repeated, a wrong and a bad day."""
+    """The commands of docs/nightly.md (not of its live service), then an empty, a repeated, a wrong and a bad day."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     once, script, night, *_ = (text for language, text in blocks if language in ("", "bash"))
     rows = events(220)
