@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -11,6 +12,7 @@ import pytest
 from .workspace import DOCS, ROOT
 
 RESULTS = DOCS / "results"
+PUBLISHED = ROOT / "src" / "cordgt" / "experiments" / "published_results.json"
 NUMBER = re.compile(r"(\*\*)?(\d+\.\d)")
 
 
@@ -46,6 +48,22 @@ def test_readme_shows_the_best_published_next_to_ours(data: str) -> None:
         highest = max(float(value) for value, _ in column)
         assert all(float(value) == highest for value, is_bold in column if is_bold), column
     assert "above all" not in page
+
+
+@pytest.mark.parametrize("data", ["UCI", "Enron", "Wikipedia", "MOOC"])
+def test_our_dygformer_stands_next_to_that_of_its_authors(data: str) -> None:
+    """A rival that is weaker here than published makes our lead too large. The page shows both."""
+    page = (DOCS / "cordgt-plus.md").read_text(encoding="utf-8").partition("| DyGFormer | here | its authors |")[2]
+    row = next(line for line in page.splitlines() if line.startswith(f"| {data} | "))
+    ours = {
+        cell["setting"]: cell["ours"]
+        for cell in read_results("beyond")
+        if (cell["data"], cell["name"], cell["negatives"], cell["metric"])
+        == (data.lower(), "dygformer", "random", "ap_batch")
+    }
+    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))["link_ap_by_batch"]["DyGFormer"][data.lower()]
+    expected = [ours["transductive"], ours["inductive"], *map(str, published)]
+    assert [match[2] for match in NUMBER.finditer(row)] == [round_half_up(value) for value in expected]
 
 
 @pytest.mark.parametrize("rule", ["event", "batch"])
@@ -86,10 +104,10 @@ def test_epochs_say_how_they_were_timed() -> None:
 
 
 def test_trials_are_recorded_in_order() -> None:
-    page = (DOCS / "trials.md").read_text(encoding="utf-8")
-    header, _, *rows = [line for line in page.splitlines() if line.startswith("|")]
-    names = [name.strip() for name in header.strip("|").split("|")]
-    assert names == ["date", "question", "tried", "data, seeds", "validation result", "decision"]
-    dates = [row.split("|")[1].strip() for row in rows]
-    assert rows and all(re.fullmatch(r"\d{4}-\d\d-\d\d", day) for day in dates) and dates == sorted(dates)
-    assert all(len(row.strip("|").split("|")) == len(names) for row in rows)
+    _, *trials = (DOCS / "trials.md").read_text(encoding="utf-8").split("\n## ")
+    dates = [found[1] if (found := re.search(r"^(\d{4}-\d\d-\d\d)\.$", text, re.MULTILINE)) else "" for text in trials]
+    assert trials and all(dates) and dates == sorted(dates)
+    for text in trials:
+        assert re.findall(r"^- (Tried|Data|Result|Decision):", text, re.MULTILINE) == [
+            "Tried", "Data", "Result", "Decision",
+        ], text.splitlines()[0]  # fmt: skip

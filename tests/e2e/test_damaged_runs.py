@@ -490,6 +490,18 @@ def test_control_characters_are_escaped_on_the_terminal(hostile: Path, monkeypat
     assert r"\x1b[2Jnobody\r\n\u2066" in unknown.err
 
 
+def test_control_characters_of_columns_are_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "is_piped", lambda: False)
+    data = write_rows(
+        tmp_path / "d.csv", [("a", "b", k, 1) for k in range(9)], header=("\x1b[31ms", "dst", "time", "\x9bw")
+    )
+    shown = works("data", "describe", data, "--src", "0")
+    assert r"\x1b[31ms" in shown.out and r"\x9bw" in shown.out
+    failed = fails("data", "describe", data, containing=[r"'\x1b[31ms'", r"'\x9bw'"])
+    for text in (shown.out, shown.err, failed.out, failed.err):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text), ascii(text)
+
+
 def test_files_and_json_keep_ids_exactly(hostile: Path) -> None:
     found = works("recommend", hostile, "--source", "n1", "--json")
     assert {row["node"] for row in found.json} >= {*HOSTILE}
