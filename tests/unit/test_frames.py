@@ -244,6 +244,8 @@ def test_polars() -> None:
     pl = need("polars")
     frame = pl.from_pandas(FRAME)
     assert facts(read_events(frame)) == facts(read_events(frame.lazy())) == facts(read_events(FRAME))
+    with pytest.raises(DataError, match=r"The LazyFrame cannot be read.*nowhere"):
+        read_events(frame.lazy().select("nowhere"))
     dates = frame.with_columns(
         time=pl.Series(["2024-01-02", "2024-01-01"]).str.to_date(), user=pl.col("user").cast(pl.Categorical)
     )
@@ -288,7 +290,7 @@ def test_networkx() -> None:
         read_events(nx.MultiGraph([((1, 2), 3, {"time": 1})]))
     with pytest.raises(DataError, match="Rename it"):
         read_events(nx.MultiGraph([(1, 2, {"time": 1, "src": 5})]))
-    with pytest.raises(DataError, match=r"no events|at least|no column has a usual name"):
+    with pytest.raises(DataError, match="The graph has no edges"):
         read_events(nx.MultiGraph())
 
 
@@ -411,7 +413,7 @@ def test_slices_are_streams_of_their_own_events() -> None:
     with pytest.raises(DataError, match="The slice 3:3 of a stream of 4 events holds no events"):
         stream[3:3]
     for wrong in (0, slice(0, 4, 2), "a"):
-        with pytest.raises(TypeError, match="slices of events"):
+        with pytest.raises(TypeError, match="slices without a step"):
             stream[wrong]  # type: ignore[index]
 
 
@@ -423,6 +425,8 @@ def test_before_is_what_a_query_sees(tmp_path: Path) -> None:
         stream.before("2024-01-01")
     with pytest.raises(DataError, match="the times of this stream are dates"):
         stream.before(5)
+    with pytest.raises(DataError, match="NaT is not a time"):
+        stream.before(pd.NaT)
     assert EventStream.from_columns([1, 1], [2, 2], [1, 2]).before(1.5).n_events == 1
     convert_to_store(stream, tmp_path / "s")
     part = read_events(tmp_path / "s").before("2024-01-02")

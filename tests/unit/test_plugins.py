@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import EntryPoints, distributions
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -246,6 +247,16 @@ def test_a_metric_that_is_no_number_is_undefined() -> None:
     assert [w for w in caught if "is_share=False" in str(w.message)]
 
 
+def test_a_metric_that_changes_its_inputs_leaves_the_others_alone() -> None:
+    @cordgt.register_metric("sorting")
+    def sorting(positive: np.ndarray) -> float:
+        positive.sort()
+        return 0.0
+
+    cordgt.register_metric("wins")(lambda positive, negative: float((positive > negative).mean()))
+    assert link_metrics(np.array([3.0, 1.0]), np.array([2.0, 0.0]))["wins"] == 1.0
+
+
 def test_a_metric_that_fails_is_named() -> None:
     cordgt.register_metric("bad")(lambda positive: positive["x"])
     with pytest.raises(SettingError, match=r"The metric 'bad' failed: IndexError"):
@@ -335,6 +346,9 @@ def test_evaluation_counts_the_negatives_that_a_sampler_lacks(trained: cordgt.Ru
         (lambda key, n: torch.full((len(key), n), 10**6), "node index 1000000, which is not in the pool"),
         (lambda pool, key, n: np.zeros((len(key), n), np.int64), "returned ndarray.*on_host=True"),
         (lambda key, n: torch.zeros(len(key), n), "torch.float32"),
+        (lambda key, n: torch.ones(len(key), n, dtype=torch.bool), "torch.bool"),
+        (lambda pool, key, n: pool.fill_(3)[:1].expand(len(key), n), "changed its input 'pool'"),
+        (lambda queries, n: queries.src.sub_(1)[:, None].expand(-1, n), "changed its input 'src'"),
         (lambda key, n: 1 // 0, "'wrong' failed: ZeroDivisionError"),
     ],
 )
@@ -342,6 +356,19 @@ def test_a_wrong_sampler_is_named(stream: Any, sampler: Any, words: str) -> None
     cordgt.register_negatives("wrong")(sampler)
     with pytest.raises(SettingError, match=words):
         next(LinkTask.prepare(stream).batches("train", negatives="wrong"))
+
+
+def test_a_sampler_gets_contiguous_destinations(trained: cordgt.Run) -> None:
+    """Otherwise `torch.searchsorted(pool, queries.dst)` warns."""
+    seen: list[Tensor] = []
+
+    @cordgt.register_negatives("true")
+    def true(queries: Any) -> Tensor:
+        seen.append(queries.dst)
+        return queries.dst  # type: ignore[no-any-return]
+
+    trained.evaluate(split="test", negatives="true")
+    assert seen and all(dst.is_contiguous() for dst in seen)
 
 
 def test_a_sampler_on_the_host_may_use_numpy(stream: Any) -> None:
@@ -430,13 +457,49 @@ def test_an_instance_gives_settings_and_weights(stream: Any, tmp_path: Path) -> 
     assert again.metrics["test"] == run.metrics["test"]
 
 
+@dataclass(frozen=True)
+class ClashingSettings:
+    epochs: int = 3
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    pass
+
+
+def test_a_setting_of_a_model_cannot_hide_one_of_every_model() -> None:
+    @cordgt.register_model("clashing")
+    class Clashing(cordgt.LinkModel):
+        def __init__(self, settings: ClashingSettings, *, edge_dim: int, node_dim: int) -> None:
+            super().__init__()
+
+    with pytest.raises(SettingError, match=r"'clashing' has a setting 'epochs', which every model has already"):
+        make_settings("clashing", {})
+
+
+def test_a_model_without_parameters_is_refused(stream: Any, tmp_path: Path) -> None:
+    class Rule(cordgt.LinkModel):
+        has_embeddings = False
+
+        def __init__(self, settings: NoSettings, *, edge_dim: int, node_dim: int) -> None:
+            super().__init__()
+            self.reader = Counts(CountsSettings(), edge_dim=0, node_dim=0).reader
+
+    with pytest.raises(SettingError, match=r"Rule has no parameters to train.*is_trainable = False"):
+        fit(stream, Rule, tmp_path / "run")
+
+
+def test_the_history_prints_as_one_line(trained: cordgt.Run) -> None:
+    assert repr(trained.history) == "<History: <TemporalIndex: 600 events of 40 nodes on cpu>, seed 0>"
+
+
 def test_wrong_models_are_refused(stream: Any, tmp_path: Path) -> None:
     instance = Counts(CountsSettings(hidden=5), edge_dim=0, node_dim=0)
     with pytest.raises(SettingError, match=r"hidden: the instance of Counts has its settings already"):
         fit(stream, instance, tmp_path / "run", hidden=6)
     with pytest.raises(SettingError, match=r"either an instance as the model, or init"):
         fit(stream, instance, tmp_path / "run", init="somewhere")
-    with pytest.raises(SettingError, match=r"subclass of cordgt.models.base.LinkModel"):
+    with pytest.raises(SettingError, match=r"subclass of cordgt.LinkModel"):
         fit(stream, torch.nn.Linear(1, 1), tmp_path / "run")
     from cordgt.models.graphmixer import Graphmixer, GraphmixerSettings
 

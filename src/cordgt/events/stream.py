@@ -140,7 +140,7 @@ class EventStream(StreamExport):
         Its nodes are those of these events, numbered anew. DataError if there are none.
         """
         if not isinstance(events, slice) or events.step not in (None, 1):
-            raise TypeError(f"A stream takes slices of events, such as stream[:1000], not {events!r}.")
+            raise TypeError(f"A stream takes slices without a step, such as stream[:1000], not {events!r}.")
         start, stop, _ = events.indices(self.n_events)
         if stop <= start:
             raise DataError(f"The slice {start}:{stop} of a stream of {self.n_events:,} events holds no events.")

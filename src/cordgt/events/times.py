@@ -80,6 +80,8 @@ class TimeAxis:
         """Parse one time (text, number, date or datetime). DataError if it is not on this axis."""
         if isinstance(value, bool) or not isinstance(value, str | int | float | date | np.generic):
             raise DataError(f"{value!r} is not a time; {self.expected_text} was expected.")
+        if value != value and isinstance(value, date):  # pandas.NaT, which Arrow cannot convert
+            raise DataError(f"{value!r} is not a time; {self.expected_text} was expected.")
         if isinstance(value, np.datetime64):
             value = value.astype("datetime64[us]").item()
         try:

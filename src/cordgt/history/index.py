@@ -55,6 +55,9 @@ class TemporalIndex:
     max_meetings: int  # most events of a pair (named as in store.json)
     use_kernels: bool = True  # False: torch operations only
 
+    def __repr__(self) -> str:
+        return f"<TemporalIndex: {len(self.elapsed):,} events of {self.n_nodes:,} nodes on {self.elapsed.device}>"
+
     @classmethod
     def build(
         cls,

@@ -47,6 +47,9 @@ class History:
     seed: int
     epoch: Tensor | int = 0  # 0 outside training; a tensor if it changes within a captured CUDA graph
 
+    def __repr__(self) -> str:
+        return f"<History: {self.index!r}, seed {self.seed}>"
+
     def to(self, device: torch.device) -> History:
         """Return this history on another device."""
         edge_x, node_x = (None if x is None else x.to(device) for x in (self.edge_x, self.node_x))

@@ -36,11 +36,11 @@ def as_arrow_table(source: Any) -> Any:
         return _graph_table(source)
     if isinstance(source, dict):
         return _column_table(source)
-    if type(source).__module__.partition(".")[0] == "polars" and hasattr(source, "collect"):
-        source = source.collect()  # a LazyFrame
     if isinstance(source, pa.RecordBatch):
         return pa.Table.from_batches([source])
     try:
+        if type(source).__module__.partition(".")[0] == "polars" and hasattr(source, "collect"):
+            source = source.collect()  # a LazyFrame
         if isinstance(source, pa.RecordBatchReader):
             return source.read_all()
         if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
@@ -74,6 +74,8 @@ def is_graph(source: Any) -> bool:
 def _graph_table(graph: Any) -> Any:
     """Return one row per edge: ``src``, ``dst``, and a column per edge attribute, null where an edge has none."""
     edges = list(graph.edges(data=True))
+    if not edges:
+        raise DataError("The graph has no edges.")
     names: dict[Any, None] = {name: None for _, _, attributes in edges for name in attributes}
     if "src" in names or "dst" in names:
         raise DataError(

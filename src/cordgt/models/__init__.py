@@ -114,7 +114,7 @@ def register_model(
 
     def register(network: C) -> C:
         if not (isinstance(network, type) and issubclass(network, LinkModel)):
-            raise SettingError(f"The model '{name}' must be a class that extends cordgt.models.base.LinkModel.")
+            raise SettingError(f"The model '{name}' must be a class that extends cordgt.LinkModel.")
         own = settings_class(network) if settings is None else settings
         spec = ModelSpec(own, network, about or first_line(network), dict(training or {}), dict(grid or {}))
         MODELS.add(name, spec, network)

@@ -260,7 +260,7 @@ class LinkTask:
     def hard_negatives(self, positions: np.ndarray, queries: Queries, pool: Tensor) -> np.ndarray:
         """Return the negative of the protocol's kind of each query, (B,); -1 if there is none."""
         key = event_keys(torch.from_numpy(positions).to(self.device), seed=self.protocol.eval_seed)
-        queries = replace(queries, dst=queries.dst[:, :1])
+        queries = replace(queries, dst=queries.dst[:, :1].contiguous())
         return self.sample_negatives(self.protocol.negatives, queries, pool, key, 1)[:, 0].cpu().numpy()
 
     def tie_ranges(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -118,7 +118,9 @@ def make_metric(name: str, function: Callable[..., Any], **options: Any) -> Link
         raise SettingError(f"The metric '{name}' needs ranks and scores. Use either ranks, or positive and negative.")
 
     def compute(scores: SplitScores) -> float:
-        return float(function(**{key: getattr(scores, key) for key in inputs}))
+        given = {key: getattr(scores, key) for key in inputs}
+        # copies: a function that sorts its input in place must not change the other metrics
+        return float(function(**{key: x.copy() if isinstance(x, np.ndarray) else x for key, x in given.items()}))
 
     title, description = options.pop("title", None) or name, options.pop("description", None) or first_line(function)
     if not options.get("higher_is_better", True):

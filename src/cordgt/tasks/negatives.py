@@ -270,14 +270,22 @@ class NegativeKind(NamedTuple):
     def sample(self, name: str, request: NegativeRequest) -> Tensor:
         """Return negatives (B, n), -1 where there is none. SettingError if a registered sampler fails."""
         assert self.draw is not None
+        tensors = {"pool": request.pool, "key": request.key, **vars(request.queries)}
+        versions = {key: _version(x) for key, x in tensors.items()}
         try:
             found: Any = self.draw(request)  # of any type, if a plug-in is wrong
         except CordgtError:
             raise
         except Exception as error:
             raise SettingError(f"The negative sampler '{name}' failed: {type(error).__name__}: {error}") from error
+        for key, x in tensors.items():
+            if _version(x) != versions[key]:
+                raise SettingError(
+                    f"The negative sampler '{name}' changed its input '{key}'. Copy it first: x.clone()."
+                )
         shape = (len(request.key), request.n)
-        if not isinstance(found, Tensor) or tuple(found.shape) != shape or found.is_floating_point():
+        is_integer = isinstance(found, Tensor) and not found.is_floating_point() and found.dtype != torch.bool
+        if not is_integer or tuple(found.shape) != shape:
             got = f"{tuple(found.shape)} {found.dtype}" if isinstance(found, Tensor) else type(found).__name__
             hint = " For NumPy, register it with on_host=True." if isinstance(found, np.ndarray) else ""
             raise SettingError(f"The negative sampler '{name}' returned {got}, but must return int64 {shape}.{hint}")
@@ -290,6 +298,11 @@ class NegativeKind(NamedTuple):
                 "Return node indices of the pool, or -1."
             )
         return found if self.may_be_true else torch.where(found == request.queries.dst[:, :1], -1, found)
+
+
+def _version(x: Tensor) -> int:
+    """Return a number that changes when the tensor is changed in place; 0 where torch does not count."""
+    return 0 if x.is_inference() else x._version
 
 
 def _past_partners(request: NegativeRequest, since: int) -> Tensor:

@@ -203,6 +203,9 @@ def make_settings(model: str, given: Mapping[str, Any], *, seed: int = 0, where:
     spec = models.find_model(model)
     tables: dict[str, type[Any]] = {"protocol": Protocol, "training": TrainingSettings, "model_settings": spec.settings}
     types = {name: typing.get_type_hints(table) for name, table in tables.items()}
+    for key in types["model_settings"]:
+        if key in ("model", "seed") or key in types["protocol"] or key in types["training"]:
+            raise SettingError(f"The model '{model}' has a setting '{key}', which every model has already. Rename it.")
     values: dict[str, dict[str, Any]] = {name: {} for name in tables}
     unused = []
     for key, value in given.items():

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cordgt.errors import SettingError
 from cordgt.history import rng
 from cordgt.models.base import LinkModel, list_tensors, map_tensors, to_device
 from cordgt.nn.attention import dropout_seed
@@ -96,6 +97,11 @@ def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -
 
     On a CPU fused Adam is four times as fast, but requires gradients with the memory layout of their parameters.
     """
+    if next(model.parameters(), None) is None:
+        raise SettingError(
+            f"{type(model).__name__} has no parameters to train. For a rule without parameters, set "
+            "is_trainable = False in its class."
+        )
     cuda = device.type == "cuda"
     return torch.optim.Adam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True)
 

@@ -140,7 +140,7 @@ def resolve_model(model: Any) -> tuple[str, LinkModel | None]:
     network = model if isinstance(model, type) else type(model)
     if not issubclass(network, LinkModel):
         raise SettingError(
-            f"model={model!r}: give a model's name, a subclass of cordgt.models.base.LinkModel, or an instance of one."
+            f"model={model!r}: give a model's name, a subclass of cordgt.LinkModel, or an instance of one."
         )
     return models.registered_name(network), None if isinstance(model, type) else model
 
@@ -155,7 +155,10 @@ def _with_instance(made: Settings, instance: LinkModel, given: Mapping[str, Any]
         )
     repeated = sorted(given.keys() & vars(own).keys())
     if repeated:
-        raise SettingError(f"{', '.join(repeated)}: the instance of {kind} has its settings already.")
+        raise SettingError(
+            f"{', '.join(repeated)}: the instance of {kind} has its settings already. Make it with these, or give "
+            f"the class: model={kind}."
+        )
     made = dataclasses.replace(made, model_settings=own)
     try:
         check_init_weights(instance.state_dict(), made, stream)
