@@ -28,6 +28,7 @@ COMMANDS_NOT_RUN = {
     r"cordgt (bench|reproduce|search|demo)\b": "long; tests/e2e/test_bench.py and others run it on small data",
     r"cordgt serve\b": "does not end; tests/e2e/test_serve.py runs it",
     r"cordgt data fetch\b": "downloads; tests/e2e/test_fetch.py runs it",
+    r"cordgt evaluate runs/google\b": "needs a downloaded dataset; tests/e2e/test_fetch.py runs the protocol",
     r"cordgt .*--processes": "several processes; tests/e2e/test_processes.py runs it",
     r"cordgt .*(…|\b(DATA|RUN|FILE|ID|OLD|NAME)\b|\$\(\()": "has a placeholder",
     r"cordgt .*\bfood-twin\b": "2.7 million events",

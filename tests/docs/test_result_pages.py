@@ -26,10 +26,14 @@ OPTIONS = {
     "scalability": ("outdoors-twin,food-twin", "1"),
     "plus-ablation": (None, "2"),
 }
-NEEDS_DATA = {"datasets": "counts the events of the datasets, which are not in the repository"}
+WITHOUT_PAGE = {
+    "datasets": "counts the events of the datasets, which are not in the repository",
+    "new-partners": "no cell is committed yet",
+    "retrieval": "no cell is committed yet",
+}
 
 
-@pytest.mark.parametrize("name", [name for name in catalogue.EXPERIMENTS if name not in NEEDS_DATA])
+@pytest.mark.parametrize("name", [name for name in catalogue.EXPERIMENTS if name not in WITHOUT_PAGE])
 def test_page_and_cells_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORDGT_DATA", "/nonexistent")
     experiment = catalogue.find_experiment(name)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cordgt.history import collaborative
 from cordgt.history.collaborative import COLLABORATIVE_DIM, CollaborativeOptions, collaborative_features
-from cordgt.history.growing import GrowingIndex
+from cordgt.history.growing import GrowingIndex, SpareRoom
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import Queries
 from cordgt.io.convert import convert_to_store
@@ -114,7 +114,7 @@ def test_same_columns_with_any_number_of_threads() -> None:
 def test_growing_index(cut: int) -> None:
     """Events that come later change nothing, to the bit; spare entries of a growing index are never read."""
     src, dst, elapsed = np.array(TEN.src), np.array(TEN.dst), np.array(TEN.elapsed)
-    growing = GrowingIndex(src[:cut], dst[:cut], elapsed[:cut], 6, min_spare=2)
+    growing = GrowingIndex(src[:cut], dst[:cut], elapsed[:cut], 6, spare=SpareRoom(entries=2))
     cuts, t = torch.tensor([cut, cut]), torch.tensor([9.0, 9.0], dtype=torch.float64)
     queries = Queries(torch.tensor([0, 2]), torch.tensor([[1, 2, 5], [0, 1, 4]]), t, cuts, cuts)
     before = collaborative_features(growing.index(), queries, SMALL)

@@ -90,6 +90,6 @@ def test_as_stream_explains_what_it_cannot_take() -> None:
     stream = EventStream.from_columns(["a"], ["b"], [1])
     with pytest.raises(DataError, match="A stream takes no option 'src'"):
         as_stream(stream, src="who")
-    for data in (5, None, {"src": [1]}, [(1, 2, 3)]):
+    for data in (5, None, [(1, 2, 3)]):
         with pytest.raises(DataError, match=r"Events cannot be read from .*; pass a path, a pandas or an Arrow table"):
             as_stream(data)

@@ -136,7 +136,7 @@ def test_list_datasets(elsewhere: Path) -> None:
     path = put(elsewhere / "data", "my_calls")
     (elsewhere / "data" / "notes").mkdir()
     rows = {row.name: row for row in registry.list_datasets()}
-    assert len(rows) == 11 + len(TWINS)
+    assert len(rows) == len(registry.KNOWN_DATASETS) + len(TWINS) + 1
     assert rows["food-twin"] == registry.DatasetEntry("food-twin", 673858, 2708688, None, is_generated=True)
     assert rows["reddit"] == registry.DatasetEntry("reddit", 10984, 672447, None)
     assert rows["mooc"] == registry.DatasetEntry("mooc", 7144, 411749, None)

@@ -169,6 +169,10 @@ def load_dataset(data: str | os.PathLike[str], **options: Any) -> EventStream:
     """Read the events that ``data`` stands for, with a note if a known dataset differs from the published one.
 
     A twin's name, or ``synthetic``, generates the stream. To read a file of that name, write it as a path.
+
+    Examples:
+        >>> cordgt.load_dataset("synthetic").n_events > 0
+        True
     """
     name = os.fspath(data)
     if name in GENERATED:
