@@ -200,9 +200,9 @@ class _Layout:
         _spread(*(dense.arrays[name] for name in arrays), *arrays.values())
         src, dst, ties = (_with_room(x, event_room + 1) for x in (src, dst, ties))
         elapsed = _with_room(events[2], event_room + 1, np.inf)  # still ascending, for a search by time
-        halves = (n_events + event_room) // 2, (n_nodes + node_room) // 2
+        half_full = (n_events + event_room) // 2, (n_nodes + node_room) // 2
         recent = np.zeros(node_room, np.int64)
-        return cls(arrays, length, n_pairs, recent, src, dst, elapsed, ties, n_events, n_nodes, *halves)
+        return cls(arrays, length, n_pairs, recent, src, dst, elapsed, ties, n_events, n_nodes, *half_full)
 
     @property
     def is_half_full(self) -> bool:

@@ -1,4 +1,4 @@
-"""Questions to a live history. The id of an answer holds its question, so it can be asked again."""
+"""Questions to a live history. The id of an answer holds its question, so that it can be repeated."""
 
 from __future__ import annotations
 

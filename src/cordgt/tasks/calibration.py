@@ -136,7 +136,7 @@ class Calibrator:
 def split_questions(t: np.ndarray, horizon: float) -> tuple[np.ndarray, np.ndarray]:
     """Return masks of the earlier and the later half of the time of questions (n,).
 
-    If the time is long enough, the halves are a horizon apart: the outcomes of the earlier one are known before the
+    If the time is long enough, the two parts are a horizon apart: the outcomes of the earlier one are known before the
     later one begins.
     """
     if not len(t):

@@ -57,7 +57,7 @@ def draw_random_pairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draw ``n`` pairs of any source of ``src`` with any destination of ``dst``, uniformly, but none of ``absent``.
 
-    A pair may be drawn twice. Where a draw is in ``absent`` 64 times in a row, it is kept: nearly every pair is.
+    A pair may be drawn twice. Where a draw is in ``absent`` 64 times in a row, it stays: nearly every pair is in it.
     """
     sources, destinations = np.unique(src), np.unique(dst)
     width = np.int64(max(int(x.max(initial=0)) for x in (dst, absent[1])) + 1)

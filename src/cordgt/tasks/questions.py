@@ -16,7 +16,7 @@ from numba import njit, prange
 from cordgt.history.activity import ROLES, ActivityBank, is_in_role
 from cordgt.history.index import flat_int64, run_loop
 
-MIN_QUESTIONS = 1000  # that a small stream is asked
+MIN_QUESTIONS = 1000  # for a small stream
 
 
 def limit_questions(most: int, n_events: int) -> int:

@@ -27,7 +27,7 @@ HorizonMetrics = Mapping[str, Any]  # an entry of ``calibration.horizons`` in me
 
 
 def probability_sections(data: ReportData) -> list[PageSection]:
-    """Return the section, or nothing if the run has no metrics of probabilities, or no question was asked."""
+    """Return the section, or nothing if the run has no metrics of probabilities, or there is no question."""
     calibration, next_event = data.metrics.get("calibration", {}), data.metrics.get("next_event", {})
     rows = calibration.get("horizons", [])
     kinds = [kind for kind in QUESTIONS if any(row[kind]["n"] for row in rows)]
