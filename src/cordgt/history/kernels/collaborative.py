@@ -17,7 +17,7 @@ from cordgt.history.kernels.index_arrays import IndexArrays
 from cordgt.history.kernels.pair_features import to_event_count
 from cordgt.history.kernels.trees import lower_bound, row_degree, search_steps
 
-MAX_QUERIES = 4096  # of a launch: at most 190 MB between the two kernels with the default options
+MAX_QUERIES = 4096  # of a launch: at most 200 MB between the two kernels with the default options
 SOURCE_WARPS = 2
 PAIR_WARPS = 4
 UNROLL = 8  # loads of visitors in flight
