@@ -21,7 +21,8 @@ ORDER = """
     events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.kernels.collaborative history.rng history.index_builder history.index
-    history.growing history.rhythm history.activity history.context history.recent history.walks history.cooccurrence history.distance history.queries
+    history.growing history.rhythm history.activity history.context history.recent history.walks
+    history.cooccurrence history.distance history.queries
     history.pair_features history.collaborative_loops history.collaborative history.pair_columns
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append

@@ -228,7 +228,7 @@ def collaborative_features(
     sizes = (n_partners, n_visits, n_sequences, n_steps)
     for start in range(0, len(src) if dst.numel() else 0, MAX_QUERIES):
         part = slice(start, start + MAX_QUERIES)
-        _launch(index, *(x[part].contiguous() for x in (src, dst, t, cut)), out[part], sizes, columns)
+        _launch(index, src[part], dst[part], t[part], cut[part], out[part], sizes, columns)
     return out
 
 
@@ -239,6 +239,7 @@ def _launch(
     """Write the columns of some queries."""
     n, (row_start, nbr, pos, nbr_degree), device = len(src), index.row_arrays, src.device
     n_partners, n_visits, n_sequences, n_steps = sizes
+    src, dst, t, cut = (x.contiguous() for x in (src, dst, t, cut))
     facts = torch.empty((n, N_FACTS), dtype=torch.int64, device=device)
     partners = torch.empty((n, n_partners), dtype=torch.int64, device=device)
     partner_rarity = torch.empty((n, n_partners), dtype=torch.float64, device=device)
