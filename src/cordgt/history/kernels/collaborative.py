@@ -19,6 +19,7 @@ from cordgt.history.kernels.trees import lower_bound, row_degree, search_steps
 
 MAX_QUERIES = 4096  # of a launch: at most 200 MB between the two kernels with the default options
 SOURCE_WARPS = 2
+FEW_PAIRS = 2048  # up to so many, several warps per pair finish sooner; above, one warp leaves room for others
 PAIR_WARPS = 4
 UNROLL = 8  # loads of visitors in flight
 MIN_BLOCK = 8  # of partners, visits and steps, so that small options share compiled kernels
@@ -258,7 +259,7 @@ def _launch(
         row_start, nbr, pos, index.elapsed, dst, src, t, cut, *between, out, dst.shape[1], *bounds, **common,
         RANKS=columns.n_ranks, DIM=columns.dim, COLUMNS=triton.next_power_of_2(columns.dim),
         SHARES=sum(1 << column for column in columns.shares), SHARE_SCALE=columns.share_scale, SCALE=columns.scale,
-        UNROLL=UNROLL, num_warps=PAIR_WARPS,
+        UNROLL=UNROLL, num_warps=PAIR_WARPS if dst.numel() <= FEW_PAIRS else 1,
     )  # fmt: skip
 
 
