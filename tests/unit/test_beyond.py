@@ -337,6 +337,19 @@ def test_source_rates_see_only_the_events_before_the_cut() -> None:
     assert (task.log_source_rates(queries) == other.log_source_rates(queries)).all()
 
 
+def test_a_new_source_acts_at_the_rate_of_newcomers() -> None:
+    """All sources without events share one rate, above that of one of them and of a source that left long ago."""
+    stream = bursts()
+    task = LinkTask.prepare(stream, Protocol(negatives="historical-pairs"), seed=0, device=torch.device("cpu"))
+    cut, n = 120, stream.n_nodes
+    nodes = torch.tensor([int(stream.src[0]), n, n + 1])
+    t, cuts = torch.full((3,), float(stream.elapsed[cut])), torch.full((3,), cut)
+    seen, new, other = task.log_source_rates(Queries(nodes, nodes[:, None], t, cuts, cuts))
+    model = task.cache["source_rate"][0]
+    assert new == other == np.log(model.arrival_rate) > np.log(model.newcomer_rate)
+    assert seen != new
+
+
 def test_anchors(tmp_path: Path, on_few: EventStream) -> None:
     store, request = CellStore(tmp_path), ExperimentRequest(["uci"], ["edgebank"], [0])
     (cell,) = anchor_cells(request)
