@@ -73,6 +73,19 @@ def test_hazard_is_the_integral_of_the_rate(place: Any, node: int, rhythm: Rhyth
     assert model.survival(now, place.floats(0.0)).item() == 1
 
 
+@every_rhythm
+def test_rate_with_newcomers(place: Any, rhythm: Rhythm | None) -> None:
+    """Only nodes without any event before the cut differ: all of them share the rate at which newcomers arrive."""
+    model, cut = replace(MODEL, rhythm=rhythm), 4
+    for t in (4.0, 5.25):
+        counts = lookup(place, model, [0, 1, 2, 3, 4, 5, 40, -1], cut, t)
+        is_new = [node not in TEN.src[:cut] + TEN.dst[:cut] for node in (0, 1, 2, 3, 4, 5, 40, -1)]
+        usual, rates = model.rate(counts).tolist(), model.rate_with_newcomers(counts).tolist()
+        factor = 1.0 if rhythm is None else rhythm.relative_rate(place.floats([t])).item()
+        expected = [model.arrival_rate * factor if new else rate for new, rate in zip(is_new, usual, strict=True)]
+        assert rates == pytest.approx(expected, rel=1e-12)
+
+
 def slow_expected_count(model: RateModel, counts: DecayedCounts, i: int, h: float, steps: int = 600) -> float:
     """Runge-Kutta for the expected sums, the probability of not having arrived, and the expected number."""
     taus, a = (np.array(x) for x in (model.time_constants, model.excitation))

@@ -31,6 +31,7 @@ from cordgt.tasks.baselines import BASELINES
 from cordgt.tasks.link import EVALUATION_SETTINGS, LinkTask
 from cordgt.tasks.link_evaluation import CandidateScores, split_scores
 from cordgt.tasks.metrics import ranking_metrics
+from cordgt.tasks.pair_scores import choose_pair_slope, validation_pairs
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.tasks.ties import mean_ranks
@@ -313,6 +314,7 @@ def test_scores_of_pairs_include_how_often_the_source_acts(tmp_path: Path) -> No
     model, task = run.evaluation_task(negatives="historical-pairs")
     _, queries = task.evaluation_queries("test", "transductive")
     plain = task.with_protocol(activity=False)
+    model.pair_slope = 1.0
     (positive, negative, _), (without, _, _) = (split_scores(model, k, "test", "transductive") for k in (task, plain))
     np.testing.assert_allclose(positive - without, task.log_source_rates(queries), atol=1e-4)  # near ties
     assert np.ptp(positive - without) > 1 and np.isfinite(negative).all()
@@ -335,6 +337,42 @@ def test_source_rates_see_only_the_events_before_the_cut() -> None:
     t, cuts = torch.full((len(nodes),), float(stream.elapsed[cut])), torch.full((len(nodes),), cut)
     queries = Queries(nodes, nodes[:, None], t, cuts, cuts)
     assert (task.log_source_rates(queries) == other.log_source_rates(queries)).all()
+
+
+def test_slope_of_the_logit_in_scores_of_pairs(tmp_path: Path) -> None:
+    """It is chosen on validation events, once; test events have no part in it. Other scores never see it."""
+    run = train.train(bursts(), "edgebank", out=tmp_path / "run", report=False)
+    model, task = run.evaluation_task(negatives="historical-pairs")
+    random = split_scores(model, task.with_protocol(negatives="random"), "test", "transductive")[0]
+    assert model.pair_slope is None
+    plain = split_scores(model, task.with_protocol(activity=False), "test", "transductive")[0]
+    assert model.pair_slope is None
+    positive = split_scores(model, task, "test", "transductive")[0]
+    slope = model.pair_slope
+    assert slope is not None and 0 <= slope <= 1
+    _, queries = task.evaluation_queries("test", "transductive")
+    np.testing.assert_allclose(positive, task.log_source_rates(queries) + slope * plain, atol=1e-4)  # near ties
+    assert (split_scores(model, task.with_protocol(negatives="random"), "test", "transductive")[0] == random).all()
+    stream, cut = run.original_stream, int(task.split.test[0])
+    dst = np.array(stream.dst)
+    dst[cut:] = dst[cut:][::-1].copy()
+    other = LinkTask.prepare(replace(stream, dst=dst), task.protocol, seed=0, device=torch.device("cpu"))
+    for queries, same in zip(validation_pairs(task).values(), validation_pairs(other).values(), strict=True):
+        assert (queries.src == same.src).all() and (queries.dst == same.dst).all()
+    assert choose_pair_slope(model, other) == slope
+
+
+def test_a_new_source_acts_at_the_rate_of_newcomers() -> None:
+    """All sources without events share one rate, above that of one of them and of a source that left long ago."""
+    stream = bursts()
+    task = LinkTask.prepare(stream, Protocol(negatives="historical-pairs"), seed=0, device=torch.device("cpu"))
+    cut, n = 120, stream.n_nodes
+    nodes = torch.tensor([int(stream.src[0]), n, n + 1])
+    t, cuts = torch.full((3,), float(stream.elapsed[cut])), torch.full((3,), cut)
+    seen, new, other = task.log_source_rates(Queries(nodes, nodes[:, None], t, cuts, cuts))
+    model = task.cache["source_rate"][0]
+    assert new == other == np.log(model.arrival_rate) > np.log(model.newcomer_rate)
+    assert seen != new
 
 
 def test_anchors(tmp_path: Path, on_few: EventStream) -> None:

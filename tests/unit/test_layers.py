@@ -38,7 +38,8 @@ ORDER = """
     models.popularity models.item_knn models.als models.cawn models.dygformer models.graphmixer models.tcl models.tgat
     models.tgsrec models.memory models.tgn models.dyrep models.jodie models.ctdne models.presets models tasks
     tasks.split tasks.negatives tasks.negative_pairs tasks.protocol tasks.benchmarks tasks.metrics tasks.ties
-    tasks.run_metrics tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter tasks.scoring
+    tasks.blend_weight tasks.run_metrics tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter
+    tasks.scoring tasks.pair_scores
     tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
     tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics training training.settings training.run_checks
     training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder

@@ -55,6 +55,20 @@ class RateModel:
         rate = self._operational_rate(counts, torch.zeros_like(counts.t))
         return rate if self.rhythm is None else rate * self.rhythm.relative_rate(counts.t)
 
+    def rate_with_newcomers(self, counts: DecayedCounts) -> Tensor:
+        """Return the rate (…) float64 as `rate`; of a node that was never seen, the rate of all newcomers together.
+
+        This is the rate of the stream's next event, where nodes are numbered by their first appearance: a node without
+        events is the next newcomer, whoever it is. The rate of one newcomer divides this rate by a guess of how many
+        are still unseen, which no event can confirm. Use this one to compare sources, and `rate` for the probability
+        that a certain node acts.
+        """
+        rate = self.rate(counts)
+        arrival = torch.full_like(rate, self.arrival_rate)
+        if self.rhythm is not None:
+            arrival = arrival * self.rhythm.relative_rate(counts.t)
+        return torch.where(counts.degree > 0, rate, arrival)
+
     def cumulative_hazard(self, counts: DecayedCounts, horizon: Tensor) -> Tensor:
         """Return the rate integrated over the ``horizon`` after the lookup, as long as nothing occurs.
 

@@ -55,6 +55,7 @@ class LinkModel(nn.Module):
     uses_node_ids = False  # learns a table per node id, so an unseen node differs from a known one
     score_tolerance = SCORE_TOLERANCE  # logits nearer than this, times max(1, |logit|), tie in rankings
     compares_sources = False  # True while pairs of different sources are scored: see `comparing_sources`
+    pair_slope: float | None = None  # of the logit in scores of whole pairs; None: chosen where it is needed
     is_transductive = False  # knows only nodes of its training: takes n_nodes=, has no inductive metrics
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -281,14 +281,16 @@ class LinkTask:
     def log_source_rates(self, queries: Queries) -> np.ndarray:
         """Return the log rate (B,) float64 at which each query's source acts, from the events before its ``cut``.
 
-        The rate model is fitted to the events before the validation split, at the first call.
+        A source that was never seen has the rate at which newcomers arrive. The rate model is fitted to the events
+        before the validation split, at the first call.
         """
         if "source_rate" not in self.cache:
             model = fit_rate(self.host_index, int(self.split.validation[0]), role="source").model
             bank = ActivityBank.build(self.host_index, model.time_constants, "source", model.rhythm)
             self.cache["source_rate"] = model, bank
         model, bank = self.cache["source_rate"]
-        return np.log(model.rate(bank.lookup(*(x.cpu() for x in (queries.src, queries.cut, queries.t)))).numpy())
+        counts = bank.lookup(*(x.cpu() for x in (queries.src, queries.cut, queries.t)))
+        return np.log(model.rate_with_newcomers(counts).numpy())
 
 
 def split_stream(stream: EventStream, protocol: Protocol) -> Split:

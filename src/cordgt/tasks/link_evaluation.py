@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback
-from cordgt.history import rng
 from cordgt.history.queries import Queries
-from cordgt.models.base import LinkModel, comparing_sources
+from cordgt.models.base import LinkModel
 from cordgt.tasks.candidate_filter import can_be_recommended, first_as_destination
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LinkMetrics, link_metrics, ranking_metrics
-from cordgt.tasks.negative_pairs import draw_negative_pairs, draw_random_pairs
-from cordgt.tasks.negatives import NEGATIVES, draw_candidates, negatives_key
+from cordgt.tasks.negatives import NEGATIVES, draw_candidates
+from cordgt.tasks.pair_scores import negative_pair_queries, score_pairs
 from cordgt.tasks.recommendation_metrics import TOP, RecommendationLists, top_candidates
 from cordgt.tasks.scoring import gather_rows, score_queries
 from cordgt.tasks.ties import mean_ranks, merge_near_ties
@@ -71,9 +70,7 @@ def split_scores(
     n_random = 0
     if NEGATIVES[task.protocol.negatives].replaces_source:
         pairs, n_random = negative_pair_queries(task, split, setting)
-        with comparing_sources(model):
-            scores = np.concatenate([score(replace(queries, dst=queries.dst[:, :1])), score(pairs)], axis=1)
-        scores = add_source_rates(task, scores, queries, pairs)
+        scores = score_pairs(model, task, replace(queries, dst=queries.dst[:, :1]), pairs, callbacks=callbacks)
     else:
         scores = score(queries)
         if task.protocol.negatives != "random":
@@ -81,47 +78,6 @@ def split_scores(
             n_random = int((task.hard_negatives(positions, queries, pool) < 0).sum())
     scores = merge_near_ties(scores, model.score_tolerance)
     return scores[:, 0], scores[:, 1], n_random
-
-
-def negative_pair_queries(task: LinkTask, split: str, setting: str) -> tuple[Queries, int]:
-    """Return negatives as in DyGLib, which replace the source too, as queries (B, 1); and how many are random pairs.
-
-    They are past pairs of the whole stream, or of the split's own inductive events. `inductive-pairs` were not seen
-    before the split. Where a batch has too few of them, random pairs of the same sources and destinations fill up.
-    """
-    positions, queries = task.evaluation_queries(split, setting)
-    stream, protocol = task.stream, task.protocol
-    own = positions if setting == "inductive" else np.arange(stream.n_events)
-    all_src, all_dst = (np.asarray(x[own], dtype=np.int64) for x in (stream.src, stream.dst))
-    places = np.arange(len(positions)) if setting == "inductive" else positions
-    size = protocol.eval_batch_size
-    batches = [places[i : i + size] for i in range(0, len(places), size)]
-    seen = task.split.train if split == "validation" else task.split.validation
-    seen_until = None if protocol.negatives == "historical-pairs" else float(stream.t[seen[-1]])
-    src, dst = (np.empty(len(positions), dtype=np.int64) for _ in range(2))
-    n_random, key = 0, negatives_key(protocol.eval_seed)
-    drawn = draw_negative_pairs(
-        all_src, all_dst, np.asarray(stream.t[own]), batches, trained_until=seen_until, seed=protocol.eval_seed
-    )
-    for number, (batch, (u, v)) in enumerate(zip(batches, drawn, strict=True)):
-        n_missing = len(batch) - len(u)
-        true = all_src[batch], all_dst[batch]
-        any_u, any_v = draw_random_pairs(all_src, all_dst, n_missing, true, key=rng.fold_in_int(key, number))
-        rows = slice(number * size, number * size + len(batch))
-        src[rows], dst[rows] = np.concatenate([u, any_u]), np.concatenate([v, any_v])
-        n_random += n_missing
-    new_src, new_dst = (torch.from_numpy(x).to(task.device) for x in (src, dst))
-    return replace(queries, src=new_src, dst=new_dst[:, None]), n_random
-
-
-def add_source_rates(task: LinkTask, scores: np.ndarray, *columns: Queries) -> np.ndarray:
-    """Add to each column of logits (B, M) the log rate at which its sources act, unless the protocol has no activity.
-
-    Then scores of different sources compare: log rate(u, v, t) = log rate(u, t) + log P(v | u, t).
-    """
-    if not task.protocol.activity:
-        return scores
-    return scores + np.stack([task.log_source_rates(queries) for queries in columns], axis=1)
 
 
 class CandidateScores(NamedTuple):

@@ -18,21 +18,18 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt_plus import CordgtPlus
+from cordgt.tasks.blend_weight import WEIGHTS, aps, blend, choose_by_ap, evenly_spread
 from cordgt.tasks.link import LinkTask
-from cordgt.tasks.link_evaluation import negative_pair_queries
-from cordgt.tasks.metrics import LINK_METRICS, ap_and_auc
+from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.negatives import draw_candidates
+from cordgt.tasks.pair_scores import TRUE, validation_pairs
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import mean_ranks
 from cordgt.training.settings import Settings, TrainingSettings
 
 PREFIX = "counts."  # of the network's weights in those of CorDGT+
-WEIGHTS = np.linspace(0.0, 1.0, 11)
-MARGIN = 0.001  # AP that the blend may lose to `counts` with any kind of negatives
-MAX_PAIRS = 30_000  # of the validation split that are scored
 N_CANDIDATES = 100  # ranked, if the run is trained for ranking
 SAME_SOURCE_NEGATIVES = ("random", "historical", "inductive")
-PAIR_NEGATIVES = ("historical-pairs", "inductive-pairs")
 
 
 def counts_settings(settings: Settings) -> Settings:
@@ -64,8 +61,9 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
     """Set ``counts_weight`` of a trained CorDGT+ by the validation split; do nothing for other models.
 
     For one source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
-    among those weights that lose at most `MARGIN` to `Counts` with each of them. For pairs of different sources the
-    same, with whole pairs as negatives. If the run is trained for ranking: the weight with the highest MRR.
+    among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources
+    the same, with whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`. If the run is
+    trained for ranking: the weight with the highest MRR.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
         return
@@ -75,7 +73,7 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
         same = across = _choose_by_mrr(model, task, callbacks)
     else:
         same = choose_by_ap(*_same_source_columns(model, task, callbacks))
-        across = choose_by_ap(*_pair_columns(model, task, callbacks))
+        across = _choose_across_sources(model, task, callbacks)
     model.counts_weight.copy_(torch.tensor([same, across]))
 
 
@@ -87,7 +85,7 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     by_kind = {}
     for kind in SAME_SOURCE_NEGATIVES:
         _, by_kind[kind] = task.with_protocol(negatives=kind).evaluation_queries("validation", "transductive")
-    chosen = _spread(len(task.split.validation), 1 + len(by_kind))
+    chosen = evenly_spread(len(task.split.validation), 1 + len(by_kind))
     negatives = [queries.dst[:, 1:] for queries in by_kind.values()]
     queries = by_kind["random"]
     queries = replace(queries, dst=torch.cat([queries.dst[:, :1], *negatives], dim=1)).take(chosen)
@@ -95,41 +93,25 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     return scores[:, :, 0], {kind: scores[:, :, 1 + i] for i, kind in enumerate(by_kind)}
 
 
-def _pair_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> Columns:
-    score = _score_both(model, task, callbacks)
-    _, queries = task.evaluation_queries("validation", "transductive")
-    queries = replace(queries, dst=queries.dst[:, :1])
-    chosen = _spread(len(task.split.validation), 1 + len(PAIR_NEGATIVES))
-
-    def with_rates(queries: Queries) -> np.ndarray:
-        queries = queries.take(chosen)
-        scores = score(queries)[:, :, 0]
-        return scores + task.log_source_rates(queries) if task.protocol.activity else scores
-
-    negatives = {}
-    for kind in PAIR_NEGATIVES:
-        pairs, _ = negative_pair_queries(task.with_protocol(negatives=kind), "validation", "transductive")
-        negatives[kind] = with_rates(pairs)
-    return with_rates(queries), negatives
-
-
-def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray]) -> float:
-    """Return the weight with the highest mean AP among those that lose at most `MARGIN` to `Counts` with each kind.
-
-    Scores (2, B) of both networks: of the true events, and of the negatives of each kind.
-    """
-
-    def ap(negative: np.ndarray, w: float) -> float:
-        return ap_and_auc(_blend(positive, w)[None], _blend(negative, w)[None])[0].item()
-
-    table = np.array([[ap(negative, w) for negative in negatives.values()] for w in WEIGHTS])
-    is_allowed = (table >= table[-1] - MARGIN).all(axis=1)
-    return float(WEIGHTS[np.where(is_allowed, table.mean(axis=1), -1.0).argmax()])
+def _choose_across_sources(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
+    """Return the weight for whole pairs. With activity, it is the best one together with a slope of the logits."""
+    score, pairs = _score_both(model, task, callbacks), validation_pairs(task)
+    logits = {kind: score(queries)[:, :, 0] for kind, queries in pairs.items()}  # (2, B)
+    if not task.protocol.activity:
+        return choose_by_ap(logits.pop(TRUE), logits)
+    rates = {kind: task.log_source_rates(queries) for kind, queries in pairs.items()}
+    found = []
+    for slope in WEIGHTS[1:]:
+        columns = {kind: rates[kind] + slope * logits[kind] for kind in logits}
+        positive = columns.pop(TRUE)
+        w = choose_by_ap(positive, columns)
+        found.append((np.mean(aps(positive, columns, w)), w))
+    return max(found)[1]
 
 
 def _choose_by_mrr(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
     positions, queries = task.evaluation_queries("validation", "transductive")
-    chosen = _spread(len(positions), 1 + N_CANDIDATES)
+    chosen = evenly_spread(len(positions), 1 + N_CANDIDATES)
     positions, queries = positions[chosen], queries.take(chosen)
     pool = task.evaluation_events("validation", "transductive")[1].cpu().numpy()
     true = np.asarray(task.stream.dst[positions])
@@ -139,8 +121,8 @@ def _choose_by_mrr(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> fl
     scores = _score_both(model, task, callbacks)(queries)
 
     def mrr(w: float) -> float:
-        blend = _blend(scores, w)
-        return float((1 / mean_ranks(blend[:, 0], blend[:, 1:], others >= 0, model.score_tolerance)).mean())
+        both = blend(scores, w)
+        return float((1 / mean_ranks(both[:, 0], both[:, 1:], others >= 0, model.score_tolerance)).mean())
 
     return float(max(WEIGHTS, key=mrr))
 
@@ -158,13 +140,3 @@ def _score_both(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> Calla
         return np.stack(list(both))
 
     return score
-
-
-def _blend(scores: np.ndarray, w: float) -> np.ndarray:
-    return (1 - w) * scores[0] + w * scores[1]
-
-
-def _spread(n: int, pairs_per_event: int) -> np.ndarray:
-    """Return the positions of at most `MAX_PAIRS` / ``pairs_per_event`` of ``n`` events, evenly spread."""
-    n_chosen = min(n, max(1, MAX_PAIRS // pairs_per_event))
-    return np.linspace(0, n - 1, n_chosen).astype(np.int64)

@@ -84,6 +84,7 @@ class Trainer:
         self.device = device
         self.model = model.to(device)
         self.model.check_same_device(task.device)
+        self.model.pair_slope = 1.0  # it is chosen for the trained model, not for each epoch
         self.optimizer = make_optimizer(settings, self.model, device) if model.is_trainable else None
         self.state = TrainingState(self.model, self.optimizer, Ema.from_settings(settings, self.model))
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
@@ -394,6 +395,7 @@ def _run_phases(
     progress = trainer.progress
     load_weights(model, {k: v.to(task.network_device) for k, v in best.items()}, str(folder.path))
     stoppable = CallbackList([callbacks, StopCallback(stop)])
+    model.pair_slope = None
     choose_counts_weight(model, task, settings.training.monitor, stoppable)
     folder.write_tensors("model.safetensors", model.state_dict(), vars(progress))
     metrics = RunMetrics(

@@ -17,9 +17,9 @@ from cordgt.events.arrays import evenly_spaced
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
 from cordgt.tasks.link import LinkTask
-from cordgt.tasks.link_evaluation import add_source_rates, negative_pair_queries
 from cordgt.tasks.metrics import ap_and_auc
 from cordgt.tasks.negatives import NEGATIVES
+from cordgt.tasks.pair_scores import negative_pair_queries, score_pairs
 from cordgt.tasks.recommendation_metrics import DEGREE_BINS
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
@@ -71,10 +71,7 @@ def score_sample(
     true = replace(queries, dst=queries.dst[:, :1]).take(rows)
     if NEGATIVES[task.protocol.negatives].replaces_source:
         false = negative_pair_queries(task, "test", "transductive")[0].take(rows)
-        scores = np.concatenate(
-            [score_queries(model, task.full_history, q, callbacks=callbacks) for q in (true, false)], axis=1
-        )
-        scores = add_source_rates(task, scores, true, false)
+        scores = score_pairs(model, task, true, false, callbacks=callbacks)
     else:  # an event and its negative share the source, which is read once
         false = replace(queries, dst=queries.dst[:, 1:]).take(rows)
         both = replace(true, dst=torch.cat([true.dst, false.dst], dim=1))
