@@ -230,37 +230,48 @@ def _fill_stored(  # type: ignore[no-untyped-def]
                 stored_count[start[u] + c], stored_last[start[u] + c] = count, last
 
 
+@njit
+def lookup_scalar(  # type: ignore[no-untyped-def]
+    row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
+    u, cut, t, sums,
+):  # fmt: skip
+    """`ActivityBank.lookup` of one node: fill ``sums`` (K,); return count, degree, and the first and the last time."""
+    n = degree_scalar(row_start, pos, u, cut)
+    sums[:] = 0.0
+    if n == 0 or not 0 <= first_pos[u] < cut:
+        return 0, n, 0.0, 0.0
+    row, count, latest = row_start[u], 0, -1
+    now = rescale_scalar(t, clock[0], clock[1], knots)
+    now = max(now, rescale_scalar(elapsed[pos[row + n - 1]], clock[0], clock[1], knots))
+    n_stored = n // STRIDE
+    if n_stored > 0:
+        which = start[u] + n_stored - 1
+        sums[:] = stored[which]
+        base = elapsed[pos[row + n_stored * STRIDE - 1]]
+        _decay(sums, now - rescale_scalar(base, clock[0], clock[1], knots), taus)
+        count, latest = stored_count[which], stored_last[which]
+    for at in range(row + n_stored * STRIDE, row + n):
+        if is_in_role(role, u, nbr[at], src[pos[at]]):
+            age = max(now - rescale_scalar(elapsed[pos[at]], clock[0], clock[1], knots), 0.0)
+            for k in range(len(taus)):
+                x = age / taus[k]
+                if x < _UNDERFLOW:
+                    sums[k] += math.exp(-x)
+            count += 1
+            latest = pos[at]
+    return count, n, elapsed[first_pos[u]], elapsed[latest]
+
+
 @njit(parallel=True, cache=True)
 def _fill_lookup(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
     node, cut, t, sums, count, degree, first, last,
 ):  # fmt: skip
     for i in prange(len(node)):
-        u, n = node[i], degree_scalar(row_start, pos, node[i], cut[i])
-        sums[i], count[i], degree[i], first[i], last[i] = 0.0, 0, n, 0.0, 0.0
-        if n > 0 and 0 <= first_pos[u] < cut[i]:
-            row = row_start[u]
-            first[i] = elapsed[first_pos[u]]
-            now = rescale_scalar(t[i], clock[0], clock[1], knots)
-            now = max(now, rescale_scalar(elapsed[pos[row + n - 1]], clock[0], clock[1], knots))
-            latest = -1
-            n_stored = n // STRIDE
-            if n_stored > 0:
-                which = start[u] + n_stored - 1
-                sums[i] = stored[which]
-                base = elapsed[pos[row + n_stored * STRIDE - 1]]
-                _decay(sums[i], now - rescale_scalar(base, clock[0], clock[1], knots), taus)
-                count[i], latest = stored_count[which], stored_last[which]
-            for at in range(row + n_stored * STRIDE, row + n):
-                if is_in_role(role, u, nbr[at], src[pos[at]]):
-                    age = max(now - rescale_scalar(elapsed[pos[at]], clock[0], clock[1], knots), 0.0)
-                    for k in range(len(taus)):
-                        x = age / taus[k]
-                        if x < _UNDERFLOW:
-                            sums[i, k] += math.exp(-x)
-                    count[i] += 1
-                    latest = pos[at]
-            last[i] = elapsed[latest]
+        count[i], degree[i], first[i], last[i] = lookup_scalar(
+            row_start, nbr, pos, src, elapsed, role, clock, knots, taus,
+            start, stored, stored_count, stored_last, first_pos, node[i], cut[i], t[i], sums[i],
+        )  # fmt: skip
 
 
 @njit(cache=True)

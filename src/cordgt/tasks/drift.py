@@ -53,7 +53,10 @@ class Drift:
         latest = np.minimum(last, t)
         number = np.floor(latest / self.spacing).astype(np.int64)
         number -= number * self.spacing > latest  # the division can round up
-        distinct, place = np.unique(number, return_inverse=True)
+        if number.size and (number == number.flat[0]).all():  # sorting costs more than an answer about one pair
+            distinct, place = number.reshape(-1)[:1], np.zeros(number.size, dtype=np.int64)
+        else:
+            distinct, place = np.unique(number, return_inverse=True)
         missing = np.array([k for k in distinct.tolist() if k not in memo], dtype=np.int64)
         if len(missing):
             ratios = np.stack([self._window_ratio(model, bank, missing, window) for window in self.windows])

@@ -10,8 +10,9 @@ In a stream of few times at equal steps, such as years, horizons are counted in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from cordgt.models.activity_rhythm import Calendar, fit_rhythm
 from cordgt.models.base import LinkModel
 from cordgt.tasks.calibration import Calibrator, probability
 from cordgt.tasks.drift import Drift
+from cordgt.tasks.forecast_loops import CalibratorLoop, RateLoop
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.questions import (
     Questions,
@@ -103,8 +105,7 @@ class Forecaster:
 
         ``t`` and ``horizon`` are elapsed times, one or one for each node. SettingError if a horizon is negative.
         """
-        outlook = self._outlook(index, node, cut, t, role)
-        return probability(self._curve(outlook, role)(_check_horizon(horizon)))[:, 0]
+        return probability(self._etas(index, node, cut, t, horizon, role, [(role, None)])[0])[:, 0]
 
     def pair_probability(
         self, index: TemporalIndex, log_partner: np.ndarray, src: Any, cut: Any, t: Any, horizon: Any
@@ -114,9 +115,8 @@ class Forecaster:
         ``log_partner`` (B, M) is the output of `log_partner` for the same queries. It is at most the probability that
         the source acts at all.
         """
-        outlook, h = self._outlook(index, src, cut, t, "source"), _check_horizon(horizon)
-        acts = self._curve(outlook, "source")(h)
-        meets = self._curve(outlook, "pair", log_partner)(h)
+        kinds: list[tuple[str, np.ndarray | None]] = [("source", None), ("pair", log_partner)]
+        acts, meets = self._etas(index, src, cut, t, horizon, "source", kinds)
         return probability(np.minimum(meets, acts))
 
     def next_time(
@@ -129,7 +129,7 @@ class Forecaster:
         """
         outlook = self._outlook(index, node, cut, t, role)
         target = np.log(-np.log1p(-np.atleast_1d(np.asarray(probabilities, dtype=np.float64))))
-        shape = (len(outlook.drift), len(target))
+        shape = (len(outlook.since), len(target))
         unit = self.horizons[-1] if self.horizons else 1.0
         low, high = np.full(shape, unit * 1e-12), np.full(shape, unit * 1e6)
         eta = self._curve(outlook, role)
@@ -181,9 +181,48 @@ class Forecaster:
             self.cache["index"], self.cache["host"] = index, index.to("cpu")
         if role not in self.cache:
             rate = self.rates[role]
-            self.cache[role] = ActivityBank.build(self.cache["host"], rate.time_constants, role, rate.rhythm), {}
-        bank: ActivityBank = self.cache[role][0]
-        return bank
+            bank = ActivityBank.build(self.cache["host"], rate.time_constants, role, rate.rhythm)
+            self.cache[role] = bank, {}, RateLoop.build(bank, rate, self.grid)
+        found: ActivityBank = self.cache[role][0]
+        return found
+
+    def _etas(
+        self,
+        index: TemporalIndex,
+        node: Any,
+        cut: Any,
+        t: Any,
+        horizon: Any,
+        role: ActRole,
+        kinds: Sequence[tuple[str, np.ndarray | None]],
+    ) -> list[np.ndarray]:
+        """Return, for each kind and its ``log_partner`` (n, M), the complementary log-log (n, 1 or M) of probabilities.
+
+        The compiled loops and the plain `_curve` agree up to rounding.
+        """
+        h = _check_horizon(horizon)
+        bank = self.bank(index, role)
+        if not bank.index.uses_numba:
+            outlook = self._outlook(index, node, cut, t, role)
+            return [self._curve(outlook, kind, log_partner)(h) for kind, log_partner in kinds]
+        check_choice("role", role, ACT_ROLES)
+        nodes = _array(node, np.int64).reshape(-1)
+        n = len(nodes)
+        cuts, times = (_spread(_array(x, kind), n) for x, kind in ((cut, np.int64), (t, np.float64)))
+        horizons = np.empty((n, len(self.horizons) + 1))
+        horizons[:, :-1], horizons[:, -1:] = self.horizons, h
+        drift = self.drift.log_ratio(self.rates[role], bank, cuts, times, self.cache[role][1])
+        expected, age = self.cache[role][2].log_expected(nodes, cuts, times, horizons)
+        none = np.zeros((n, 1))
+        etas = []
+        for kind, log_partner in kinds:
+            partner = none if log_partner is None else np.ascontiguousarray(log_partner, dtype=np.float64)
+            etas.append(self._loops[kind].eta(expected, age, drift, partner))
+        return etas
+
+    @cached_property
+    def _loops(self) -> dict[str, CalibratorLoop]:
+        return {kind: CalibratorLoop.build(self.horizons, self.calibrators.get(kind, ())) for kind in KINDS}
 
     def _outlook(self, index: TemporalIndex, node: Any, cut: Any, t: Any, role: ActRole) -> _Outlook:
         check_choice("role", role, ACT_ROLES)
@@ -211,7 +250,8 @@ class Forecaster:
         fits = zip(self.horizons, self.calibrators.get(kind, ()), strict=False)
         calibrators = {h: calibrator for h, calibrator in fits if calibrator is not None}
         if not calibrators:
-            return lambda horizon: outlook.log_expected(horizon) + (0.0 if log_partner is None else log_partner)
+            constant = outlook.drift + (0.0 if log_partner is None else log_partner)
+            return lambda horizon: outlook.log_expected(horizon) + constant
         grid = outlook.log_expected(np.array([[*calibrators]]))  # (n, K)
         points = []  # K of (n, 1 or M)
         for k, (h, calibrator) in enumerate(calibrators.items()):
@@ -327,11 +367,14 @@ class _Outlook:
         return is_seen
 
     def log_expected(self, horizon: np.ndarray) -> np.ndarray:
-        """Return the log of the expected number of occasions (n, P), until the first one, within (n or 1, P)."""
+        """Return the log of the expected number of occasions (n, P), until the first one, within (n or 1, P).
+
+        It is without the correction for drift.
+        """
         length = torch.from_numpy(self.grid.length(self.since, horizon))
         hazard = self.rate.cumulative_hazard(self.counts, length).numpy()
         with np.errstate(divide="ignore"):
-            log_expected: np.ndarray = np.log(hazard) + self.drift
+            log_expected: np.ndarray = np.log(hazard)
         return log_expected
 
     def features(
@@ -344,7 +387,7 @@ class _Outlook:
         log_expected = self.log_expected(np.array([[horizon]])) if log_expected is None else log_expected
         age = (self.counts.t - self.counts.last).numpy()
         recency = np.where(self.is_seen, -np.log1p(np.maximum(age, 0.0) / horizon), 0.0)
-        columns = [log_expected, recency]
+        columns = [log_expected + self.drift, recency]
         columns += [] if log_partner is None else [log_partner]
         return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
@@ -377,6 +420,16 @@ def _check_horizon(horizon: Any) -> np.ndarray:
     if not (values >= 0).all() or not np.isfinite(values).all():
         raise SettingError("A horizon must be a number from 0 up.")
     return values
+
+
+def _array(values: Any, dtype: Any) -> np.ndarray:
+    return values.cpu().numpy().astype(dtype, copy=False) if isinstance(values, Tensor) else np.asarray(values, dtype)
+
+
+def _spread(values: np.ndarray, n: int) -> np.ndarray:
+    """Return values of shape (), (1,) or (n,) as a contiguous array (n,)."""
+    values = values.reshape(-1)
+    return np.ascontiguousarray(values if len(values) == n else np.broadcast_to(values, n))
 
 
 def _tensor(values: Any, dtype: torch.dtype) -> Tensor:

@@ -25,9 +25,17 @@ def probability_metrics(probability: np.ndarray, outcome: np.ndarray) -> dict[st
         "share": float(outcome.mean()),
         "log_loss": log_loss(probability, outcome),
         "brier": float(np.mean((probability - outcome) ** 2)),
-        "ece": float(sum(abs(k["predicted"] - k["observed"]) * k["n"] for k in bins) / n),
+        "ece": expected_calibration_error(probability, outcome, bins),
         "bins": bins,
     }
+
+
+def expected_calibration_error(
+    probability: np.ndarray, outcome: np.ndarray, bins: list[dict[str, float]] | None = None
+) -> float:
+    """Return the mean distance of forecast and share of outcomes over the bins of predictions (n,), n at least 1."""
+    bins = reliability_bins(probability, outcome) if bins is None else bins
+    return float(sum(abs(k["predicted"] - k["observed"]) * k["n"] for k in bins) / len(outcome))
 
 
 def log_loss(probability: np.ndarray, outcome: np.ndarray) -> float:

@@ -1,0 +1,47 @@
+"""The expected calibration error that a perfect forecaster would have on the same questions.
+
+A calibration error above 0 can be chance: few questions, or many questions that share few outcomes. Two questions about
+one node, asked within one horizon, share most of what happens. So the forecasts are taken as true, events are drawn
+from them, and the calibration error of the true probabilities is measured. The draws of different nodes are
+independent. A shock to the whole stream is not in them: real outcomes vary more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cordgt.tasks.probability import expected_calibration_error
+from cordgt.tasks.questions import Questions
+
+N_DRAWS = 50
+N_CELLS = 8  # parts of a horizon
+MAX_PROBABILITY = 1 - 1e-12
+
+
+def perfect_ece(questions: Questions, probability: np.ndarray, horizon: float, step: float = 0.0) -> float | None:
+    """Return the mean calibration error of a perfect forecaster whose probabilities are like these (n,).
+
+    The hazard of a node, or of a pair, is spread over parts of its horizons; where horizons overlap, it is averaged.
+    With a ``step``, events happen at multiples of it only. None without questions.
+    """
+    n = len(questions)
+    if not n or not horizon > 0:
+        return None
+    width = step or horizon / N_CELLS
+    first = np.floor(questions.t / width).astype(np.int64) + (1 if step else 0)
+    size = np.floor((questions.t + horizon) / width).astype(np.int64) + 1 - first if step else np.full(n, N_CELLS)
+    size = np.maximum(size, 1)
+    row = np.repeat(np.arange(n), size)
+    cell = np.repeat(first, size) + np.arange(len(row)) - np.repeat(np.cumsum(size) - size, size)
+    keys = [questions.node[row], cell] + ([] if questions.partner is None else [questions.partner[row]])
+    _, place = np.unique(np.stack(keys), axis=1, return_inverse=True)
+    hazard = -np.log1p(-np.minimum(probability, MAX_PROBABILITY)) / size
+    mean = np.bincount(place, hazard[row]) / np.bincount(place)
+    true = -np.expm1(-np.bincount(row, mean[place], n))
+    random, chance = np.random.default_rng(0), -np.expm1(-mean)
+    errors = []
+    for _ in range(N_DRAWS):
+        acts = random.random(len(mean)) < chance
+        outcome = np.bincount(row, acts[place], n) > 0
+        errors.append(expected_calibration_error(true, outcome))
+    return float(np.mean(errors))
