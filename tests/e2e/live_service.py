@@ -62,13 +62,14 @@ class LiveService:
         *options: str,
         tokens: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-m", "cordgt"),
+        log: Path | None = None,
     ) -> None:
         """Start it and wait until it is ready. ``tokens`` by kind: read, write. RuntimeError if it does not start.
 
-        ``program``: what Python runs.
+        ``program``: what Python runs. ``log``: file of its messages; by default beside the data folder.
         """
         self.tokens = dict(tokens or {})
-        self.log = data_dir.with_name(f"{data_dir.name}.log")
+        self.log = log or data_dir.with_name(f"{data_dir.name}.log")
         start = self.log.stat().st_size if self.log.exists() else 0
         extra = {f"CORDGT_{kind.upper()}_TOKEN": value for kind, value in self.tokens.items()}
         argv = ("serve", run, "--port", "0", "--data-dir", data_dir, "--device", "cpu", *options)

@@ -1,11 +1,11 @@
-"""Run a live service on a disk that fills up, and on one that becomes read-only. Needs root, to mount a small tmpfs.
+"""Run a live service on a disk that fills up, and on one that becomes read-only. Needs root, to mount small disks.
 
     python tests/survival/service_disk.py
 
-Events are sent until the disk is full, then space is made; the disk becomes read-only, then writable again. In between
-the service is killed with SIGKILL. A request that cannot be stored must get 503 with a reason, questions must be
-answered all the time, and at the end exactly the acknowledged events must be there. The exit code is 1 if anything is
-wrong.
+Events are sent until the disk is full, then space is made. Another disk, with ext4, becomes read-only after an error,
+as a failing disk does, and is repaired. In between the service is killed with SIGKILL. A request that cannot be stored
+must get 503 with a reason, questions must be answered all the time, and at the end exactly the acknowledged events must
+be there. The exit code is 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +28,60 @@ DISK_BYTES = 6 << 20
 MAX_REQUESTS = 5_000
 
 
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """Mount a small file system at a folder."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
-    if subprocess.run(mount).returncode:
-        sys.exit("This script mounts a tmpfs, so it must be run as root.")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+class Disk:
+    """A small file system, mounted at a folder; as a context."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def mount(self) -> None:
+        self._run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(self.folder))
+
+    def unmount(self) -> None:
+        self._run("umount", str(self.folder))
+
+    def fill_up(self, free_bytes: int) -> Path:
+        """Leave so many bytes free. Return the file to remove, to make room again."""
+        stats, filler = os.statvfs(self.folder), self.folder / "filler"
+        filler.write_bytes(b"x" * (stats.f_bavail * stats.f_frsize - free_bytes))
+        return filler
+
+    def __enter__(self) -> Disk:
+        self.mount()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unmount()
+
+    def _run(self, *command: str) -> None:
+        if subprocess.run(command).returncode:
+            sys.exit(f"{command} failed. This script mounts disks, so it must be run as root.")
+
+
+class FailingDisk(Disk):
+    """A disk with ext4 that becomes read-only after an error."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._image = folder.with_name(f"{folder.name}.img")
+        with self._image.open("wb") as stream:
+            stream.truncate(4 * DISK_BYTES)
+        self._run("mkfs.ext4", "-q", "-F", str(self._image))
+
+    def mount(self) -> None:
+        self._run("mount", "-o", "loop,errors=remount-ro", str(self._image), str(self.folder))
+
+    def fail(self) -> None:
+        """Make it read-only, as an error does."""
+        source = subprocess.run(["findmnt", "-no", "SOURCE", str(self.folder)], capture_output=True, text=True).stdout
+        Path("/sys/fs/ext4", Path(source.strip()).name, "trigger_fs_error").write_text("1")
+
+    def repair(self) -> None:
+        """Make it writable again. Nothing may use it."""
+        self.unmount()
+        subprocess.run(["e2fsck", "-p", str(self._image)], capture_output=True)
+        self.mount()
 
 
 class Client:
@@ -93,23 +134,23 @@ def check_refused(server: LiveService, client: Client, word: str) -> None:
     check(status == 503 and word in answer["reason"], f"not ready: {answer['reason']}")
 
 
-def full_disk(run: Path, disk: Path) -> None:
-    """Fill the disk, kill the service, make room."""
-    client, filler = Client(), disk / "filler"
-    server = LiveService(run, disk / "data")
+def full_disk(run: Path, disk: Disk) -> None:
+    """A full disk: the service is killed and started on it, then there is room again."""
+    client, data = Client(), disk.folder / "data"
+    server = LiveService(run, data, log=disk.folder.with_suffix(".log"))
     client.send(server)
-    stats = os.statvfs(disk)
-    filler.write_bytes(b"x" * (stats.f_bavail * stats.f_frsize - 400_000))
+    filler = disk.fill_up(free_bytes=400_000)
     n = 0
     while client.send(server)[0] == 200:
         n += 1
-        check(n < MAX_REQUESTS, "the disk fills up") if n == MAX_REQUESTS else None
+        if n == MAX_REQUESTS:
+            check(False, "the disk fills up")
     check(n > 0, f"the disk was full after {n} requests of 100 events")
     check_refused(server, client, "full")
     client.check_events(server)
     server.kill()
     try:
-        server = LiveService(run, disk / "data")
+        server = LiveService(run, data, log=disk.folder.with_suffix(".log"))
         print("       it starts on the full disk")
         client.check_events(server)
         server.kill()
@@ -117,20 +158,19 @@ def full_disk(run: Path, disk: Path) -> None:
         text = str(error).splitlines()[-1]
         check("Traceback" not in str(error) and "full" in text, f"it does not start on the full disk: {text}")
     filler.unlink()
-    server = LiveService(run, disk / "data")
+    server = LiveService(run, data, log=disk.folder.with_suffix(".log"))
     client.check_events(server)
     client.send_again(server)
     client.check_events(server)
     check(server.stop() == 0, "exit code 0")
 
 
-def full_disk_without_restart(run: Path, disk: Path) -> None:
-    """Fill the disk and make room while the service runs."""
-    client, filler = Client(), disk / "filler"
-    with LiveService(run, disk / "data") as server:
+def full_disk_without_restart(run: Path, disk: Disk) -> None:
+    """A full disk: there is room again while the service runs."""
+    client = Client()
+    with LiveService(run, disk.folder / "data", log=disk.folder.with_suffix(".log")) as server:
         client.send(server)
-        stats = os.statvfs(disk)
-        filler.write_bytes(b"x" * (stats.f_bavail * stats.f_frsize))
+        filler = disk.fill_up(free_bytes=0)
         while client.send(server)[0] == 200:
             pass
         check_refused(server, client, "full")
@@ -140,30 +180,28 @@ def full_disk_without_restart(run: Path, disk: Path) -> None:
         client.check_events(server)
 
 
-def read_only_disk(run: Path, disk: Path) -> None:
-    """Make the disk read-only while the service runs, and start it on one."""
-
-    def remount(mode: str) -> None:
-        # A tmpfs with files open for writing refuses a plain remount; a bind mount over itself does not.
-        subprocess.run(["mount", "-o", f"remount,bind,{mode}", str(disk)], check=True)
-
-    client = Client()
-    server = LiveService(run, disk / "data")
-    client.send(server)
+def read_only_disk(run: Path, disk: FailingDisk) -> None:
+    """A disk that becomes read-only while the service runs; it starts again when the disk is repaired."""
+    client, data = Client(), disk.folder / "data"
+    server = LiveService(run, data, log=disk.folder.with_suffix(".log"))
+    for _ in range(20):
+        client.send(server)
+    disk.fail()
+    check_refused(server, client, "")
+    client.check_events(server)
     server.kill()
-    remount("ro")
     try:
-        LiveService(run, disk / "data").kill()
+        LiveService(run, data, log=disk.folder.with_suffix(".log")).kill()
         check(False, "it started on a read-only disk")
     except RuntimeError as error:
         text = str(error).splitlines()[-1]
         check("Traceback" not in str(error), f"it does not start on a read-only disk: {text}")
-    remount("rw")
-    server = LiveService(run, disk / "data")
+    disk.repair()
+    server = LiveService(run, data, log=disk.folder.with_suffix(".log"))
     client.check_events(server)
-    for name in ("events.sqlite", "events.sqlite-wal", "events.sqlite-shm"):  # as a failing disk, while it runs
-        (disk / "data" / name).chmod(0o400)
-    server.kill()
+    client.send_again(server)
+    client.check_events(server)
+    check(server.stop() == 0, "exit code 0")
 
 
 def main() -> None:
@@ -173,10 +211,10 @@ def main() -> None:
         folder = Path(name)
         data, run = write_events(folder / "data.csv"), folder / "run"
         works("train", data, "--model", "counts", "--set", "epochs=1", "--no-report", "--out", run)
-        for part in (full_disk, full_disk_without_restart, read_only_disk):
+        for part, kind in ((full_disk, Disk), (full_disk_without_restart, Disk), (read_only_disk, FailingDisk)):
             print(f"{part.__doc__}", flush=True)
-            with small_disk(folder / part.__name__):
-                part(run, folder / part.__name__)
+            with kind(folder / part.__name__) as disk:
+                part(run, disk)  # type: ignore[operator]
 
 
 if __name__ == "__main__":
