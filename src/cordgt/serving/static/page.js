@@ -187,7 +187,6 @@ async function showFromAddress(isSame = false) {
       byId("node-title").scrollIntoView({ block: "start" });
     }
   });
-  hasLoaded = true;
 }
 
 function showNext(next, past) {
@@ -373,7 +372,7 @@ function start() {
     if (!isPaused) await update();
     setTimeout(loop, 1000 * SECONDS_BETWEEN_UPDATES);
   };
-  loop().then(() => showFromAddress());
+  loop().then(() => showFromAddress()).then(() => { hasLoaded = true; });
 }
 
 start();
