@@ -40,7 +40,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], None]
         permissions = part.stat().st_mode  # as the umask allows; reading the umask itself would change it
         write(part)
         part.chmod(permissions)  # safetensors replaces the file by one that only the user may read
-        _sync(part)  # before the rename, so that a crash cannot leave an empty file under the new name
+        sync_file(part)  # before the rename, so that a crash cannot leave an empty file under the new name
         os.replace(part, target)
         sync_folder(target.parent)
     except OSError as error:
@@ -102,8 +102,8 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def _sync(path: Path) -> None:
-    """Flush a file to disk."""
+def sync_file(path: Path) -> None:
+    """Flush a file to disk. OSError if that fails."""
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes only what it may write
     try:
         os.fsync(handle)
@@ -117,7 +117,7 @@ def sync_folder(folder: Path) -> None:
     Some file systems cannot do this; the rename is valid without it.
     """
     with suppress(OSError):
-        _sync(folder)
+        sync_file(folder)
 
 
 def is_regular_folder(path: Path) -> bool:

@@ -93,9 +93,11 @@ def fails(*argv: Any, containing: str | Iterable[str] = ()) -> CommandResult:
     return result
 
 
-def process(*argv: Any, extra: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+def process(
+    *argv: Any, extra: Mapping[str, str] | None = None, program: Sequence[str] = ("-m", "cordgt"), **options: Any
+) -> subprocess.Popen[str]:
     """``python -m cordgt ARGV`` as a process of its own; ``extra`` in its environment."""
-    command = [sys.executable, "-m", "cordgt", *map(str, argv)]
+    command = [sys.executable, *program, *map(str, argv)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(cordgt.__file__).parents[1])}
     environment |= extra or {}
     piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,15 +55,28 @@ class Reply:
 class LiveService:
     """A running service. As a context it is stopped at the end. Every thread should use a `Client` of its own."""
 
-    def __init__(self, run: Path, data_dir: Path, *options: str, tokens: Mapping[str, str] | None = None) -> None:
-        """Start it and wait until it is ready. ``tokens`` by kind: read, write. RuntimeError if it does not start."""
+    def __init__(
+        self,
+        run: Path,
+        data_dir: Path,
+        *options: str,
+        tokens: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("-m", "cordgt"),
+        log: Path | None = None,
+    ) -> None:
+        """Start it and wait until it is ready. ``tokens`` by kind: read, write. RuntimeError if it does not start.
+
+        ``program``: what Python runs. ``log``: file of its messages; by default beside the data folder.
+        """
         self.tokens = dict(tokens or {})
-        self.log = data_dir.with_name(f"{data_dir.name}.log")
+        self.log = log or data_dir.with_name(f"{data_dir.name}.log")
         start = self.log.stat().st_size if self.log.exists() else 0
         extra = {f"CORDGT_{kind.upper()}_TOKEN": value for kind, value in self.tokens.items()}
         argv = ("serve", run, "--port", "0", "--data-dir", data_dir, "--device", "cpu", *options)
         with self.log.open("a") as stream:
-            self.process: subprocess.Popen[str] = process(*argv, extra=extra, stdout=stream, stderr=stream)
+            self.process: subprocess.Popen[str] = process(
+                *argv, extra=extra, program=program, stdout=stream, stderr=stream
+            )
         self.port = self._wait_for_port(start)
         self.url = f"http://127.0.0.1:{self.port}"
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from .helpers import call, events, fails, works, write_events
-from .kill_rounds import check_after_kill, kill_round
+from .kill_rounds import ClientLog, check_after_kill, crash_program, kill_round
 from .live_service import LiveService, require_service_packages
 from .service_answers import check_answers
 
@@ -138,22 +138,22 @@ def test_retrain_promotes_and_one_command_rolls_back(run: Path, tmp_path: Path) 
 
 
 def test_kill_under_load_loses_nothing(run: Path, tmp_path: Path) -> None:
-    rng, sent, keys = random.Random(0), dict[str, Any](), dict[str, int]()
-    answers: list[Any] = []
+    """`tests/survival/service.py` does the same 20 times, and at more points."""
+    rng, log, marker = random.Random(0), ClientLog(), tmp_path / "marker"
+    program = crash_program("between commit and acknowledgement", marker, 10)
+    server = LiveService(run, tmp_path / "data", program=program)
+    kill_round(server, log, rng)
+    assert marker.read_text() == program[1]
+    assert log.acknowledged and log.answers and server.process.returncode == -signal.SIGKILL
     server = LiveService(run, tmp_path / "data")
-    for _ in range(1):
-        acknowledged = kill_round(server, sent, rng, 0.7)
-        assert acknowledged["events"] and acknowledged["answers"]
-        keys |= acknowledged["events"]
-        answers += acknowledged["answers"][:50]
-        server = LiveService(run, tmp_path / "data")
-        check_after_kill(server, sent, keys, answers)
+    check_after_kill(server, log, 160, rng)
+    assert log.n_committed_without_answer > 0
     # Each request has a node of its own, so the pairs count how often it was taken.
     client = server.client()
-    for key in list(keys)[-5:]:
-        node = sent[key][0]["src"]
+    for key in list(log.acknowledged)[-5:]:
+        node = log.sent[key][0]["src"]
         met = {row["node"]: row["met"] for row in client.recommend(str(node), "?n=100")["partners"]}
-        assert met[node % 11] == len(sent[key])
+        assert met[node % 11] == len(log.sent[key])
     assert server.stop() == 0
 
 

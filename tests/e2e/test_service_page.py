@@ -68,7 +68,7 @@ def test_page_shows_the_stream_and_a_node(
         "Quality on arriving events",
         "AP, random",
         "Its past",
-        "from the first 280",
+        "From the first 280",
     ):
         assert words in seen.text
     assert len(seen.picture) > 10_000

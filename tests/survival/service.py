@@ -2,10 +2,12 @@
 
     python tests/survival/service.py --kills 20
 
-In every round several clients send events and ask questions; every third round a client also swaps the model to and
-fro. After the kill the service starts again. Every acknowledged request must be there exactly once, and the answers of
-all rounds must replay: the same ranking, scores within 1e-5. At the end the log is damaged in three ways. The service
-must refuse to start, unless no event is lost. The exit code is 1 if anything is wrong.
+In every round several clients send events and ask questions. In some rounds the service is killed from outside at a
+random moment. In the others it kills itself at a chosen point: between commit and acknowledgement, during compaction,
+during a hot swap, while a checkpoint is written. Then the service starts again. Clients repeat what got no answer.
+Every request must be there exactly once, and earlier answers must replay: the same ranking, scores within 1e-5. At the
+end the log is damaged in three ways. The service must refuse to start, unless no event is lost. The exit code is 1 if
+anything is wrong.
 """
 
 from __future__ import annotations
@@ -16,16 +18,20 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tests.e2e.crashing_service import POINTS
 from tests.e2e.helpers import works, write_events
-from tests.e2e.kill_rounds import check_after_kill, kill_round
+from tests.e2e.kill_rounds import ClientLog, check_after_kill, crash_program, kill_round
 from tests.e2e.live_service import LiveService
 
-ANSWERS_PER_ROUND = 50
+FROM_OUTSIDE = "at a random moment"
+N_BASE = 160  # events of `write_events`
+ANSWERS_PER_ROUND = 60
+CHECKED_PER_ROUND = 100  # requests and answers; the last round checks all
 
 
 def main() -> None:
@@ -34,30 +40,44 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    rng = random.Random(chosen.seed)
-    sent, keys, answers = dict[str, Any](), dict[str, int](), list[Any]()
+    rng, log, kills = random.Random(chosen.seed), ClientLog(), Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         runs = train_two(Path(folder))
-        data = Path(folder) / "service"
+        data, marker = Path(folder) / "service", Path(folder) / "marker"
+        points = [FROM_OUTSIDE, *POINTS]
         server = LiveService(runs[0], data)
         for number in range(1, chosen.kills + 1):
-            swap_to = runs if number % 3 == 0 else None
-            acknowledged = kill_round(server, sent, rng, rng.uniform(0.2, 2.0), swap_to)
-            keys |= acknowledged["events"]
-            answers += acknowledged["answers"][:ANSWERS_PER_ROUND]
+            point = points[(number - 1) % len(points)]
+            if point != FROM_OUTSIDE:
+                server.kill()
+                program = crash_program(
+                    point, marker, rng.randint(1, 3) if "commit" not in point else rng.randint(2, 40)
+                )
+                server = LiveService(runs[0], data, program=program)
+            swap_to = runs if "swap" in point or number % 3 == 0 else ()
+            seconds = rng.uniform(0.5, 2.0) if point == FROM_OUTSIDE else None
+            kill_round(server, log, rng, seconds, swap_to, ANSWERS_PER_ROUND)
+            kills[point if point == FROM_OUTSIDE else marker.read_text()] += 1
+            marker.unlink(missing_ok=True)
             start = time.perf_counter()
             server = LiveService(runs[0], data)
             seconds = time.perf_counter() - start
-            check_after_kill(server, sent, keys, answers)
+            check_after_kill(server, log, N_BASE, rng, None if number == chosen.kills else CHECKED_PER_ROUND)
             print(
-                f"{number:3}  {len(acknowledged['events']):5} requests acknowledged, started in {seconds:.1f} s, "
-                f"{len(keys):,} requests and {len(answers):,} answers checked",
+                f"{number:3}  {point:40} started in {seconds:4.1f} s, {len(log.acknowledged):5,} requests, "
+                f"{log.n_committed_without_answer:3} of them committed without an answer, {len(log.answers):,} answers",
                 flush=True,
             )
         cut = server.client().get("/health/ready")[1]["cut"]
         server.kill()
         problems = damage(runs[0], data, cut)
-    print(f"{chosen.kills} kills: nothing lost. Damaged logs that lost events: {problems or 'none'}")
+    for point, n in kills.items():
+        print(f"{n:3} kills {point}")
+    print(
+        f"{chosen.kills} kills: all {log.n_events:,} events of {len(log.acknowledged):,} requests are there exactly "
+        f"once ({log.n_retried} repeated by clients), and {len(log.answers):,} answers replay."
+    )
+    print(f"Damaged logs that lost events: {problems or 'none'}")
     sys.exit(1 if problems else 0)
 
 

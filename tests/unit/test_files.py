@@ -54,7 +54,7 @@ def test_sibling_names(tmp_path: Path) -> None:
 
 def test_atomic_write_flushes_the_file_and_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[str, bool]] = []
-    monkeypatch.setattr(files, "_sync", lambda path: synced.append((path.name[:3], (tmp_path / "x").exists())))
+    monkeypatch.setattr(files, "sync_file", lambda path: synced.append((path.name[:3], (tmp_path / "x").exists())))
     write_text(tmp_path / "x", "new")
     assert synced == [(".x.", False), (tmp_path.name[:3], True)]  # the file before the rename, the folder after it
 

@@ -480,7 +480,7 @@ def test_a_linked_work_folder_is_refused(tmp_path: Path, name: str) -> None:
 def test_folders_are_flushed_before_they_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash of the system must not leave a ``store.json`` without its files, nor lose the rename."""
     synced: list[tuple[str, bool]] = []
-    store, sync = tmp_path / "log.store", files._sync
+    store, sync = tmp_path / "log.store", files.sync_file
 
     def record(path: Path) -> None:
         synced.append(
@@ -488,7 +488,7 @@ def test_folders_are_flushed_before_they_are_named(tmp_path: Path, monkeypatch: 
         )
         sync(path)
 
-    monkeypatch.setattr(files, "_sync", record)
+    monkeypatch.setattr(files, "sync_file", record)
     convert_to_store(stream(), store)
     names = [name for name, _ in synced]
     [data] = [name for name in names if name.startswith("data-")]

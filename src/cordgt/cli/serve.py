@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -44,26 +47,38 @@ def serve(
 
     $CORDGT_READ_TOKEN and $CORDGT_WRITE_TOKEN are the tokens that clients need.
     """
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise SettingError(INSTALL_HINT) from None
-    from cordgt.serving.security import Tokens, check_bind
-    from cordgt.serving.server import run_server
-    from cordgt.serving.service import Service, ServiceOptions
-    from cordgt.store.store import is_store
+    with _no_garbage_collection():
+        try:
+            import fastapi  # noqa: F401
+            import prometheus_client  # noqa: F401
+            import uvicorn  # noqa: F401
+        except ImportError:
+            raise SettingError(INSTALL_HINT) from None
+        from cordgt.serving.security import Tokens, check_bind
+        from cordgt.serving.server import run_server
+        from cordgt.serving.service import Service, ServiceOptions
+        from cordgt.store.store import is_store
 
-    if is_store(run):
-        raise SettingError(f"{run} is a store. Train a model on it: cordgt train {run} --out RUN. Then serve RUN.")
-    tokens = Tokens.from_environment()
-    check_bind(host, tokens, insecure=insecure)
-    folder = data_dir or run.with_name(f"{run.absolute().name}.service")
-    options = ServiceOptions(folder, late=late, max_ahead=max_ahead, device=device, log_url=log)
-    console.print_note(f"Loading {run} and the event log in {folder}.")
-    service = Service(run, options)
+        if is_store(run):
+            raise SettingError(f"{run} is a store. Train a model on it: cordgt train {run} --out RUN. Then serve RUN.")
+        tokens = Tokens.from_environment()
+        check_bind(host, tokens, insecure=insecure)
+        folder = data_dir or run.with_name(f"{run.absolute().name}.service")
+        options = ServiceOptions(folder, late=late, max_ahead=max_ahead, device=device, log_url=log)
+        console.print_note(f"Loading {run} and the event log in {folder}.")
+        service = Service(run, options)
     run_server(service, host, port, tokens=tokens, insecure=insecure)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Load without garbage collections, and leave what was loaded out of later ones, which pause every answer."""
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def retrain(

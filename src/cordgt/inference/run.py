@@ -390,15 +390,17 @@ class Run:
     @cached_property
     def predictor(self) -> Predictor:
         """The model on its device, with its history. A refitted run uses the refitted weights."""
-        original = self.original_stream
-        is_refitted = "refit" in self.metrics
-        has_training_events = np.zeros(self.stream.n_nodes, dtype=bool)
-        has_training_events[: original.n_nodes] = (
-            True if is_refitted else ~split_stream(original, self.settings.protocol).new_node
-        )
         history = build_history(self.stream, seed=self.settings.seed, device=self.device)
-        model = self._load_model(self.weights_file)
-        return Predictor(model, self.stream, history, has_training_events, self.load_first_scorer)
+        return Predictor(self.model, self.stream, history, self.has_training_events, self.load_first_scorer)
+
+    @cached_property
+    def has_training_events(self) -> np.ndarray:
+        """(N,) whether the weights that answer were trained on events of a node."""
+        original = self.original_stream
+        found = np.zeros(self.stream.n_nodes, dtype=bool)
+        is_refitted = "refit" in self.metrics
+        found[: original.n_nodes] = True if is_refitted else ~split_stream(original, self.settings.protocol).new_node
+        return found
 
     def needs_first_scorer(self) -> bool:
         """Return whether `recommend` will train a first scorer, which takes a while, because the folder has none."""
@@ -435,10 +437,10 @@ class Run:
         """The answers about time and probability. RunError if the run has no activity."""
         return Forecasts(self.predictor, self.forecaster)
 
-    @property
+    @cached_property
     def model(self) -> LinkModel:
         """The trained network that answers queries, a `torch.nn.Module` on the run's device."""
-        return self.predictor.model
+        return self._load_model(self.weights_file)
 
     @property
     def history(self) -> History:

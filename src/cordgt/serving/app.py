@@ -21,6 +21,17 @@ from cordgt.serving.security import Limits, SecurityMiddleware, Tokens, error_bo
 from cordgt.serving.service import Service
 from cordgt.serving.telemetry import Telemetry
 
+# What parameters mean; the page /docs shows it.
+N_MEANING = "Most partners or nodes to return."
+AT_MEANING = "A time: only earlier events are visible. Without it: all events."
+WITHIN_MEANING = "A length of time such as 7d: adds the probability of an event within it."
+NEW_ONLY_MEANING = "Only partners without an earlier event with the source."
+EXCLUDE_MEANING = "None of these ids."
+CANDIDATES_MEANING = "Only these ids. Unknown ones are left out."
+Number = Annotated[int, Query(description=N_MEANING)]
+At = Annotated[str | None, Query(description=AT_MEANING)]
+Within = Annotated[str | None, Query(description=WITHIN_MEANING)]
+
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -48,33 +59,35 @@ class EventsReceipt(BaseModel):
 class RecommendRequest(_Request):
     """A question with a long list of candidates."""
 
-    source: str | int
-    n: int = Field(10, ge=1)
-    at: str | float | int | None = None
-    new_only: bool = False
-    exclude: list[str | int] = []
-    candidates: list[str | int] | None = None
-    within: str | float | int | None = None
+    source: str | int = Field(description="Id of the source.")
+    n: int = Field(10, ge=1, description=N_MEANING)
+    at: str | float | int | None = Field(None, description=AT_MEANING)
+    new_only: bool = Field(False, description=NEW_ONLY_MEANING)
+    exclude: list[str | int] = Field([], description=EXCLUDE_MEANING)
+    candidates: list[str | int] | None = Field(None, description=CANDIDATES_MEANING)
+    within: str | float | int | None = Field(None, description=WITHIN_MEANING)
 
 
 class ScoreRequest(_Request):
     """Pairs to score."""
 
-    pairs: list[dict[str, Any]] = Field(examples=[[{"src": "alice", "dst": "bob"}]])
-    at: str | float | int | None = None
+    pairs: list[dict[str, Any]] = Field(
+        examples=[[{"src": "alice", "dst": "bob"}]], description="Objects with src and dst."
+    )
+    at: str | float | int | None = Field(None, description=AT_MEANING)
 
 
 class ReplayRequest(_Request):
     """An earlier answer."""
 
-    answer_id: str = Field(max_length=2000)
+    answer_id: str = Field(max_length=2000, description="The answer_id of an earlier answer.")
 
 
 class ModelRequest(_Request):
     """The model to answer with: a run folder, or the one before the current."""
 
     run: str | None = Field(None, description="A run folder. Without it: the run that the service was started with.")
-    rollback: bool = False
+    rollback: bool = Field(False, description="Go back to the model before the current one.")
 
 
 def create_app(
@@ -102,7 +115,6 @@ def create_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.include_router(page_router(page))
     app.state.service = service
     app.state.telemetry = telemetry
     _add_error_handlers(app)
@@ -131,12 +143,12 @@ def create_app(
     @app.get("/recommend/{source:path}")
     async def recommend(
         source: str,
-        n: int = 10,
-        at: str | None = None,
-        new_only: bool = False,
-        exclude: Annotated[list[str], Query()] = [],  # noqa: B006
-        candidates: Annotated[list[str] | None, Query()] = None,
-        within: str | None = None,
+        n: Number = 10,
+        at: At = None,
+        new_only: Annotated[bool, Query(description=NEW_ONLY_MEANING)] = False,
+        exclude: Annotated[list[str], Query(description=EXCLUDE_MEANING)] = [],  # noqa: B006
+        candidates: Annotated[list[str] | None, Query(description=CANDIDATES_MEANING)] = None,
+        within: Within = None,
     ) -> dict[str, Any]:
         """Return the most likely partners of a source. Repeat exclude and candidates for several ids."""
         limits.check_candidates(len(exclude) + len(candidates or ()))
@@ -164,12 +176,17 @@ def create_app(
         return await asyncio.wrap_future(await asyncio.to_thread(service.replay, request.answer_id))
 
     @app.get("/active")
-    async def active(within: str, n: int = 10, at: str | None = None, role: str = "source") -> dict[str, Any]:
+    async def active(
+        within: Annotated[str, Query(description="A length of time such as 7d.")],
+        n: Number = 10,
+        at: At = None,
+        role: Annotated[str, Query(description="source or destination: what the nodes act as.")] = "source",
+    ) -> dict[str, Any]:
         """Return the nodes that are most likely to act within a time such as 7d."""
         return await asyncio.wrap_future(service.active(within, n=n, at=at, role=role))
 
     @app.get("/next/{source:path}")
-    async def next_event(source: str, n: int = 3, at: str | None = None) -> dict[str, Any]:
+    async def next_event(source: str, n: Number = 3, at: At = None) -> dict[str, Any]:
         """Return when a source acts next, and with whom."""
         return await asyncio.wrap_future(service.next_event(source, n=n, at=at))
 
@@ -191,6 +208,8 @@ def create_app(
     async def quality() -> dict[str, Any]:
         """Return how well the model predicted the latest events."""
         return await asyncio.to_thread(service.quality.summary)
+
+    app.include_router(page_router(page))
 
     @app.get("/health/live")
     async def live() -> dict[str, str]:

@@ -110,7 +110,9 @@ class EventSchema:
         if not isinstance(event, Mapping):
             raise RequestError(f"events[{i}] is {_shorten(event)}; an object with src, dst and time was expected.")
         if event.get(name) is None:
-            raise RequestError(f"events[{i}] has no '{name}'.")
+            raise RequestError(
+                f"events[{i}] has no '{name}'. An event has src, dst and time, whatever the file called them."
+            )
         return event[name]
 
     def _features_of(self, event: Mapping[str, Any], i: int) -> list[float]:

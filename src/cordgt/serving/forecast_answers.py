@@ -40,7 +40,9 @@ class ForecastAnswerer:
             found = run.active(question.within, at, n, role=question.role)  # type: ignore[arg-type]
             return {"within": question.within, "role": question.role, "nodes": _to_json(found)}
         if question.kind == "next":
-            return {"source": question.source} | _to_json(run.next_event(question.source, at, top=n))  # type: ignore[arg-type]
+            event = _to_json(run.next_event(question.source, at, top=n))  # type: ignore[arg-type]
+            event["partners"] = [_without_empty(one) for one in event["partners"]]
+            return {"source": question.source} | event
         filters: dict[str, Any] = {"new_only": question.new_only, "exclude": list(question.exclude)}
         answer: dict[str, Any] = {"source": question.source, "within": question.within}
         if question.candidates is not None:
@@ -48,7 +50,7 @@ class ForecastAnswerer:
             answer |= {"unknown_candidates": n_unknown} if n_unknown else {}
         horizon = run.horizon(question.within, at)
         result = run.recommendations([question.source], at, n, horizon, **filters)[0]
-        partners = [{k: v for k, v in _to_json(one).items() if k != "rate"} for one in result.recommendations]
+        partners = [_without_empty(_to_json(one)) for one in result.recommendations]
         return answer | {"note": result.note, "partners": partners}
 
     def _known(self, question: Question) -> tuple[list[NodeId], int]:
@@ -65,6 +67,11 @@ class ForecastAnswerer:
         run = replace(model.run, stream=predictor.stream)
         vars(run).update(predictor=predictor, forecaster=model.run.forecaster)  # two cached properties
         return run
+
+
+def _without_empty(partner: dict[str, Any]) -> dict[str, Any]:
+    """Return a partner without its rate, and without a probability if it has none."""
+    return {k: v for k, v in partner.items() if k != "rate" and not (k == "probability" and v is None)}
 
 
 def _to_json(value: Any) -> Any:

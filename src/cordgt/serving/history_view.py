@@ -107,7 +107,7 @@ def find_nodes(view: HistoryView, text: str, n: int) -> list[dict[str, Any]]:
 def describe_past(view: HistoryView, node: str, side: str | None, n: int) -> dict[str, Any]:
     """Return the latest n events of a node, newest first, and its number of events over time in `TIMELINE_BINS` bins.
 
-    An unknown node has no events.
+    ``as_source``: in how many events it is the source. An unknown node has no events.
     """
     index = view.node_index(node, side)
     positions = _event_positions(view, index)
@@ -130,6 +130,7 @@ def describe_past(view: HistoryView, node: str, side: str | None, n: int) -> dic
         "side": view.side_of(index) if index >= 0 else side,
         "cut": view.cut,
         "total": total,
+        "as_source": int((view.src[positions] == index).sum()),
         "events_first": view.format_time(view.t[positions[0]]) if total else None,
         "events_last": view.format_time(view.t[positions[-1]]) if total else None,
         "events": events,

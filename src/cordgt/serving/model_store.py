@@ -16,7 +16,7 @@ import numpy as np
 
 from cordgt.errors import CordgtError, RunError
 from cordgt.events.stream import EventStream
-from cordgt.files import write_text
+from cordgt.files import sync_file, sync_folder, write_text
 from cordgt.inference.predictor import Predictor
 from cordgt.inference.run import Run
 from cordgt.models import find_model
@@ -89,13 +89,11 @@ class ModelStore:
                 "update yet. Train another model, such as cordgt or counts."
             )
         origin, run = str(run.path), replace(run, folder=RunFolder(self._keep(run, model_id)))
-        predictor = run.predictor
         make_first_scorer = _load_once(run)
-        if not predictor.model.is_cheap and run.stream.n_nodes >= MIN_FIRST_SCORER_NODES:
-            make_first_scorer(predictor)
-        vars(run).pop("predictor", None)  # its index is not needed
-        is_trained = predictor.has_training_events
-        loaded = LoadedModel(model_id, origin, run, predictor.model, is_trained, make_first_scorer)
+        if not run.model.is_cheap and run.stream.n_nodes >= MIN_FIRST_SCORER_NODES:
+            make_first_scorer(run.predictor)
+            vars(run).pop("predictor")  # its index is not needed any more
+        loaded = LoadedModel(model_id, origin, run, run.model, run.has_training_events, make_first_scorer)
         self._loaded[model_id] = loaded
         for old in list(self._loaded)[:-3]:
             del self._loaded[old]
@@ -147,7 +145,10 @@ class ModelStore:
                     os.link(source, part / name)
                 except OSError:
                     shutil.copy2(source, part / name)
+                    sync_file(part / name)
+        sync_folder(part)
         part.rename(target)
+        sync_folder(target.parent)
         return target
 
 

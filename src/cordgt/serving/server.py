@@ -18,6 +18,7 @@ from cordgt.serving.telemetry import set_up_logging
 
 logger = logging.getLogger("cordgt.serving")
 SHUTDOWN_SECONDS = 20
+KEEP_ALIVE_SECONDS = 75  # longer than a proxy keeps idle connections (nginx: 60), or it would send into closed ones
 
 
 def run_server(service: Service, host: str, port: int, *, tokens: Tokens | None = None, insecure: bool = False) -> None:
@@ -30,6 +31,7 @@ def run_server(service: Service, host: str, port: int, *, tokens: Tokens | None 
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             server_header=False,
         )
         with _listen(host, port) as listener:

@@ -37,6 +37,10 @@ class Telemetry:
         Gauge("cordgt_ready", "1 if the service is ready.", registry=registry).set_function(
             lambda: float(service.readiness()[0])
         )
+        index = service.live.index_builder
+        Gauge(
+            "cordgt_index_builds", "How often the index was built: 1, and 1 more per compaction.", registry=registry
+        ).set_function(lambda: float(index.n_builds))
         self._quality = Gauge(
             "cordgt_prequential", "Quality on the latest events.", ["metric", "partners"], registry=registry
         )

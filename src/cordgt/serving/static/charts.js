@@ -37,6 +37,9 @@ function roundUp(value) {
   return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= value - 1e-12);
 }
 
+// The same for counts: half of it is a whole number too.
+const roundUpCount = (value) => Math.max(2, 2 * Math.ceil(roundUp(Math.ceil(value / 2)) - 1e-9));
+
 function frame(figure, top) {
   const width = Math.max(260, Math.round(figure.clientWidth || 480));
   const svg = shape("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, "aria-hidden": "true" });
@@ -110,7 +113,7 @@ export function lineChart(figure, options) {
   const { series, labels, ends, top, summary } = options;
   const n = labels.length;
   const highest = Math.max(0, ...series.flatMap(({ values }) => values.filter((v) => v !== null)));
-  const limit = top || roundUp(highest);
+  const limit = top || roundUpCount(highest);
   const { svg, width, y } = frame(figure, limit);
   const x = (i) => LEFT + (n > 1 ? i / (n - 1) : 0.5) * (width - LEFT - RIGHT);
   series.forEach(({ values }, s) => {
@@ -133,7 +136,7 @@ export function barChart(figure, options) {
   figure.redraw = () => barChart(figure, options);
   const { bins, ends, summary } = options;
   const n = bins.length;
-  const top = Math.max(2, roundUp(Math.max(0, ...bins.map(({ count }) => count))));
+  const top = roundUpCount(Math.max(0, ...bins.map(({ count }) => count)));
   const { svg, width, y } = frame(figure, top);
   const step = (width - LEFT - RIGHT) / Math.max(n, 1);
   bins.forEach(({ count }, i) => {

@@ -41,6 +41,19 @@ function fields(schema, all) {
   ]);
 }
 
+const EXAMPLES = { within: "7d", search: "a", events: [{ src: "ada", dst: "tea", time: "2026-05-10T10:00:00Z" }],
+  pairs: [{ src: "ada", dst: "tea" }], answer_id: "…", source: "ada", node: "ada" };
+
+// A curl command with the required parameters.
+function example(method, path, parameters, body) {
+  const needed = parameters.filter((one) => one.required && one.in === "query");
+  const query = needed.map((one) => `${one.name}=${EXAMPLES[one.name] ?? "…"}`).join("&");
+  const url = location.origin + path.replace(/{(\w+)}/g, (_, name) => EXAMPLES[name] ?? name) + (query && `?${query}`);
+  if (!body) return `curl '${url}'`;
+  const values = body.filter(([, , required]) => required === "yes").map(([name]) => [name, EXAMPLES[name] ?? "…"]);
+  return `curl --json '${JSON.stringify(Object.fromEntries(values))}' ${url}`;
+}
+
 function operation(method, path, about, schemas) {
   const made = element("section");
   made.append(element("h2", `${method.toUpperCase()} ${path}`));
@@ -50,6 +63,7 @@ function operation(method, path, about, schemas) {
   ]);
   const body = about.requestBody?.content?.["application/json"]?.schema;
   const rows = parameters.concat(body ? fields(body, schemas) : []);
+  made.append(element("pre", example(method, path, about.parameters ?? [], body && fields(body, schemas))));
   if (rows.length) made.append(table([body ? "Field" : "Parameter", "Type", "Required", "Meaning"], rows));
   return made;
 }

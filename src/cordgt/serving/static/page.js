@@ -73,7 +73,9 @@ function card(name, value) {
 // --- the stream ---
 
 function showStatus(status) {
-  byId("model").textContent = `Model ${status.model}, last event at ${status.last_time ?? "–"}`;
+  const last = status.last_time === null ? "–" : shortTime(status.last_time);
+  byId("model").textContent = `Model ${status.model}, last event at ${last}`;
+  showHorizons(status.horizons ?? []);
   byId("cut").textContent = format(status.cut);
   byId("nodes").textContent = format(status.nodes);
   const counts = status.events_per_second;
@@ -124,7 +126,28 @@ function showMovers(answer) {
 
 // --- a node ---
 
-let opened = null;
+let opened = null, hasLoaded = false;
+
+// Offer the horizons of the model; at first the middle one is chosen.
+function showHorizons(horizons) {
+  const select = byId("horizon"), text = JSON.stringify(horizons);
+  if (select.dataset.shown === text) return;
+  select.dataset.shown = text;
+  const options = horizons.map(({ within, label }) => new Option(`within ${label}`, within));
+  select.replaceChildren(...options, new Option("no time: show scores", ""));
+  select.selectedIndex = Math.floor(horizons.length / 2);
+  byId("horizon-choice").hidden = !horizons.length;
+}
+
+// An answer, or null if the model cannot give it.
+async function getOrNull(path, parameters) {
+  try {
+    return await get(path, parameters);
+  } catch (error) {
+    if (error instanceof TokenNeeded || error instanceof TypeError) throw error;
+    return null;
+  }
+}
 
 function openNode(node, side) {
   const hash = new URLSearchParams({ node: String(node), ...(side ? { side } : {}) });
@@ -133,7 +156,8 @@ function openNode(node, side) {
   else location.hash = target; // the browser's Back button returns to the node before
 }
 
-async function showFromAddress() {
+// Show the node of the address. isSame: the node is on the page already; the focus stays.
+async function showFromAddress(isSame = false) {
   const address = new URLSearchParams(location.hash.slice(1));
   const node = address.get("node");
   if (node === null) {
@@ -147,24 +171,41 @@ async function showFromAddress() {
   closeResults();
   await guarded(async () => {
     const request = opened;
-    const [past, answer] = await Promise.all([
+    const isSource = opened.side !== "dst", within = byId("horizon").value || null;
+    const [past, answer, next] = await Promise.all([
       get("/history", { node, side: opened.side, n: 100 }),
-      opened.side === "dst" ? null : get("/recommend", { source: node, n: 10 }),
+      isSource ? get("/recommend", { source: node, n: 10, within }) : null,
+      isSource && !byId("horizon-choice").hidden ? getOrNull(`/next/${encodeURIComponent(node)}`, { n: 1 }) : null,
     ]);
     if (request !== opened) return; // the reader has opened another node meanwhile
     byId("node").hidden = false; // before the chart is drawn, which needs its width
     showPast(past);
-    showPartners(answer);
-    byId("node-title").focus({ preventScroll: true });
-    byId("node-title").scrollIntoView({ block: "start" });
+    showPartners(answer, past);
+    showNext(next, past);
+    if (hasLoaded && !isSame) {
+      byId("node-title").focus({ preventScroll: true });
+      byId("node-title").scrollIntoView({ block: "start" });
+    }
   });
 }
 
-function showPartners(answer) {
+function showNext(next, past) {
+  const isKnown = next !== null && next.median !== null && past.as_source > 0;
+  const [median, low, high] = isKnown ? [next.median, next.low, next.high].map((time) => shortTime(String(time))) : [];
+  byId("node-next").textContent = !isKnown ? ""
+    : `Acts next at about ${median}. ${next.high === null ? "" : `With 80 % probability between ${low} and ${high}.`}`;
+}
+
+function partnersNote(answer, past) {
+  if (!answer) return "This node is a destination. Recommendations are made for sources.";
+  if (!answer.partners.length) return "There is no candidate.";
+  return past.total && !past.as_source ? "So far this node is never a source. The list ranks its partners as if it were." : "";
+}
+
+function showPartners(answer, past) {
   const partners = answer ? answer.partners : [];
-  byId("partners-note").textContent = answer
-    ? partners.length ? "" : "There is no candidate."
-    : "This node is a destination. Recommendations are made for sources.";
+  byId("partners-note").textContent = partnersNote(answer, past);
+  byId("note-name").textContent = partners.some(({ note }) => note) ? "Note" : "";
   const hasProbability = partners.some((partner) => typeof partner.probability === "number");
   byId("score-name").textContent = hasProbability ? "Probability" : "Score";
   fill("partners", partners.map((partner, i) => {
@@ -178,13 +219,16 @@ function showPartners(answer) {
     }
     return row(i + 1, nodeButton(partner.node, answer.destination_side), score, partner.met ?? null, partner.note);
   }));
-  byId("partners-answer").textContent = answer
-    ? `Answer ${answer.answer_id}, from the first ${format(answer.cut)} events.` : "";
+  byId("partners-answer").hidden = !answer;
+  if (!answer) return;
+  byId("partners-answer").querySelector("summary").textContent =
+    `From the first ${format(answer.cut)} events. Id of this answer, for POST /replay`;
+  byId("partners-answer").querySelector("code").textContent = answer.answer_id;
 }
 
 function showPast(past) {
   byId("node-facts").textContent = past.total
-    ? `${format(past.total)} events, the first at ${past.events_first}, the last at ${past.events_last}.`
+    ? `${format(past.total)} events, the first at ${shortTime(past.events_first)}, the last at ${shortTime(past.events_last)}.`
     : "This node has no events yet.";
   barChart(byId("past-chart"), {
     bins: past.bins.map(({ start, count }) => ({ count, label: `from ${shortTime(start)}` })),
@@ -320,14 +364,15 @@ function start() {
     await update();
     if (getToken() !== null) await showFromAddress();
   });
-  addEventListener("hashchange", showFromAddress);
+  addEventListener("hashchange", () => showFromAddress());
+  byId("horizon").addEventListener("change", () => showFromAddress(true));
   addEventListener("resize", () => document.querySelectorAll("figure").forEach((figure) => figure.redraw?.()));
   const loop = async () => {
     const isPaused = document.hidden || !byId("live").checked || !byId("token-form").hidden;
     if (!isPaused) await update();
     setTimeout(loop, 1000 * SECONDS_BETWEEN_UPDATES);
   };
-  loop().then(showFromAddress);
+  loop().then(() => showFromAddress()).then(() => { hasLoaded = true; });
 }
 
 start();
