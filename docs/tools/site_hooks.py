@@ -34,6 +34,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turn links to files of the repository, which work in plain Markdown, into links to the site's pages."""
+    return re.sub(r"\]\((tutorials/[\w-]+)\.ipynb\)", r"](\1.md)", markdown).replace("](../CHANGELOG.md)", "](changelog.md)")
+
+
 def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:
     """Return a notebook as Markdown, and its images by file name."""
     parts: list[str] = []
