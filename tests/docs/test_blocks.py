@@ -21,7 +21,7 @@ import cordgt
 from cordgt.cli import app
 from cordgt.training.settings import make_settings
 
-from .workspace import DOCS, PAGES, ROOT, SMALL_CORDGT, blocks
+from .workspace import PAGES, ROOT, SMALL_CORDGT, blocks
 
 SHELL = ("", "shell", "bash", "sh")
 
@@ -88,6 +88,8 @@ def make_small(words: list[str]) -> list[str]:
     words = [PLACEHOLDERS.get(word, word) for word in words]
     if words[0] == "audit":
         return [*words, "--queries", "10"]
+    if "--all" in words:
+        return [*words, "--workers", "1"]
     if words[0] not in ("train", "search"):
         return words
     model = words[words.index("--model") + 1] if "--model" in words else "cordgt"
@@ -108,8 +110,9 @@ def copy_missing_runs(words: list[str], folder: Path) -> None:
     ]
     made = [word for word in named if (folder / word).exists()]
     for word in set(named) - set(made):
-        stand_in = "runs/seeds" if word == "runs/seeds" else (made or ["runs/mine"])[0]
-        shutil.copytree(folder / stand_in, folder / word)
+        targets = [f"{word}/seed-0", f"{word}/seed-1"] if word == "runs/seeds" else [word]
+        for target in targets:
+            shutil.copytree(folder / (made or ["runs/mine"])[0], folder / target)
 
 
 COMMAND_PAGES = [page for page in PAGES if page.name not in PAGES_NOT_RUN and any(map(is_run, shell_lines(page)))]
@@ -190,7 +193,7 @@ def test_the_check_of_commands_finds_mistakes() -> None:
         "train uci --modle counts": "No such option",
         "train uci --seed x": "integer",
         "train uci --set hiden=3": "hiden",
-        "serve": "Missing argument",
+        "serve": "Missing",
     }
     for line, message in wrong.items():
         with pytest.raises(Exception, match=message):
