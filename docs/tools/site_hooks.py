@@ -1,7 +1,8 @@
-"""MkDocs hooks: the version in the footer, the changelog as a page, and the tutorials' notebooks as pages."""
+"""MkDocs hooks: the version in the footer; pages made of the changelog, the tutorials' notebooks and the errors."""
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import re
@@ -13,6 +14,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
+ERRORS = ("CordgtError", "DataError", "RunError", "SettingError", "StoreError")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -26,12 +28,50 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made from other files."""
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "changelog.md", content=changelog.replace("](docs/", "](")))
+    files.append(File.generated(config, "messages.md", content=messages_page()))
     for path in sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")):
         page, images = notebook_page(path)
         files.append(File.generated(config, f"tutorials/{path.stem}.md", content=page))
         for name, content in images.items():
             files.append(File.generated(config, f"tutorials/{name}", content=content))
     return files
+
+
+def error_messages(source: str) -> list[str]:
+    """Return the messages of the errors that a module raises, with "…" for a value."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            name, text = getattr(node.exc.func, "id", ""), node.exc.args[0]
+            parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+            message = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+            if name in ERRORS and re.search(r"\w{3} \w", message):
+                found.append(" ".join(message.split()))
+    return found
+
+
+def messages_page() -> str:
+    """Return a page with every error message of the package, so that the site's search finds it."""
+    parts = [
+        "# All error messages",
+        "Each message says what was wrong, where, and what to do. `…` stands for a value. [Questions and "
+        "errors](troubleshooting.md) has the reasons, and the cures of the usual ones.",
+    ]
+    package = ROOT / "src" / "cordgt"
+    for room in sorted(path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()):
+        modules = [room] if room.suffix == ".py" else sorted(room.rglob("*.py"))
+        messages = [text for path in modules for text in error_messages(path.read_text(encoding="utf-8"))]
+        if messages:
+            parts.append(f"## `cordgt.{room.stem}`")
+            parts.append("\n".join(f"- ``{text}``" for text in dict.fromkeys(sorted(messages))))
+    return "\n\n".join(parts) + "\n"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turn links to files of the repository, which work in plain Markdown, into links to the site's pages."""
+    return re.sub(r"\]\((tutorials/[\w-]+)\.ipynb\)", r"](\1.md)", markdown).replace(
+        "](../CHANGELOG.md)", "](changelog.md)"
+    )
 
 
 def notebook_page(path: Path) -> tuple[str, dict[str, bytes]]:

@@ -40,21 +40,11 @@ def anchors(page: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def source_of(page: Path, target: str) -> Path:
-    """Return the file that a link leads to; pages of the site that are made from another file lead there."""
-    path = (page.parent / target).resolve()
-    if path == DOCS / "changelog.md":
-        return ROOT / "CHANGELOG.md"
-    if path.parent == DOCS / "tutorials" and path.suffix == ".md":
-        return path.with_suffix(".ipynb")
-    return path
-
-
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.name)
 def test_links_and_anchors_exist(page: Path) -> None:
     wrong = []
     for target, anchor in re.findall(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)", text_of(page)):
-        path = source_of(page, target) if target else page
+        path = (page.parent / target).resolve() if target else page
         if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
             wrong.append(f"{target}#{anchor}")
     assert wrong == []

@@ -28,3 +28,7 @@ def test_site_builds_strictly_and_needs_no_other_server(tmp_path: Path) -> None:
         assert re.findall(other_servers, text) == []
     reference = (tmp_path / "api" / "index.html").read_text(encoding="utf-8")
     assert 'id="cordgt.Run.recommend"' in reference
+    messages = (tmp_path / "messages" / "index.html").read_text(encoding="utf-8")
+    assert messages.count("<li><code>") > 450 and "Choose another folder with --out." in messages
+    start = (tmp_path / "start" / "index.html").read_text(encoding="utf-8")
+    assert 'href="../tutorials/shop/"' in start and ".ipynb" not in start

@@ -75,7 +75,12 @@ def read_events(
             have times, a PyG ``TemporalData``, or a dataset of ``py-tgb``. A store, a ``TemporalData`` and a dataset
             of ``py-tgb`` take no column options. A frame that was exported from a stream is read with the options of
             that stream.
-        src, dst, time, label, features, time_format: see `ColumnOptions`.
+        src: column of the source node, by name or position; found from the names if it is not given.
+        dst: column of the destination node.
+        time: column of the time.
+        label: column of the label, if there is one.
+        features: columns of the features of an event.
+        time_format: how a date is written, for example ``%d.%m.%Y``.
         ids: ``shared`` if the same id in both columns is the same node, else ``separate``. ``auto``: separate if the
             columns are named like users and items, if the first line is ``% bip``, or if ``::`` separates the fields
             of a list without a header; else shared.
