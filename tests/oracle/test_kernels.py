@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,10 +16,12 @@ pytest.importorskip("triton", reason="Triton is not installed: its kernels are t
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-from cordgt.history import pair_features, rng
+from cordgt.history import collaborative, pair_features, rng
+from cordgt.history.collaborative import CollaborativeOptions
 from cordgt.history.context import TreeShape, recent_stride, sample_trees
 from cordgt.history.distance import DistanceOptions, tree_distances
 from cordgt.history.index import TemporalIndex
+from cordgt.history.kernels import collaborative as collaborative_kernels
 from cordgt.history.kernels import trees as tree_kernels
 from cordgt.history.queries import History, Queries
 from cordgt.models.cordgt import Cordgt, CordgtSettings
@@ -29,8 +32,9 @@ from cordgt.runtime import kernel_loader as kernels
 from cordgt.tasks.negatives import draw_negatives, negatives_key
 from cordgt.tasks.protocol import visible_cuts
 
+from . import slow_collaborative
 from . import strategies as some
-from .helpers import build
+from .helpers import TEN, build
 from .strategies import Stream, streams
 
 few = settings(max_examples=12 if DEVICE.type == "cpu" else 200, deadline=None)
@@ -118,6 +122,113 @@ def test_pair_features(n_candidates: int, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(kernels, "kernels_available", lambda device: True)
     for mine, theirs in zip(compute(), plain, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
+def fused_columns(index: TemporalIndex, queries: Queries, options: CollaborativeOptions) -> Tensor:
+    """The collaborative columns as the kernels write them."""
+    return collaborative._columns_fused(collaborative_kernels, index, queries, options)
+
+
+def with_dtype(index: TemporalIndex, dtype: torch.dtype) -> TemporalIndex:
+    """The same index with ids and positions of another type."""
+    ids = ("nbr", "pos", "nbr_degree", "src", "row_start")
+    return replace(index, **{name: getattr(index, name).to(dtype) for name in ids})
+
+
+@few
+@given(
+    data=st.data(),
+    stream=streams(),
+    later=st.sampled_from((0.0, 2.5, 1e308)),
+    bounds=st.tuples(*(st.integers(1, 5) for _ in range(4))),
+    dtype=st.sampled_from((torch.int32, torch.int64)),
+)
+def test_collaborative_columns(
+    data: st.DataObject, stream: Stream, later: float, bounds: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """Ties, repeats, isolated and new nodes, padding, self-loops and masked events, against the definition."""
+    roots = data.draw(st.lists(some.nodes(stream), min_size=6, max_size=6))
+    cuts, t = [data.draw(some.cuts(stream)) for _ in range(2)], stream.elapsed[-1] + later
+    options, src, dst = CollaborativeOptions(*bounds), roots[:2], [roots[2:4], roots[4:]]
+    time = torch.tensor([t, t], dtype=torch.float64, device=DEVICE)
+    queries = Queries(ints(src), ints(dst), time, ints(cuts), ints(cuts))  # type: ignore[arg-type]
+    got = fused_columns(with_dtype(build(stream), dtype).to(DEVICE), queries, options)
+    known = [
+        [slow_collaborative.collaborative_features(stream.history, u, v, t, cut, **vars(options)) for v in row]
+        for u, row, cut in zip(src, dst, cuts, strict=True)
+    ]
+    torch.testing.assert_close(got.cpu(), torch.tensor(known), rtol=1e-5, atol=1e-5, check_dtype=True)
+
+
+def busy_stream(n: int, n_nodes: int) -> tuple[TemporalIndex, Queries]:
+    """Events of few nodes, some of them busy, so that rows are longer than every bound; queries from first to last."""
+    generator = torch.Generator().manual_seed(4)
+    src, dst = (torch.rand(2, n, generator=generator).square() * n_nodes).long()
+    times = torch.randint(0, n // 2, (n,), generator=generator).sort().values.double()
+    index = TemporalIndex.build(src.numpy(), dst.numpy(), times.numpy(), n_nodes)
+    roots = torch.randint(-1, n_nodes + 2, (4, 3), generator=generator)
+    cut = torch.tensor([0, n // 8, n - 1, n])
+    t = torch.tensor([0.0, n / 16, n / 2, 1e6], dtype=torch.float64)
+    return index, Queries(roots[:, 0], roots[:, 1:], t, cut, cut)
+
+
+def on_device(queries: Queries) -> Queries:
+    return Queries(**{name: x.to(DEVICE) for name, x in vars(queries).items()})
+
+
+@pytest.mark.parametrize("options", [CollaborativeOptions(), CollaborativeOptions(7, 21, 5, 3)], ids=["default", "odd"])
+def test_collaborative_columns_of_a_busy_stream(options: CollaborativeOptions) -> None:
+    """To rounding those of the compiled loops, and the same bits each time."""
+    index, queries = busy_stream(2000, 150)
+    got, again = (fused_columns(index.to(DEVICE), on_device(queries), options) for _ in range(2))
+    expected = collaborative.collaborative_features(index, queries, options)
+    assert float(expected[:, :, 6:9].max()) > 0 and float(expected[:, :, 0].max()) > 0
+    assert torch.equal(got, again)
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_collaborative_columns_in_several_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many queries take several launches, which changes nothing; no queries and no candidates are fine too."""
+    options, index = CollaborativeOptions(4, 5, 2, 2), build(TEN).to(DEVICE)
+    cuts, t = torch.arange(5, 11), torch.arange(5.0, 11.0, dtype=torch.float64) * 2
+    queries = on_device(Queries(torch.arange(6), torch.arange(12).remainder(5).view(6, 2), t, cuts, cuts))
+    whole = fused_columns(index, queries, options)
+    monkeypatch.setattr(collaborative_kernels, "MAX_QUERIES", 4)
+    assert torch.equal(fused_columns(index, queries, options), whole)
+    dim = collaborative.COLLABORATIVE_DIM
+    assert fused_columns(index, queries.take(slice(0, 0)), options).shape == (0, 2, dim)
+    assert fused_columns(index, replace(queries, dst=queries.dst[:, :0]), options).shape == (6, 0, dim)
+
+
+def test_collaborative_columns_of_a_stream_without_events() -> None:
+    """An index whose events are all masked has empty rows."""
+    index = build(replace(TEN, keep=[False] * TEN.n_events))
+    cuts = torch.tensor([10, 0])
+    t = torch.tensor([20.0, 0.0], dtype=torch.float64)
+    queries = Queries(torch.tensor([0, -1]), torch.tensor([[1, -1], [2, 9]]), t, cuts, cuts)
+    got = fused_columns(index.to(DEVICE), on_device(queries), CollaborativeOptions(4, 5, 2, 2))
+    expected = collaborative.collaborative_features(index, queries, CollaborativeOptions(4, 5, 2, 2))
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")
+def test_collaborative_columns_in_a_cuda_graph() -> None:
+    """Nothing waits for the device, and a replayed graph reads other queries than it was captured with."""
+    index, queries = busy_stream(2000, 150)
+    index, queries = index.to(DEVICE), on_device(queries)
+    expected = collaborative.collaborative_features(index, queries)  # also compiles
+    inputs = Queries(**{name: torch.zeros_like(x) for name, x in vars(queries).items()})
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.cuda.graph(graph):
+            got = collaborative.collaborative_features(index, inputs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for name, x in vars(queries).items():
+        getattr(inputs, name).copy_(x)
+    graph.replay()
+    assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("n", [0, 1, 37])

@@ -17,6 +17,7 @@ from cordgt.runtime import kernel_loader as kernels
 PACKAGE = Path(kernels.__file__).parents[1]
 # Kernel modules by the module that loads them: a missing one is a lost fast path.
 LOADED = {
+    "history/collaborative": {"history.kernels.collaborative"},
     "history/index": {"history.kernels.trees"},
     "history/pair_features": {"history.kernels.pair_features"},
     "models/cordgt": {"nn.kernels.encoder", "nn.kernels.tokens"},
@@ -24,6 +25,7 @@ LOADED = {
 }
 # Functions called of each kernel module; those called through `TemporalIndex.triton_kernels` are collected below.
 CALLED = {
+    "history.kernels.collaborative": {"collaborative_features"},
     "history.kernels.pair_features": {"slot_features", "pair_features"},
     "history.kernels.trees": {"build_queries"},
     "nn.kernels.encoder": {"supports_shape", "encode"},

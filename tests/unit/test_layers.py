@@ -17,11 +17,12 @@ ORDER = """
     errors plugins callbacks locks files runtime runtime.limits runtime.threads runtime.launch runtime.distributed
     runtime.profiling runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
-    events.backing events.notes events.frames events.fingerprints events.stream events.durations events.export
-    events.describe
+    events.columns events.backing events.notes events.frames events.fingerprints events.stream events.durations
+    events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
-    history.kernels.pair_features history.rng history.index_builder history.index history.growing history.rhythm
-    history.activity history.context history.recent history.walks history.cooccurrence history.distance history.queries
+    history.kernels.pair_features history.kernels.collaborative history.rng history.index_builder history.index
+    history.growing history.rhythm history.activity history.context history.recent history.walks
+    history.cooccurrence history.distance history.queries
     history.pair_features history.collaborative_loops history.collaborative history.likeness history.pair_columns
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append

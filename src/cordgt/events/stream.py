@@ -28,24 +28,22 @@ from cordgt.events.arrays import (
     as_column,
     as_feature_matrix,
     from_list_column,
-    is_number,
-    to_float64,
     to_int64,
     to_list_column,
     to_numpy,
     unique_nodes,
 )
 from cordgt.events.backing import StreamBacking
+from cordgt.events.columns import append_labels, check_time_span, pad_rows, unify_time_types, validate_columns
 from cordgt.events.fingerprints import fingerprint_arrays
 from cordgt.events.frames import StreamExport, parse_column_names
-from cordgt.events.ids import NodeIds, as_id_column
+from cordgt.events.ids import NodeIds
 from cordgt.events.notes import append_note
 from cordgt.events.time_precision import note_lost_times
 from cordgt.events.times import (
     MAX_DATE,
     MIN_DATE,
     TimeAxis,
-    as_number_column,
     epoch_unit,
     format_time,
     guess_time_kind,
@@ -125,7 +123,7 @@ class EventStream(StreamExport):
         the axis is inferred from the column. Add node features with ``with_node_features``.
         DataError for no events, unequal lengths or bad values (RowError with the row as given, before sorting).
         """
-        raw = _validate(src, dst, t, edge_x, label, time)
+        raw = validate_columns(src, dst, t, edge_x, label, time)
         columns, was_sorted = raw.sort()
         ids, src_id, dst_id = NodeIds.empty(shared=shared_ids).extend(columns.src, columns.dst)
         all_notes = (*notes, *note_lost_times(as_column(t), raw.t), *(() if was_sorted else (SORTED_NOTE,)))
@@ -267,7 +265,7 @@ class EventStream(StreamExport):
         has labels, missing ones are NaN; otherwise new labels are dropped.
         DataError if an event is earlier than the stream's last, or the features have another width.
         """
-        new, _ = _validate(src, dst, t, edge_x, label, self.time).sort()
+        new, _ = validate_columns(src, dst, t, edge_x, label, self.time).sort()
         old_t, new_t = unify_time_types(self.t, new.t)
         if new_t[0] < old_t[-1]:
             first, last = self.time.format_one(new_t[0]), self.time.format_one(old_t[-1])
@@ -281,8 +279,8 @@ class EventStream(StreamExport):
             dst=np.concatenate([self.dst, dst_id]),
             t=np.concatenate([old_t, new_t]),
             edge_x=edge_x,
-            node_x=_pad_rows(self.node_x, len(ids)),
-            label=_append_labels(self.label, new.label, len(src_id)),
+            node_x=pad_rows(self.node_x, len(ids)),
+            label=append_labels(self.label, new.label, len(src_id)),
             ids=ids,
             backing=None,
             notes=(*self.notes, append_note(len(src_id), len(ids) - self.n_nodes)),
@@ -404,115 +402,3 @@ def _find_damage(stream: EventStream) -> str:
     if any(pc.count_distinct(names).as_py() < len(names) for names in id_spaces):
         return "an id occurs twice"
     return ""
-
-
-# -------------------- validate and sort
-
-
-@dataclass(frozen=True, eq=False)
-class _Columns:
-    """Validated columns of equal length, with the user's ids."""
-
-    src: Any
-    dst: Any
-    t: Ints | Floats
-    edge_x: Features | None
-    label: Ints | Floats | None
-    time: TimeAxis
-
-    def sort(self) -> tuple[_Columns, bool]:
-        """Return the columns in stable time order, and whether they already were."""
-        if not (self.t[1:] < self.t[:-1]).any():
-            return self, True
-        order = np.argsort(self.t, kind="stable")
-        indices = pa.array(order)
-        edge_x = None if self.edge_x is None else self.edge_x[order]
-        label = None if self.label is None else self.label[order]
-        return _Columns(self.src.take(indices), self.dst.take(indices), self.t[order], edge_x, label, self.time), False
-
-
-def _validate(src: Any, dst: Any, t: Any, edge_x: Any, label: Any, time: TimeAxis | None) -> _Columns:
-    """Convert and check raw columns; errors as in ``EventStream.from_columns``."""
-    src, dst = as_id_column(src), as_id_column(dst)
-    if time is not None and isinstance(t, np.ndarray) and t.dtype.kind in "iuf":
-        t = as_number_column(as_column(t))
-    else:
-        t = as_column(t)
-        time = time or TimeAxis.infer(t)
-        t = time.parse_column(t)
-    if not len(src) == len(dst) == len(t):
-        raise DataError(
-            f"The columns have unequal lengths: {len(src)} sources, {len(dst)} destinations, {len(t)} times."
-        )
-    if len(src) == 0:
-        raise DataError("There are no events.")
-    check_time_span(t.min(), t.max())
-    return _Columns(
-        src, dst, t, as_feature_matrix(edge_x, len(t), "event features"), as_label_column(label, len(t)), time
-    )
-
-
-def check_time_span(first: Any, last: Any) -> None:
-    """Raise DataError if the difference of two numpy times overflows their type."""
-    if last.item() - first.item() >= (2**63 if first.dtype.kind == "i" else np.inf):
-        raise DataError(f"The times span from {first} to {last}, too far to subtract one from the other.")
-
-
-def check_exact_floats(times: Any) -> None:
-    """Raise DataError if float64 cannot represent integer times exactly."""
-    if times.max() > 2**53 or times.min() < -(2**53):
-        raise DataError(
-            "Some times are fractions, and others are integers above 2^53, which cannot be combined exactly. "
-            "Write all times as integers, or subtract a common start."
-        )
-
-
-def as_label_column(values: Any, n_rows: int) -> Ints | Floats | None:
-    """Return labels as int64 (integers, booleans) or float64 (NaN if missing). DataError if they are not numbers."""
-    if values is None:
-        return None
-    column = as_column(values)
-    if len(column) != n_rows:
-        raise DataError(f"There are {len(column)} labels for {n_rows} events.")
-    kind = column.type
-    if pa.types.is_null(kind):
-        return np.full(n_rows, np.nan)
-    if not is_number(kind):
-        raise DataError(f"The labels are not numbers (type {kind}).")
-    if (pa.types.is_integer(kind) or pa.types.is_boolean(kind)) and not column.null_count:
-        try:
-            return to_int64(pc.cast(column, pa.int64()))
-        except pa.ArrowInvalid:  # unsigned, above 2^63
-            pass
-    return to_float64(pc.fill_null(pc.cast(column, pa.float64(), safe=False), float("nan")))
-
-
-# -------------------- append
-
-
-def are_whole(times: Any) -> bool:
-    """Return whether all float times are integers that fit into int64."""
-    return bool((times == np.floor(times)).all() and (np.abs(times) < 2.0**63).all())
-
-
-def unify_time_types(old: Any, new: Any) -> tuple[Any, Any]:
-    """Return both with one type: int64 if ``old`` is and ``new`` holds whole numbers, otherwise float64."""
-    if old.dtype == new.dtype:
-        return old, new
-    if old.dtype.kind == "i" and are_whole(new):
-        return old, new.astype(np.int64)
-    check_exact_floats(old if old.dtype.kind == "i" else new)
-    return old.astype(np.float64), new.astype(np.float64)
-
-
-def _pad_rows(rows: Features | None, n_rows: int) -> Features | None:
-    """Return a copy with rows of zeros added, ``n_rows`` in all."""
-    if rows is None:
-        return None
-    return np.concatenate([rows, np.zeros((n_rows - len(rows), rows.shape[1]), np.float32)])
-
-
-def _append_labels(old: Any, new: Any, n_new: int) -> Any:
-    if old is None:
-        return None
-    return np.concatenate([old, np.full(n_new, np.nan) if new is None else new])

@@ -148,12 +148,8 @@ def read_stages(first: LinkModel, second: LinkModel, task: LinkTask, split: str)
         queries = replace(chunk.queries, dst=torch.from_numpy(dst).to(task.device))
         scores = score_queries(second, task.full_history, queries)
         found.append((rank, np.concatenate([true[:, None], others], axis=1), scores, competes))
-    rank, of_first, of_second, competing = zip(*found, strict=True)
-    return Stages(
-        *(np.concatenate(part) for part in (rank, of_first, of_second)),
-        competes=np.concatenate(competing),
-        tolerance=second.score_tolerance,
-    )
+    rank, of_first, of_second, competing = (np.concatenate(part) for part in zip(*found, strict=True))
+    return Stages(rank, of_first, of_second, competing, second.score_tolerance)
 
 
 def sample_events(task: LinkTask, split: str, n: int = MAX_EVENTS) -> LinkTask:

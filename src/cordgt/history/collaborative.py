@@ -22,6 +22,7 @@ Axes: B queries, M candidates, L partners, K visits, S steps, Q columns.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numba
 import torch
@@ -31,6 +32,7 @@ from torch.nn import functional as F
 from cordgt.history.collaborative_loops import fill_collaborative
 from cordgt.history.index import TemporalIndex, lower_bound, run_loop
 from cordgt.history.queries import Queries
+from cordgt.runtime import kernel_loader as kernels
 
 LOG_SCALE = 0.25  # brings logarithms of counts near 1
 SHARE_SCALE = 256.0  # sums of shares are small: they enter as log(1 + SHARE_SCALE * x)
@@ -62,12 +64,15 @@ class CollaborativeOptions:
 
 
 def collaborative_features(
-    index: TemporalIndex, queries: Queries, options: CollaborativeOptions = CollaborativeOptions()  # noqa: B008 frozen
+    index: TemporalIndex, queries: Queries, options: CollaborativeOptions = CollaborativeOptions()
 ) -> Tensor:  # fmt: skip
     """Return the `COLLABORATIVE_COLUMNS` of every pair: (B, M, Q) float32.
 
-    Compiled loops on the CPU; torch operations without host synchronization on a GPU.
+    Compiled loops on the CPU, two Triton kernels on a GPU, or torch operations; nothing waits for the device.
     """
+    fused = _triton_kernels(index)
+    if fused is not None:
+        return _columns_fused(fused, index, queries, options)
     if index.uses_numba:
         columns = _columns_numba(index, queries, options)
     else:
@@ -78,6 +83,19 @@ def collaborative_features(
     for column in _SHARES:
         is_share[column : column + 1].fill_(True)
     return (LOG_SCALE * torch.log1p(torch.where(is_share, SHARE_SCALE * columns, columns))).float()
+
+
+def _triton_kernels(index: TemporalIndex) -> Any:
+    """Return the module of Triton kernels if the index uses them, else None."""
+    return kernels.load_kernels("history.kernels.collaborative", index.device) if index.use_kernels else None
+
+
+def _columns_fused(fused: Any, index: TemporalIndex, queries: Queries, options: CollaborativeOptions) -> Tensor:
+    written = fused.Columns(COLLABORATIVE_DIM, N_RANKS, _SHARES, SHARE_SCALE, LOG_SCALE)
+    return fused.collaborative_features(
+        index, queries.src, queries.dst, queries.t, queries.cut, n_partners=options.partners, n_visits=options.visits,
+        n_sequences=options.sequences, n_steps=options.steps, columns=written,
+    )  # fmt: skip
 
 
 def _columns_numba(index: TemporalIndex, queries: Queries, options: CollaborativeOptions) -> Tensor:

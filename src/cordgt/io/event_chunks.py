@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from cordgt.errors import DataError, EmptyInputError
 from cordgt.events.arrays import Features, Floats, Ints
+from cordgt.events.columns import as_label_column
 from cordgt.events.ids import NodeIds
-from cordgt.events.stream import as_label_column
 from cordgt.events.time_precision import describe_lost_times
 from cordgt.files import PARQUET_ERRORS
 from cordgt.io.bad_rows import SkippedRows, plausible_times, read_without_bad_rows

@@ -11,8 +11,9 @@ import numpy as np
 
 from cordgt.errors import DataError, RowError
 from cordgt.events.arrays import Features, Floats, Ints, as_column, as_feature_matrix
+from cordgt.events.columns import are_whole, check_exact_floats, check_time_span
 from cordgt.events.ids import as_id_column
-from cordgt.events.stream import EventStream, are_whole, check_exact_floats, check_time_span
+from cordgt.events.stream import EventStream
 from cordgt.events.times import TimeAxis
 from cordgt.serving.errors import RequestError
 

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cordgt.events.arrays import Ints
+from cordgt.events.columns import unify_time_types
 from cordgt.events.ids import NodeIds, Side
-from cordgt.events.stream import EventStream, unify_time_types
+from cordgt.events.stream import EventStream
 from cordgt.history.growing import GrowingIndex
 from cordgt.history.index import TemporalIndex, as_tensor
 from cordgt.history.queries import History

@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, check_choice
 from cordgt.events.backing import INDEX_ARRAYS
+from cordgt.events.columns import are_whole, check_exact_floats, check_time_span
 from cordgt.events.id_table import MAX_TEXT_BYTES
 from cordgt.events.ids import NodeIds
 from cordgt.events.notes import append_note
-from cordgt.events.stream import are_whole, check_exact_floats, check_time_span
 from cordgt.events.times import TimeAxis
 from cordgt.history.index_builder import index_dtype
 from cordgt.store.arrays import ArrayWriter, close_on_error, explain_disk_errors, iter_slices

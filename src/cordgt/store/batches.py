@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from cordgt.events.columns import are_whole
 from cordgt.events.id_table import hash_names
-from cordgt.events.stream import are_whole
 from cordgt.history.rng import fold_in_u64
 from cordgt.store.arrays import iter_slices
 from cordgt.store.staging import StagedEvents

@@ -24,9 +24,10 @@ from numba import njit
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError
 from cordgt.events.arrays import Ints
+from cordgt.events.columns import check_time_span
 from cordgt.events.id_table import SortedIdLookup, text_buffers
 from cordgt.events.ids import NodeIds
-from cordgt.events.stream import SORTED_NOTE, EventStream, check_time_span
+from cordgt.events.stream import SORTED_NOTE, EventStream
 from cordgt.events.times import TimeAxis, tie_starts
 from cordgt.files import is_regular_folder, read_regular_file, remove, sync_folder
 from cordgt.history.index_builder import index_dtype

@@ -23,7 +23,7 @@ def _log(x, SCALE: tl.constexpr):
 
 
 @triton.jit
-def _to_event_count(elapsed, t, cut):
+def to_event_count(elapsed, t, cut):
     """Return the average number of stream events in an elapsed time; 0 at the stream's start."""
     n_events = tl.maximum(elapsed, 0.0) / tl.maximum(t, 1e-300) * cut.to(tl.float64)
     return tl.where(t > 0.0, n_events, 0.0)
@@ -52,7 +52,7 @@ def _slot_features(
     has_event = valid & (at >= 0)
     out += ((query * n_sequences + sequence) * size + c) * DIM
     event_time = tl.load(elapsed + at, mask=has_event, other=0.0)
-    age = tl.where(has_event, _to_event_count(now - event_time, now, limit), 0.0)
+    age = tl.where(has_event, to_event_count(now - event_time, now, limit), 0.0)
     tl.store(out, _log(age, SCALE), mask=in_range)
     tl.store(out + 1, _log(tl.where(has_event, limit - at, 0), SCALE), mask=in_range)
     _, degree = row_degree(row_start, row_pos, node, limit + tl.zeros((SLOTS,), tl.int64), n_nodes, degree_steps)
@@ -76,7 +76,7 @@ def _slot_features(
         last_time = tl.load(elapsed + last, mask=count > 0, other=0.0)
         tl.store(out + column, _log(tl.where(has_tree, occurrences, 0), SCALE), mask=in_range)
         tl.store(out + column + 1, _log(tl.where(has_tree, count, 0), SCALE), mask=in_range)
-        last_age = tl.where(has_tree, _to_event_count(now - last_time, now, limit), 0.0)
+        last_age = tl.where(has_tree, to_event_count(now - last_time, now, limit), 0.0)
         tl.store(out + column + 2, _log(last_age, SCALE), mask=in_range)
 
 
@@ -137,13 +137,13 @@ def _pair_features(
     event_src = tl.load(src + last, mask=in_range & (count > 0), other=-1).to(tl.int64)
     row = out + i * DIM
     tl.store(row, _log(count, SCALE), mask=in_range)
-    tl.store(row + 1, _log(_to_event_count(pair_age, now, limit), SCALE), mask=in_range)
+    tl.store(row + 1, _log(to_event_count(pair_age, now, limit), SCALE), mask=in_range)
     tl.store(row + 2, _log(degree_u - before_u, SCALE), mask=in_range)
     tl.store(row + 3, _log(degree_v - before_v, SCALE), mask=in_range)
     tl.store(row + 4, _log(degree_u, SCALE), mask=in_range)
     tl.store(row + 5, _log(degree_v, SCALE), mask=in_range)
-    tl.store(row + 6, _log(_to_event_count(last_age_u, now, limit), SCALE), mask=in_range)
-    tl.store(row + 7, _log(_to_event_count(last_age_v, now, limit), SCALE), mask=in_range)
+    tl.store(row + 6, _log(to_event_count(last_age_u, now, limit), SCALE), mask=in_range)
+    tl.store(row + 7, _log(to_event_count(last_age_v, now, limit), SCALE), mask=in_range)
     block = out + i[:, None] * DIM + 7 + k
     inside = in_range[:, None] & (k > 0) & (k <= WINDOWS)
     tl.store(block, _log(degree_u[:, None] - degrees_u, SCALE), mask=inside)
