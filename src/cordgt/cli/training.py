@@ -270,5 +270,6 @@ def _print_training_hints(settings: Settings, stream: Any) -> None:
     hint = network.training_hint(settings.model_settings, stream.n_events, settings.training.batch_size)
     if hint:
         console.print_note(hint)
-    if (stream.edge_dim or stream.node_dim) and not network.uses_features:
+    uses_features = network.uses_features or getattr(settings.model_settings, "likeness", False)
+    if (stream.edge_dim or stream.node_dim) and not uses_features:
         console.print_note(f"{settings.model} uses no features: those of {stream.name} are ignored.")

@@ -54,19 +54,19 @@ def _without_bins(metrics: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metrics.items() if key != "bins"}
 
 
-# Functions that return a cell's metrics, by kind: on a trained run, and on a stream without training.
+# Functions that return a cell's metrics, by kind: on a trained run, and on a stream without a run folder.
 RUN_MEASUREMENTS: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
     "node": measure_node_classification,
     "heatmap": measure_heatmap,
     "hard": measure_hard_negatives,
     "ranking": measure_ranking,
     "anchors": measure_anchors,
-    "partners": measure_new_partners,
     "retrieval": measure_retrieval,
     "calibration": measure_calibration,
 }
 STREAM_MEASUREMENTS: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {
-    "growth": measure_cost_growth
+    "growth": measure_cost_growth,
+    "partners": measure_new_partners,
 }
 
 

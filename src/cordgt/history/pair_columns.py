@@ -9,21 +9,24 @@ import torch
 from torch import Tensor
 
 from cordgt.history.collaborative import COLLABORATIVE_COLUMNS, collaborative_features
-from cordgt.history.index import TemporalIndex
+from cordgt.history.likeness import LIKENESS_COLUMNS, likeness_columns
 from cordgt.history.pair_features import PAIR_COLUMNS, pair_features
-from cordgt.history.queries import Queries
+from cordgt.history.queries import History, Queries
 
 
 class ColumnGroup(NamedTuple):
     """Columns that are computed together: pure functions of ``cut``, without parameters."""
 
     columns: tuple[str, ...]
-    read: Callable[[TemporalIndex, Queries], Tensor]  # (B, M, columns) float32
+    read: Callable[[History, Queries], Tensor]  # (B, M, columns) float32
 
 
 COLUMN_GROUPS = {
-    "pair": ColumnGroup(PAIR_COLUMNS, pair_features),
-    "collaborative": ColumnGroup(COLLABORATIVE_COLUMNS, collaborative_features),
+    "pair": ColumnGroup(PAIR_COLUMNS, lambda history, queries: pair_features(history.index, queries)),
+    "collaborative": ColumnGroup(
+        COLLABORATIVE_COLUMNS, lambda history, queries: collaborative_features(history.index, queries)
+    ),
+    "likeness": ColumnGroup(LIKENESS_COLUMNS, likeness_columns),
 }
 
 
@@ -32,7 +35,7 @@ def column_names(groups: Sequence[str]) -> list[str]:
     return [name for group in groups for name in COLUMN_GROUPS[group].columns]
 
 
-def read_columns(index: TemporalIndex, queries: Queries, groups: Sequence[str]) -> Tensor:
+def read_columns(history: History, queries: Queries, groups: Sequence[str]) -> Tensor:
     """Return the columns of these groups for every pair: (B, M, P) float32."""
-    columns = [COLUMN_GROUPS[group].read(index, queries) for group in groups]
+    columns = [COLUMN_GROUPS[group].read(history, queries) for group in groups]
     return columns[0] if len(columns) == 1 else torch.cat(columns, dim=-1)

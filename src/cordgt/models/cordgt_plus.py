@@ -36,6 +36,7 @@ class CordgtPlusSettings(CordgtSettings):
     slot_features: bool = True  # features of every context node: age, counts, relation to either end
     pair_features: bool = True  # features of every pair: number and age of its events, activity of both ends
     collaborative: bool = False  # also columns of who met what alike: co-visits, sequences, ages
+    likeness: bool = False  # also read how alike the features of the candidate and of the source's partners are
     identities: bool = False  # learn an embedding per node; see `cordgt.models.identities`
     num_embeddings: int = 16384  # rows of its table; if there are more nodes, the busiest get one
     counts_blend: bool = True  # also trains `counts`, and adds its logits with a weight chosen on validation data
@@ -45,8 +46,9 @@ class CordgtPlusSettings(CordgtSettings):
         super().__post_init__()
         check_choice("loss", self.loss, ("binary", "ranking"))
         check_positive(self, "num_embeddings")
-        if self.collaborative and not self.pair_features:
-            raise SettingError("collaborative=true adds columns to pair_features: set pair_features=true.")
+        if (self.collaborative or self.likeness) and not self.pair_features:
+            name = "collaborative" if self.collaborative else "likeness"
+            raise SettingError(f"{name}=true adds columns to pair_features: set pair_features=true.")
 
     @property
     def column_groups(self) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ class CordgtPlusSettings(CordgtSettings):
     @property
     def of_counts(self) -> CountsSettings:
         """Settings of the `Counts` network, which reads the same columns."""
-        return CountsSettings(loss=self.loss, collaborative=self.collaborative)
+        return CountsSettings(loss=self.loss, collaborative=self.collaborative, likeness=self.likeness)
 
     @property
     def has_counts(self) -> bool:
@@ -85,7 +87,7 @@ class CordgtPlusReader(CordgtReader):
         if self.settings.slot_features:
             slot_x = pair_features.slot_features(index, trees, q.t, q.cut, q.pair_cut)
         if self.settings.pair_features and q.dst.shape[1]:
-            pair_x = read_columns(index, q, self.settings.column_groups)
+            pair_x = read_columns(history, q, self.settings.column_groups)
         if self.settings.identities and q.dst.shape[1]:
             identity = read_identities(index, q)
         distances = vars(super()._measure(history, q, trees))

@@ -1,8 +1,8 @@
 """Counts: a small MLP on the counts of a pair. No sampling, no attention: a baseline that learns.
 
 It reads the features that CorDGT+ calls ``pair_features`` (`cordgt.history.pair_features`), and shows what they are
-worth alone. ``collaborative`` adds the columns of `cordgt.history.collaborative`, ``identities`` learned embeddings of
-nodes (`cordgt.models.identities`).
+worth alone. ``collaborative`` adds the columns of `cordgt.history.collaborative`, ``likeness`` those of
+`cordgt.history.likeness`, ``identities`` learned embeddings of nodes (`cordgt.models.identities`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class CountsSettings:
     hidden: int = 64
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
     collaborative: bool = False  # also read who met what alike: co-visits, sequences, ages
+    likeness: bool = False  # also read how alike the features of the candidate and of the source's partners are
     identities: bool = False  # learn an embedding per node; see `cordgt.models.identities`
     num_embeddings: int = 16384  # rows of its table; if there are more nodes, the busiest get one
 
@@ -36,7 +37,8 @@ class CountsSettings:
     @property
     def column_groups(self) -> tuple[str, ...]:
         """Names in `cordgt.history.pair_columns.COLUMN_GROUPS`."""
-        return ("pair", "collaborative") if self.collaborative else ("pair",)
+        optional = {"collaborative": self.collaborative, "likeness": self.likeness}
+        return ("pair", *(name for name, is_read in optional.items() if is_read))
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class CountsReader:
 
     def read(self, history: History, queries: Queries) -> Tensor | CountsBatch:
         """Return the columns (B, M, P) float32; with ``identities``, also the nodes to look up."""
-        columns = read_columns(history.index, queries, self.groups)
+        columns = read_columns(history, queries, self.groups)
         return CountsBatch(columns, read_identities(history.index, queries)) if self.identities else columns
 
 
@@ -74,6 +76,7 @@ class Counts(LinkModel):
         self.score = make_mlp(len(column_names(settings.column_groups)), settings.hidden, 1)
         self.identities = Identities(settings.num_embeddings) if settings.identities else None
         self.uses_node_ids = settings.identities
+        self.uses_features = settings.likeness
         self.learns_ranking = settings.loss == "ranking"
 
     def prepare(self, history: History, cut: int) -> None:

@@ -124,11 +124,11 @@ def candidate_scores(
     callbacks: Callback = NO_CALLBACK,
 ) -> Iterator[CandidateScores]:
     """Yield the scores of the protocol's candidates, some events at a time; a process of a group yields its share."""
-    for chunk in _score_candidates(model, task, split, setting, max_pairs_per_batch, callbacks):
+    for chunk in score_candidates(model, task, split, setting, max_pairs_per_batch, callbacks):
         yield chunk.scores
 
 
-class _ScoredChunk(NamedTuple):
+class ScoredChunk(NamedTuple):
     """Some queries with their candidates (B, 1 + M), the true destination first, and the scores of these."""
 
     queries: Queries
@@ -136,9 +136,14 @@ class _ScoredChunk(NamedTuple):
     scores: CandidateScores
 
 
-def _score_candidates(
-    model: LinkModel, task: LinkTask, split: str, setting: str, max_pairs_per_batch: int, callbacks: Callback
-) -> Iterator[_ScoredChunk]:
+def score_candidates(
+    model: LinkModel,
+    task: LinkTask,
+    split: str,
+    setting: str,
+    max_pairs_per_batch: int = 200_000,
+    callbacks: Callback = NO_CALLBACK,
+) -> Iterator[ScoredChunk]:
     """Yield the queries of this process in chunks, with the scores of their candidates."""
     positions, queries = task.evaluation_queries(split, setting)
     pool = _candidate_pool(task, split, setting).cpu().numpy()
@@ -153,7 +158,7 @@ def _score_candidates(
         candidates = np.concatenate([true[:, None], np.where(others >= 0, others, true[:, None])], axis=1)
         chunk = replace(chunk, dst=torch.from_numpy(candidates).to(task.device))
         scores = score_queries(model, task.full_history, chunk, callbacks=callbacks)
-        yield _ScoredChunk(chunk, others, CandidateScores(scores[:, 0], scores[:, 1:], competes))
+        yield ScoredChunk(chunk, others, CandidateScores(scores[:, 0], scores[:, 1:], competes))
 
 
 def recommendation_lists(
@@ -172,7 +177,7 @@ def recommendation_lists(
     positions, queries = task.evaluation_queries(split, setting)
     index, n = task.full_history.index, len(positions)
     rows = [np.empty((0, 2 + TOP))]
-    for chunk in _score_candidates(model, task, split, setting, max_pairs_per_batch, callbacks):
+    for chunk in score_candidates(model, task, split, setting, max_pairs_per_batch, callbacks):
         true, others, competes = chunk.scores
         is_true = chunk.nodes < 0
         scores = np.where(is_true, true[:, None], others)

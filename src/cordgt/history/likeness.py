@@ -1,0 +1,50 @@
+"""Likeness columns of a pair: how alike the features of the candidate and of the source's partners are.
+
+They tell something of a candidate that nobody has met yet, such as a new product of a known category. Exact, without
+parameters, pure functions of ``cut``. Likeness is the cosine of two rows of node features; 0 if one of them is zero.
+
+Axes: B queries, M candidates, L partners, Dn node features.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cordgt.history.queries import History, Queries
+from cordgt.history.recent import recent_events
+
+N_PARTNERS = 20  # L, latest events of the source
+LIKENESS_COLUMNS = (
+    "candidate has features",
+    "likeness to the mean of the source's partners",
+    "likeness to the most alike of them",
+    "likeness to the last of them",
+    "mean likeness to them, later ones count more",
+)
+LIKENESS_DIM = len(LIKENESS_COLUMNS)  # Q
+
+
+def likeness_columns(history: History, queries: Queries) -> Tensor:
+    """Return the `LIKENESS_COLUMNS` of every pair: (B, M, Q) float32; zeros without node features.
+
+    The partners are the other ends of the latest `N_PARTNERS` events of the source, one for each event.
+    """
+    q = queries
+    partner = recent_events(history.index, q.src, q.t, q.cut, N_PARTNERS).node  # (B, L)
+    candidates, partners = history.node_features(q.dst), history.node_features(partner)
+    if candidates is None or partners is None or not candidates.shape[-1]:
+        return torch.zeros(*q.dst.shape, LIKENESS_DIM, device=q.dst.device)
+    own, theirs = F.normalize(candidates, dim=-1), F.normalize(partners, dim=-1)
+    alike = own @ theirs.transpose(1, 2)  # (B, M, L)
+    weight = 1.0 / torch.arange(1, N_PARTNERS + 1, device=alike.device)
+    columns = [
+        (candidates != 0).any(dim=-1).to(own.dtype),
+        (own @ F.normalize(theirs.sum(dim=1), dim=-1).unsqueeze(-1)).squeeze(-1),
+        torch.where((partner >= 0).unsqueeze(1), alike, -1.0).amax(dim=-1),
+        alike[..., 0],
+        alike @ (weight / weight.sum()),
+    ]
+    has_partner = (partner >= 0).any(dim=-1)[:, None]
+    return torch.stack([columns[0], *(torch.where(has_partner, x, 0.0) for x in columns[1:])], dim=-1)
