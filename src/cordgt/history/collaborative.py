@@ -62,7 +62,7 @@ class CollaborativeOptions:
 
 
 def collaborative_features(
-    index: TemporalIndex, queries: Queries, options: CollaborativeOptions = CollaborativeOptions()  # noqa: B008 frozen
+    index: TemporalIndex, queries: Queries, options: CollaborativeOptions = CollaborativeOptions()
 ) -> Tensor:  # fmt: skip
     """Return the `COLLABORATIVE_COLUMNS` of every pair: (B, M, Q) float32.
 

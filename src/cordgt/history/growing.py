@@ -58,7 +58,7 @@ class GrowingIndex:
         elapsed: npt.NDArray[np.float64],
         n_nodes: int,
         *,
-        spare: SpareRoom = SpareRoom(),  # noqa: B008
+        spare: SpareRoom = SpareRoom(),
         start_work: Callable[[Callable[[], None]], None] = start_thread,
     ) -> None:
         self._spare, self._start_work = spare, start_work

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from cordgt.errors import SettingError, check_choice
 from cordgt.history.context import SAMPLINGS, Context, TreeShape, expand_to_pairs, sample_trees
-from cordgt.history.distinct_slots import find_distinct_slots
 from cordgt.history.distance import DistanceOptions, tree_distances
+from cordgt.history.distinct_slots import find_distinct_slots
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
