@@ -103,8 +103,15 @@ def first_failure(convert: Callable[[Any], Any], column: Any) -> int:
 
 
 def to_numpy(column: Any) -> npt.NDArray[Any]:
-    """Convert an Arrow column to numpy, with the nearest type; integers with nulls become floats."""
+    """Convert an Arrow column to numpy, with the nearest type; integers with nulls become floats.
+
+    Numbers without nulls are shared, not copied. (Arrow shares them too, but imports pandas first.)
+    """
     flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_integer(flat.type) or pa.types.is_float64(flat.type) or pa.types.is_float32(flat.type):
+        if len(flat) and not flat.null_count:
+            dtype = np.dtype(str(flat.type).replace("double", "float64").replace("float", "float32", 1))
+            return np.frombuffer(flat.buffers()[1], dtype, len(flat), flat.offset * dtype.itemsize)
     return np.asarray(flat.to_numpy(zero_copy_only=False))
 
 

@@ -88,7 +88,8 @@ class CordgtBatch:
     sd: Tensor  # (B, R, C) int64
     node_x: Tensor | None  # (B, T, C, Dn)
     edge_x: Tensor | None  # (B, T, C, De), of the event that led to the slot
-    trees: Context | None = None  # (B, T, C), read on the CPU only
+    node: Tensor | None = None  # (B, T, C) int64 of a slot, and its event; read on the CPU only
+    pos: Tensor | None = None  # (B, T, C) int64
 
     @property
     def n_candidates(self) -> int:
@@ -133,7 +134,8 @@ class CordgtReader:
             sd=sd,
             node_x=history.node_features(trees.node),
             edge_x=history.edge_features(trees.pos),
-            trees=trees if index.uses_numba else None,
+            node=trees.node if index.uses_numba else None,
+            pos=trees.pos if index.uses_numba else None,
         )
 
     @staticmethod
@@ -348,14 +350,14 @@ class Cordgt(LinkModel):
 
     def _can_fold(self, batch: CordgtBatch) -> bool:
         """Return whether equal slots may be encoded once: without gradients on the CPU, with no mask and no events."""
-        is_plain = self.settings.mask or batch.edge_x is not None or batch.trees is None
+        is_plain = self.settings.mask or batch.edge_x is not None or batch.node is None
         is_inference = not self.training and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
         return is_inference and not is_plain and on_cpu.is_supported(self.project.weight)
 
     def _pooled_distinct(self, batch: CordgtBatch) -> Tensor:
         """Return `_pooled`, encoding each distinct slot of a sequence once."""
-        assert batch.trees is not None
-        distinct = find_distinct_slots(batch.trees)
+        assert batch.node is not None and batch.pos is not None
+        distinct = find_distinct_slots(Context(torch.where(batch.valid, batch.node, -1), batch.pos))
         count, slot = expand_to_pairs(distinct.count), expand_to_pairs(distinct.slot)  # (B, 2M, L)
         present = count > 0
         row, sequence, _ = present.nonzero(as_tuple=True)
