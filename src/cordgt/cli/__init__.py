@@ -222,7 +222,7 @@ def _check_memory_limit() -> None:
 def _skip_pandas() -> None:
     """Keep Arrow from importing pandas, which takes a quarter of a second: no command passes data frames to Arrow.
 
-    Arrow looks for pandas once, at its first conversion. ``to_pandas`` still imports it. Extensions may use data frames.
+    Arrow looks for pandas once, at its first conversion. ``to_pandas`` still imports it. Extensions may need it.
     """
     if "pandas" in sys.modules or any(word.startswith("--plugin") for word in sys.argv):
         return

@@ -108,10 +108,13 @@ def to_numpy(column: Any) -> npt.NDArray[Any]:
     Numbers without nulls are shared, not copied. (Arrow shares them too, but imports pandas first.)
     """
     flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if pa.types.is_integer(flat.type) or pa.types.is_float64(flat.type) or pa.types.is_float32(flat.type):
-        if len(flat) and not flat.null_count:
-            dtype = np.dtype(str(flat.type).replace("double", "float64").replace("float", "float32", 1))
-            return np.frombuffer(flat.buffers()[1], dtype, len(flat), flat.offset * dtype.itemsize)
+    is_number = pa.types.is_integer(flat.type) or pa.types.is_float32(flat.type) or pa.types.is_float64(flat.type)
+    if is_number and len(flat) and not flat.null_count:
+        names = {"float": "float32", "double": "float64"}
+        dtype = np.dtype(names.get(str(flat.type), str(flat.type)))
+        values = np.frombuffer(flat.buffers()[1], dtype, len(flat), flat.offset * dtype.itemsize)
+        values.flags.writeable = False  # Arrow arrays do not change
+        return values
     return np.asarray(flat.to_numpy(zero_copy_only=False))
 
 

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-CHUNK_TOKENS = 1024  # processed at once; their queries fit a core's cache
+CHUNK_VALUES = 1 << 16  # values of tokens processed at once; the queries of all heads fit a core's cache
 
 
-def encode_sequences(layers: Sequence[nn.Module], tokens: Tensor, count: Tensor, length: Tensor) -> Tensor:
+def encode_sequences(layers: Sequence[Any], tokens: Tensor, count: Tensor, length: Tensor) -> Tensor:
     """Return the mean state (S, D) of each sequence's tokens after the last layer.
 
     Shapes: tokens (N, D) and their counts (N,), one sequence after the other; length (S,), at least 1. All float32 or
@@ -28,7 +28,7 @@ def encode_sequences(layers: Sequence[nn.Module], tokens: Tensor, count: Tensor,
     """
     folded = [_fold_attention(layer.attention) for layer in layers]
     pooled = tokens.new_empty(len(length), tokens.shape[1])
-    for rows, place, present in _chunks(length):
+    for rows, place, present in _chunks(length, max(1, CHUNK_VALUES // tokens.shape[1])):
         multiplicity = torch.where(present, count[place], 0).to(tokens.dtype)  # (S, L)
         bias = multiplicity.log().unsqueeze(1)  # (S, 1, L); -inf for padding
         weight = (multiplicity / multiplicity.sum(dim=1, keepdim=True)).unsqueeze(1)  # (S, 1, L)
@@ -62,13 +62,13 @@ def _fold_attention(attention: Any) -> tuple[Tensor, Tensor]:
     return query.flatten(0, 1).float(), out.transpose(0, 1).flatten(1).float()
 
 
-def _chunks(length: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _chunks(length: Tensor, max_tokens: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield sequences of similar lengths: their numbers (S,), the places of their tokens (S, L), and which exist."""
     start = length.cumsum(0) - length
     order = length.argsort(descending=True, stable=True)
     sizes, first = length[order].tolist(), 0
     while first < len(sizes):
-        rows = order[first : first + max(1, CHUNK_TOKENS // sizes[first])]
+        rows = order[first : first + max(1, max_tokens // sizes[first])]
         offset = torch.arange(sizes[first])
         present = offset < length[rows, None]
         yield rows, start[rows, None] + torch.where(present, offset, 0), present
