@@ -9,7 +9,7 @@ slots, H heads, D width, De event features, Dn node features.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from cordgt.history.distance import DistanceOptions, tree_distances
 from cordgt.history.distinct_slots import find_distinct_slots
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
-from cordgt.models.base import LinkModel
+from cordgt.models.base import LinkModel, to_device
 from cordgt.nn import attention as on_cpu
 from cordgt.nn import folded_encoder
 from cordgt.nn.layers import MergeHead, check_dropout, check_non_negative, check_positive
@@ -88,8 +88,8 @@ class CordgtBatch:
     sd: Tensor  # (B, R, C) int64
     node_x: Tensor | None  # (B, T, C, Dn)
     edge_x: Tensor | None  # (B, T, C, De), of the event that led to the slot
-    node: Tensor | None = None  # (B, T, C) int64 of a slot, and its event; read on the CPU only
-    pos: Tensor | None = None  # (B, T, C) int64
+    node: Tensor | None = None  # (B, T, C) int64, of each slot; only if `CordgtReader.keeps_nodes`
+    pos: Tensor | None = None  # (B, T, C) int64, of the event that led to the slot
 
     @property
     def n_candidates(self) -> int:
@@ -103,6 +103,7 @@ class CordgtReader:
 
     settings: CordgtSettings
     shape: TreeShape
+    keeps_nodes: bool = False  # the batch has the nodes and events of the slots too
 
     @property
     def distance_options(self) -> DistanceOptions:
@@ -134,8 +135,8 @@ class CordgtReader:
             sd=sd,
             node_x=history.node_features(trees.node),
             edge_x=history.edge_features(trees.pos),
-            node=trees.node if index.uses_numba else None,
-            pos=trees.pos if index.uses_numba else None,
+            node=trees.node if self.keeps_nodes else None,
+            pos=trees.pos if self.keeps_nodes else None,
         )
 
     @staticmethod
@@ -290,6 +291,13 @@ class Cordgt(LinkModel):
     def is_thread_safe(self) -> bool:
         """False with plain dropout, which draws from torch's shared generator."""
         return not kernels.is_plain_forced()
+
+    def read(self, history: History, queries: Queries) -> CordgtBatch:
+        """Return the input of `forward`; on the CPU with the nodes of the slots, for `_pooled_distinct`."""
+        is_on_cpu = history.index.uses_numba and self.project.weight.device.type == "cpu"
+        reader = replace(self.reader, keeps_nodes=is_on_cpu)
+        batch: CordgtBatch = to_device(reader.read(history, queries), self.device)
+        return batch
 
     def forward(self, batch: CordgtBatch) -> Tensor:
         """Return logits (B, M)."""
