@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cordgt.history.queries import History
+from cordgt.inference.retrieval.first_scorer import new_first_scorer
 from cordgt.models.base import LinkModel
 
 from .worlds import Case, World, every_model, query_events, random_world
@@ -97,3 +98,17 @@ def test_a_step_never_waits_for_the_device(case: Case, features: bool, monkeypat
     early = read_and_train(network, world, [0, 1, 2, 3, 4], monkeypatch)
     assert late[0], "a reader reads something"
     assert early == late, "what is done depends on values, not on shapes alone"
+
+
+def test_the_first_scorer_never_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORDGT_PLAIN", "1")
+    world, scorer = random_world(3, 60, features=False), new_first_scorer()
+    history = as_on_a_gpu(world)
+    names = []
+    for positions in ([40, 45], [0, 1]):
+        queries = query_events(world, positions, "event").to_queries(world.stream)
+        scorer.reader.read(history, queries)
+        with nothing_fetched(monkeypatch), OnDevice() as scoring, torch.inference_mode():
+            scorer(scorer.reader.read(history, queries))
+        names.append(scoring.names)
+    assert names[0] == names[1]

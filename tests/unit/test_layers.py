@@ -21,8 +21,8 @@ ORDER = """
     events.export events.describe
     history history.kernels history.kernels.index_arrays history.kernels.rng history.kernels.trees
     history.kernels.pair_features history.kernels.collaborative history.rng history.index_builder history.index
-    history.growing history.rhythm history.activity history.context history.recent history.walks
-    history.cooccurrence history.distance history.queries
+    history.growing history.rhythm history.activity history.context history.distinct_slots history.recent
+    history.walks history.cooccurrence history.distance history.queries
     history.pair_features history.collaborative_loops history.collaborative history.likeness history.pair_columns
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
@@ -32,7 +32,8 @@ ORDER = """
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
     io.datasets.gowalla io.datasets.tgb io.datasets.sources io.datasets.fetch io.convert
     nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
-    nn.kernels.encoder nn.attention nn.positional_encoding nn.time_encoding nn.layers nn.graph_attention nn
+    nn.kernels.encoder nn.attention nn.folded_encoder nn.positional_encoding nn.time_encoding nn.layers
+    nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
     models.base models.identities models.two_tower models.counts models.cordgt models.cordgt_plus models.edgebank
     models.popularity models.item_knn models.als models.cawn models.dygformer models.graphmixer models.tcl models.tgat
@@ -48,7 +49,8 @@ ORDER = """
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
     inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer
-    inference.retrieval.pair_table inference.retrieval.ranking inference.retrieval.budget
+    inference.retrieval.pair_table inference.retrieval.captured_scores inference.retrieval.ranking
+    inference.retrieval.budget
     inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
     inference.run_loading inference.run_evaluation inference.run_recommendations inference.run_arguments
     inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers

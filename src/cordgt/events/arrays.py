@@ -103,8 +103,18 @@ def first_failure(convert: Callable[[Any], Any], column: Any) -> int:
 
 
 def to_numpy(column: Any) -> npt.NDArray[Any]:
-    """Convert an Arrow column to numpy, with the nearest type; integers with nulls become floats."""
+    """Convert an Arrow column to numpy, with the nearest type; integers with nulls become floats.
+
+    Numbers without nulls are shared, not copied. (Arrow shares them too, but imports pandas first.)
+    """
     flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    is_number = pa.types.is_integer(flat.type) or pa.types.is_float32(flat.type) or pa.types.is_float64(flat.type)
+    if is_number and len(flat) and not flat.null_count:
+        names = {"float": "float32", "double": "float64"}
+        dtype = np.dtype(names.get(str(flat.type), str(flat.type)))
+        values = np.frombuffer(flat.buffers()[1], dtype, len(flat), flat.offset * dtype.itemsize)
+        values.flags.writeable = False  # Arrow arrays do not change
+        return values
     return np.asarray(flat.to_numpy(zero_copy_only=False))
 
 

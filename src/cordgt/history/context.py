@@ -57,7 +57,7 @@ class TreeShape:
     @cached_property
     def slot_hop(self) -> Tensor:
         """(C,) hop of each slot; 0 for the root."""
-        return torch.repeat_interleave(torch.arange(self.n_hops + 1), torch.tensor(self.hop_starts).diff())
+        return torch.from_numpy(np.repeat(np.arange(self.n_hops + 1), np.diff(self.hop_starts)))
 
     def slot_hop_on(self, device: torch.device) -> Tensor:
         """Return `slot_hop` on a device; copied there once."""
@@ -66,10 +66,10 @@ class TreeShape:
     @cached_property
     def parent(self) -> Tensor:
         """(C,) parent slot of each slot; the root is its own parent."""
-        parents = [torch.zeros(1, dtype=torch.int64)]
+        parents = [np.zeros(1, np.int64)]
         for k, n in enumerate(self.fanout):
-            parents.append(torch.arange(self.hop_starts[k], self.hop_starts[k + 1]).repeat_interleave(n))
-        return torch.cat(parents)
+            parents.append(np.repeat(np.arange(self.hop_starts[k], self.hop_starts[k + 1]), n))
+        return torch.from_numpy(np.concatenate(parents))
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ def count_occurrences(node: Tensor, others: Tensor, *, use_numba: bool) -> Tenso
 
     Shapes: node (..., C), others (..., K); leading axes broadcast.
     """
-    size = torch.broadcast_shapes(node.shape[:-1], others.shape[:-1])
+    size = np.broadcast_shapes(node.shape[:-1], others.shape[:-1])  # torch's imports sympy, for half a second
     node, others = node.expand(*size, -1), others.expand(*size, -1)
     if not use_numba:
         return ((node.unsqueeze(-1) == others.unsqueeze(-2)) & (node >= 0).unsqueeze(-1)).sum(-1)

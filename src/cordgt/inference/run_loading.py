@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from cordgt.errors import RunError, SettingError
 from cordgt.events.stream import EventStream
@@ -57,7 +58,7 @@ def _check_size(settings: Settings, stream: EventStream, weights: Mapping[str, T
     if getattr(settings.model_settings, "layers", 0) > len(weights):  # each layer has weights
         raise too_large
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), _WithoutDraws():
             expected = build_model_for(settings, stream).state_dict()
     except MemoryError:
         raise
@@ -67,3 +68,12 @@ def _check_size(settings: Settings, stream: EventStream, weights: Mapping[str, T
         return  # a user's own model that cannot be built without memory
     if sum(x.numel() for x in expected.values()) > sum(x.numel() for x in weights.values()):
         raise too_large
+
+
+class _WithoutDraws(TorchFunctionMode):
+    """Skips random initial weights: to draw them without memory, torch imports much of itself, for over a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in ("normal_", "uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))

@@ -9,7 +9,8 @@ slots, H heads, D width, De event features, Dn node features.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,12 @@ from torch.nn import functional as F
 from cordgt.errors import SettingError, check_choice
 from cordgt.history.context import SAMPLINGS, Context, TreeShape, expand_to_pairs, sample_trees
 from cordgt.history.distance import DistanceOptions, tree_distances
+from cordgt.history.distinct_slots import find_distinct_slots
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
-from cordgt.models.base import LinkModel
+from cordgt.models.base import LinkModel, to_device
 from cordgt.nn import attention as on_cpu
+from cordgt.nn import folded_encoder
 from cordgt.nn.layers import MergeHead, check_dropout, check_non_negative, check_positive
 from cordgt.nn.positional_encoding import DistanceEncoding, sinusoids
 from cordgt.runtime import kernel_loader as kernels
@@ -85,6 +88,8 @@ class CordgtBatch:
     sd: Tensor  # (B, R, C) int64
     node_x: Tensor | None  # (B, T, C, Dn)
     edge_x: Tensor | None  # (B, T, C, De), of the event that led to the slot
+    node: Tensor | None = None  # (B, T, C) int64, of each slot; only if `CordgtReader.keeps_nodes`
+    pos: Tensor | None = None  # (B, T, C) int64, of the event that led to the slot
 
     @property
     def n_candidates(self) -> int:
@@ -98,6 +103,7 @@ class CordgtReader:
 
     settings: CordgtSettings
     shape: TreeShape
+    keeps_nodes: bool = False  # the batch has the nodes and events of the slots too
 
     @property
     def distance_options(self) -> DistanceOptions:
@@ -129,6 +135,8 @@ class CordgtReader:
             sd=sd,
             node_x=history.node_features(trees.node),
             edge_x=history.edge_features(trees.pos),
+            node=trees.node if self.keeps_nodes else None,
+            pos=trees.pos if self.keeps_nodes else None,
         )
 
     @staticmethod
@@ -137,6 +145,23 @@ class CordgtReader:
         if len(index.tie_start) == 0:
             return latest
         return torch.where(trees.pos >= 0, index.tie_start[trees.pos.clamp_min(0)], latest)
+
+
+class Slots(NamedTuple):
+    """Some slots of the sequences of a batch."""
+
+    row: Tensor  # (N,) of the batch
+    sequence: Tensor  # (N,) from 0 to 2 M - 1
+    slot: Tensor  # (N,) of the tree
+
+
+class TokenWeights(NamedTuple):
+    """The weights of a token, with the linear layers that follow each other multiplied."""
+
+    for_x: Tensor  # (D, Dn), of node features
+    to_td: Tensor | None  # (D, D), of the hidden units of TD
+    sd_table: Tensor | None  # (values, D), the part of each SD
+    bias: Tensor  # (D,)
 
 
 class TreeAttention(nn.Module):
@@ -267,6 +292,13 @@ class Cordgt(LinkModel):
         """False with plain dropout, which draws from torch's shared generator."""
         return not kernels.is_plain_forced()
 
+    def read(self, history: History, queries: Queries) -> CordgtBatch:
+        """Return the input of `forward`; on the CPU with the nodes of the slots, for `_pooled_distinct`."""
+        is_on_cpu = history.index.uses_numba and self.project.weight.device.type == "cpu"
+        reader = replace(self.reader, keeps_nodes=is_on_cpu)
+        batch: CordgtBatch = to_device(reader.read(history, queries), self.device)
+        return batch
+
     def forward(self, batch: CordgtBatch) -> Tensor:
         """Return logits (B, M)."""
         return self._scores(batch, self._pooled(batch))
@@ -312,6 +344,8 @@ class Cordgt(LinkModel):
 
     def _pooled(self, batch: CordgtBatch) -> Tensor:
         """Return the mean of each sequence's states: (B, 2M, D); (B, 1, D) for single nodes."""
+        if self._can_fold(batch):
+            return self._pooled_distinct(batch)
         weight = self._pooling(batch)
         fused = kernels.load_kernels("nn.kernels.encoder", weight.device)
         has_events = batch.edge_x is not None
@@ -321,6 +355,23 @@ class Cordgt(LinkModel):
         drop = self.settings.dropout if self.training else 0.0
         pooled = fused.encode(self.layers, *self.sequences(batch), weight.flatten(0, 1), drop)
         return pooled.unflatten(0, weight.shape[:2])
+
+    def _can_fold(self, batch: CordgtBatch) -> bool:
+        """Return whether equal slots may be encoded once: without gradients on the CPU, with no mask and no events."""
+        is_plain = self.settings.mask or batch.edge_x is not None or batch.node is None
+        is_inference = not self.training and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+        return is_inference and not is_plain and on_cpu.is_supported(self.project.weight)
+
+    def _pooled_distinct(self, batch: CordgtBatch) -> Tensor:
+        """Return `_pooled`, encoding each distinct slot of a sequence once."""
+        assert batch.node is not None and batch.pos is not None
+        distinct = find_distinct_slots(Context(torch.where(batch.valid, batch.node, -1), batch.pos))
+        count, slot = expand_to_pairs(distinct.count), expand_to_pairs(distinct.slot)  # (B, 2M, L)
+        present = count > 0
+        row, sequence, _ = present.nonzero(as_tuple=True)
+        tokens = self._slot_tokens(batch, Slots(row, sequence, slot[present]))
+        pooled = folded_encoder.encode_sequences(list(self.layers), tokens, count[present], present.sum(-1).flatten())
+        return pooled.unflatten(0, count.shape[:2])
 
     def _encode(self, batch: CordgtBatch) -> Tensor:
         """Return every slot's state after the last layer, (B, 2M, C, D); (B, 1, C, D) for single nodes."""
@@ -340,21 +391,50 @@ class Cordgt(LinkModel):
 
         An encoding's last layer and the projection are both linear, so they are applied as one.
         """
+        fold = self._fold_projections(2 if batch.td.shape[1] > batch.valid.shape[1] else 1)
+        tokens = self._from_distances(batch, fold.to_td, fold.sd_table, fold.bias)
+        return tokens if batch.node_x is None else tokens + F.linear(expand_to_pairs(batch.node_x), fold.for_x)
+
+    def _fold_projections(self, n_summed: int) -> TokenWeights:
+        """Return the weights of a token that sums ``n_summed`` distances of each kind."""
         for_x, for_td, for_sd = self.project.weight[:, : sum(self.widths)].split(self.widths, dim=1)
-        n_summed = 2 if batch.td.shape[1] > batch.valid.shape[1] else 1
         bias: Tensor = self.project.bias
-        to_td = table = None
+        to_td = sd_table = None
         if self.td is not None:
             to_td, extra = self.td.fold_projection(for_td, n_summed)
             bias = bias + extra
         if self.sd is not None:
             to_sd, extra = self.sd.fold_projection(for_sd, n_summed)
-            table = F.linear(
-                self.sd.integer_table(self.reader.distance_options.sd_unseen), to_sd
-            )  # each value is encoded once
+            largest = self.reader.distance_options.sd_unseen
+            sd_table = F.linear(self.sd.integer_table(largest), to_sd)  # each value is encoded once
             bias = bias + extra
-        tokens = self._from_distances(batch, to_td, table, bias)
-        return tokens if batch.node_x is None else tokens + F.linear(expand_to_pairs(batch.node_x), for_x)
+        return TokenWeights(for_x, to_td, sd_table, bias)
+
+    def _slot_tokens(self, batch: CordgtBatch, at: Slots) -> Tensor:
+        """Return the tokens (N, D) of some slots. Each value of a distance is encoded once."""
+        n, n_summed = batch.n_candidates, 2 if batch.td.shape[1] > batch.valid.shape[1] else 1
+        fold = self._fold_projections(n_summed)
+        tree = (at.sequence - n + (n > 0)).clamp_min(0)
+        relations = [tree]
+        if n_summed == 2:  # the order of `tree_relations`
+            is_source = at.sequence < n
+            other = at.sequence + torch.where(is_source, 1, n + 1)
+            relations = [torch.where(is_source, 0, at.sequence + 1), other]
+        tables, rows, n_rows = [], [], 0
+        if fold.to_td is not None and self.td is not None:
+            td = torch.stack([batch.td[at.row, relation, at.slot] for relation in relations])
+            value, at_value = torch.unique(td, return_inverse=True)
+            tables.append(F.linear(self.td.hidden(value), fold.to_td))
+            rows, n_rows = [*at_value], len(value)
+        if fold.sd_table is not None:
+            tables.append(fold.sd_table)
+            rows += [batch.sd[at.row, relation, at.slot] + n_rows for relation in relations]
+        tokens = fold.bias.expand(len(at.row), -1)
+        if rows:
+            tokens = tokens + F.embedding_bag(torch.stack(rows, dim=1), torch.cat(tables), mode="sum")
+        if batch.node_x is not None:
+            tokens = tokens + F.linear(batch.node_x[at.row, tree, at.slot], fold.for_x)
+        return tokens
 
     def _from_distances(self, batch: CordgtBatch, to_td: Tensor | None, table: Tensor | None, bias: Tensor) -> Tensor:
         """Return the distances' part of a token: TD's hidden units through ``to_td`` (D, D), SD's rows of ``table``."""

@@ -19,7 +19,7 @@ from cordgt.history import pair_features
 from cordgt.history.context import Context
 from cordgt.history.pair_columns import column_names, read_columns
 from cordgt.history.queries import History, Queries
-from cordgt.models.cordgt import Cordgt, CordgtBatch, CordgtReader, CordgtSettings, full_precision
+from cordgt.models.cordgt import Cordgt, CordgtBatch, CordgtReader, CordgtSettings, Slots, full_precision
 from cordgt.models.counts import Counts, CountsSettings
 from cordgt.models.identities import Identities, IdentityBatch, read_identities
 from cordgt.nn.layers import check_positive, make_mlp
@@ -70,9 +70,9 @@ class CordgtPlusSettings(CordgtSettings):
 class CordgtPlusBatch(CordgtBatch):
     """Trees, with features of their slots and of the pairs."""
 
-    slot_x: Tensor | None  # (B, S, C, F)
-    pair_x: Tensor | None  # (B, M, P); None without candidates
-    identity: IdentityBatch | None  # None without candidates
+    slot_x: Tensor | None = None  # (B, S, C, F)
+    pair_x: Tensor | None = None  # (B, M, P); None without candidates
+    identity: IdentityBatch | None = None  # None without candidates
 
 
 @dataclass(frozen=True)
@@ -157,3 +157,10 @@ class CordgtPlus(Cordgt):
         assert isinstance(batch, CordgtPlusBatch)
         tokens = super()._tokens(batch)
         return tokens if self.of_slot is None else tokens + self.of_slot(batch.slot_x)
+
+    def _slot_tokens(self, batch: CordgtBatch, at: Slots) -> Tensor:
+        assert isinstance(batch, CordgtPlusBatch)
+        tokens = super()._slot_tokens(batch, at)
+        if self.of_slot is None or batch.slot_x is None:
+            return tokens
+        return tokens + self.of_slot(batch.slot_x[at.row, at.sequence, at.slot])

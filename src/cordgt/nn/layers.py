@@ -57,7 +57,7 @@ class TimeEncoding(nn.Module):
     def __init__(self, dim: int, *, learnable: bool = True) -> None:
         super().__init__()
         # computed in float64 and rounded once, so the values are the same on every machine
-        frequency = (10.0 ** -torch.linspace(0, 9, dim, dtype=torch.float64)).float()
+        frequency = (10.0 ** -torch.linspace(0, 9, dim, dtype=torch.float64, device="cpu")).float()
         for name, value in (("frequency", frequency), ("phase", torch.zeros(dim))):
             if learnable:
                 self.register_parameter(name, nn.Parameter(value))

@@ -15,9 +15,10 @@ def frequencies(dim: int) -> Tensor:
     """Return (dim/2,) float64 frequencies from 1 down to 1e-4.
 
     Differs: the paper's end at 10000^(-(d-2)/d). These follow the released code.
+    On the CPU, even if a model is built without memory (`torch.device("meta")`): operations there import much of torch.
     """
     n = dim // 2
-    return 10_000.0 ** (-torch.arange(n, dtype=torch.float64) / max(n - 1, 1))
+    return 10_000.0 ** (-torch.arange(n, dtype=torch.float64, device="cpu") / max(n - 1, 1))
 
 
 def sinusoids(x: Tensor, frequency: Tensor) -> Tensor:

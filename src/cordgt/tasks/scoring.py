@@ -68,12 +68,17 @@ def score_queries(
     scores = torch.cat(done).double().cpu().numpy() if done else np.empty((0, width))
     if group.world_size > 1:
         scores = gather_rows(group, scores, own, n)
+    check_finite(scores)
+    return scores
+
+
+def check_finite(scores: np.ndarray) -> None:
+    """Raise RunError if a score is not finite."""
     if not np.isfinite(scores).all():
         raise RunError(
             "The model's scores are no longer numbers: its weights grew without bound in training. "
             "Train with a smaller learning rate (--set lr=0.0003, with another --out)."
         )
-    return scores
 
 
 def gather_rows(group: ProcessGroup, rows: np.ndarray, own: slice, n: int) -> np.ndarray:

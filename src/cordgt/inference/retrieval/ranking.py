@@ -14,10 +14,11 @@ import torch
 
 from cordgt.errors import SettingError
 from cordgt.history.queries import History, Queries
+from cordgt.inference.retrieval.captured_scores import captured_scores
 from cordgt.inference.retrieval.first_scorer import FirstScorer
 from cordgt.inference.retrieval.gatherers import Question, gather_candidates
 from cordgt.models.base import LinkModel
-from cordgt.tasks.scoring import score_queries
+from cordgt.tasks.scoring import check_finite, score_queries
 from cordgt.tasks.ties import merge_near_ties
 
 MIN_BUDGET = 64  # candidates that the model ranks at least; with no more than these, there is no first stage
@@ -171,12 +172,18 @@ def candidate_pools(
 
 
 def score_nodes(model: LinkModel, history: History, question: Question, nodes: np.ndarray) -> np.ndarray:
-    """Return the logits (n,) of nodes."""
+    """Return the logits (n,) of nodes, float64. On a GPU a question like earlier ones replays a CUDA graph."""
     device = history.index.device
     source, cut = (torch.tensor([x], device=device) for x in (question.source, question.cut))
     t = torch.tensor([question.t], dtype=torch.float64, device=device)
     dst = torch.from_numpy(nodes).to(device)[None]
-    return score_queries(model, history, Queries(source, dst, t, cut, cut))[0]
+    queries = Queries(source, dst, t, cut, cut)
+    captured = captured_scores(model, history, queries)
+    if captured is None:
+        return score_queries(model, history, queries)[0]
+    logits = captured[0].double().cpu().numpy()
+    check_finite(logits)
+    return logits
 
 
 def _take_best(order: np.ndarray, nodes: np.ndarray, top: int, allowed: CandidateFilter) -> np.ndarray:
