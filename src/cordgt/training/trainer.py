@@ -183,6 +183,7 @@ class Trainer:
         )
         if not is_recorded:
             return step
+        self.callbacks.on_phase_start("capture")
         self.model.train()
         saved = {k: v.clone() for k, v in self.state.state_dict().items()}
         recorded = (PrefetchStep if on_host else CudaGraphStep)(step, self.settings.training.batch_size)
@@ -417,6 +418,7 @@ def _run_phases(
         )
     metrics |= evaluate_splits(model, task, stoppable)
     if task.protocol.activity:
+        callbacks.on_phase_start("activity")
         forecaster = Forecaster.fit(task, model, stoppable)
         folder.write_activity(forecaster)
         metrics |= forecast_metrics(forecaster, task, model, stoppable)
