@@ -27,6 +27,7 @@ from cordgt.runtime.signals import StopRequest
 from cordgt.runtime.threads import parallel_map, pin_num_threads, single_thread
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.negatives import mix_past_negatives, negatives_key, past_log_ratio
+from cordgt.training.optimizer import FusedAdam
 from cordgt.training.settings import Settings
 
 N_WARMUP_STEPS = 3  # steps on a side stream before a CUDA graph is recorded, as PyTorch requires
@@ -103,7 +104,7 @@ def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -
             "is_trainable = False in its class."
         )
     cuda = device.type == "cuda"
-    return torch.optim.Adam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True)
+    return FusedAdam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True)
 
 
 def max_events_per_chunk(model: LinkModel, num_negatives: int) -> int | None:
