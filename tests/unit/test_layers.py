@@ -41,7 +41,8 @@ ORDER = """
     tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
     tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics training training.settings training.run_checks
     training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
-    training.devices training.model_factory training.blend training.optimizer training.step training.oom training.evaluation
+    training.devices training.model_factory training.blend training.optimizer
+    training.step training.oom training.evaluation
     training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood

@@ -16,7 +16,10 @@ def test_the_same_bits_as_torch_computes() -> None:
     ours, theirs = (nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)) for _ in range(2))
     theirs.load_state_dict(ours.state_dict())
     frozen = [net[0].bias.requires_grad_(False) for net in (ours, theirs)]
-    fused = FusedAdam(ours.parameters(), lr=0.01, fused=True), torch.optim.Adam(theirs.parameters(), lr=0.01, fused=True)
+    fused = (
+        FusedAdam(ours.parameters(), lr=0.01, fused=True),
+        torch.optim.Adam(theirs.parameters(), lr=0.01, fused=True),
+    )
     for _ in range(5):
         x = torch.randn(4, 5)
         for net, optimizer in zip((ours, theirs), fused, strict=True):

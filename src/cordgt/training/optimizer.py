@@ -22,7 +22,7 @@ class FusedAdam(torch.optim.Adam):
     zero_grad = _plain(torch.optim.Adam.zero_grad)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Update the parameters that have a gradient."""
         (group,) = self.param_groups
         parameters = [q for q in group["params"] if q.grad is not None]
