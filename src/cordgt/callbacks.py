@@ -33,6 +33,12 @@ class Callback:
     def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
         """Epoch ``epoch`` (from 1) of at most ``n_epochs`` trains on ``n_events`` events. ``phase``: fit or refit."""
 
+    def on_phase_start(self, name: str) -> None:
+        """A part of the job without stages or steps starts: "read", "index", "write", "capture", "activity" and so on.
+
+        It lasts until the next phase, stage or epoch.
+        """
+
     def on_stage_start(self, name: str, total: int | None) -> None:
         """A stage other than an epoch starts, such as "validating", "evaluating: test, inductive" or "indexing".
 
@@ -82,6 +88,10 @@ class CallbackList(Callback):
     def on_epoch_start(self, phase: str, epoch: int, n_epochs: int, n_events: int) -> None:
         for callback in self.callbacks:
             callback.on_epoch_start(phase, epoch, n_epochs, n_events)
+
+    def on_phase_start(self, name: str) -> None:
+        for callback in self.callbacks:
+            callback.on_phase_start(name)
 
     def on_stage_start(self, name: str, total: int | None) -> None:
         for callback in self.callbacks:

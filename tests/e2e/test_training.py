@@ -37,6 +37,19 @@ def same_metrics(a: str | Path, b: str | Path) -> bool:
 # -------------------- the run folder
 
 
+def test_profile_of_the_whole_job(tmp_path: Path) -> None:
+    data = write_events(tmp_path / "data.csv")
+    result = works("train", data, "--model", "counts", "--set", "epochs=1", "--out", tmp_path / "run", "--profile")
+    profile = json.loads((tmp_path / "run/profile.json").read_text())
+    phases = {row["phase"]: row for row in profile["phases"]}
+    expected = "import read index write epochs validation test baselines activity report".split()
+    assert [name for name in phases if name in expected] == expected
+    assert sum(row["share"] for row in phases.values()) == pytest.approx(1)
+    assert sum(row["seconds"] for row in phases.values()) == pytest.approx(profile["seconds"])
+    assert "compiling" in result.err and "│ import" in result.err
+    works("report", tmp_path / "run")  # the file is no part of the run
+
+
 def test_contents_of_a_run_folder(trained: Trained) -> None:
     names = {path.name for path in trained.run.iterdir()} - {"tensorboard"}
     assert names == {

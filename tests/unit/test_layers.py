@@ -15,7 +15,7 @@ import cordgt
 # packages too import only from packages to their left.
 ORDER = """
     errors plugins callbacks locks files runtime runtime.limits runtime.threads runtime.launch runtime.distributed
-    runtime.profiling runtime.signals runtime.kernel_loader
+    runtime.profiling runtime.phase_times runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.columns events.backing events.notes events.frames events.fingerprints events.stream events.durations
     events.export events.describe
@@ -44,7 +44,8 @@ ORDER = """
     tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
     tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics training training.settings training.run_checks
     training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
-    training.devices training.model_factory training.blend training.step training.oom training.evaluation
+    training.devices training.model_factory training.blend training.optimizer
+    training.step training.oom training.evaluation
     training.time_estimate training.checkpoint training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood

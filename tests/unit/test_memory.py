@@ -35,7 +35,7 @@ from cordgt.tasks.scoring import score_queries
 from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import make_settings
-from cordgt.training.step import Step
+from cordgt.training.step import Step, can_record
 from cordgt.workflows.train import train
 
 CPU = torch.device("cpu")
@@ -455,6 +455,60 @@ def test_another_epoch_begins_with_nothing(kind: str) -> None:
     first = torch.from_numpy(task.split.train[:10])
     step(first, torch.ones(10))
     assert (model.get_training_state()["pending"] == -1).all() and (model.get_training_state()["memory"] == 0).all()
+
+
+def train_steps(kind: str, stream: EventStream, *, fixed: bool) -> tuple[list[float], dict[str, Tensor], MemoryModel]:
+    """Return the losses of two epochs in batches of ten, the last one padded, and the state afterwards."""
+    task = LinkTask.prepare(stream, Protocol(), seed=3, device=CPU)
+    model = network(kind, edge_dim=stream.edge_dim, dropout=0.0 if kind != "jodie" else 0).train()
+    assert not fixed or can_record(task, model, 10)
+    step, losses = Step(model, task, torch.optim.SGD(model.parameters(), lr=0.1), 3, 1), []
+    for epoch in (1, 2):
+        step.set_epoch(epoch)
+        model.start_epoch(0)
+        for batch in torch.from_numpy(task.split.train).split(10):
+            weight = torch.cat([torch.ones(len(batch)), torch.zeros(10 - len(batch))])
+            padded = torch.cat([batch, batch[-1:].expand(10 - len(batch))])
+            losses.append(float(step(padded, weight)))
+    return losses, {k: v.clone() for k, v in model.get_training_state().items()}, model
+
+
+@every_kind
+def test_steps_of_fixed_shapes_train_the_same(kind: str) -> None:
+    """With ties across batches, repeated nodes, self-loops and masked nodes; the messages are the same to the bit."""
+    stream = tied_stream()
+    src, dst = stream.ids.decode(stream.src).to_pylist(), stream.ids.decode(stream.dst).to_pylist()
+    dst[60:64] = src[60:64]
+    stream = EventStream.from_columns(src, dst, stream.t, time=TimeAxis("number"), name="tied")
+    plain, fixed = (train_steps(kind, stream, fixed=fixed) for fixed in (False, True))
+    np.testing.assert_allclose(fixed[0], plain[0], rtol=1e-5)
+    for name, value in plain[1].items():
+        torch.testing.assert_close(fixed[1][name], value, rtol=1e-4, atol=1e-5)
+    assert torch.equal(fixed[1]["pending"], plain[1]["pending"]) and torch.equal(fixed[1]["last"], plain[1]["last"])
+    for a, b in zip(plain[2].parameters(), fixed[2].parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+
+
+@every_kind
+def test_a_fixed_state_is_restored_in_place(kind: str) -> None:
+    """A CUDA graph reads and writes the same tensors again and again."""
+    _, saved, model = train_steps(kind, tied_stream(), fixed=True)
+    tensors = model.get_training_state()
+    addresses = {name: x.data_ptr() for name, x in tensors.items()}
+    model.start_epoch(0)
+    assert (model.get_training_state()["pending"] == -1).all() and not tensors["memory"].any()
+    model.set_training_state(saved)
+    for name, x in model.get_training_state().items():
+        assert torch.equal(x, saved[name]) and x.data_ptr() == addresses[name]
+    model.set_training_state({})
+    assert (model.get_training_state()["pending"] == -1).all()
+
+
+def test_one_large_group_of_equal_times_is_not_recorded() -> None:
+    src = np.arange(4000) % 7
+    stream = EventStream.from_columns(src, src + 10, np.maximum(np.arange(4000) - 2000, 0), time=TimeAxis("number"))
+    task = LinkTask.prepare(stream, Protocol(mask_nodes=0), device=CPU)
+    assert not can_record(task, network("tgn"), 10) and can_record(task, network("tgn"), 200)
 
 
 TINY: dict[str, Any] = SMALL | {"epochs": 2, "batch_size": 20, "lr": 0.01, "min_delta": 0}

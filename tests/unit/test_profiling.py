@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from cordgt.runtime import phase_times
+from cordgt.runtime.phase_times import PhaseTimes
 from cordgt.runtime.profiling import (
     OpCounter,
     count_ops,
@@ -13,6 +15,7 @@ from cordgt.runtime.profiling import (
     max_batch_size,
     measure_peak_bytes,
     predict_peak_bytes,
+    seconds_since_start,
 )
 
 CPU = torch.device("cpu")
@@ -71,3 +74,27 @@ def test_free_memory_and_peak_on_cpu() -> None:
     free = free_memory(CPU)
     assert free is None or free > 0
     assert measure_peak_bytes(lambda: torch.ones(1000, 1000) + 1, CPU) == 2 * MILLION
+
+
+def test_every_second_of_a_job_belongs_to_one_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([100.0, 102.0, 105.0, 109.0, 110.0, 117.0])
+    monkeypatch.setattr(phase_times.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(phase_times, "seconds_since_start", lambda: 1.0)
+    phases = PhaseTimes()
+    phases.on_phase_start("read")  # after 3 seconds
+    phases.on_epoch_start("fit", 1, 2, 10)
+    phases.on_stage_start("validating", None)
+    phases.on_epoch_start("fit", 2, 2, 10)
+    found = phases.finish()
+    assert found["seconds"] == 18
+    assert {p["phase"]: p["seconds"] for p in found["phases"]} == {
+        "import": 3,
+        "read": 3,
+        "epochs": 11,
+        "validation": 1,
+    }
+    assert [p["share"] for p in found["phases"]] == [3 / 18, 3 / 18, 11 / 18, 1 / 18]
+
+
+def test_the_age_of_this_process() -> None:
+    assert 0 < seconds_since_start() < 86_400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
 import time
 from functools import partial
@@ -20,6 +21,8 @@ from cordgt.tasks.metrics import LINK_METRICS
 LONG_SECONDS = 600.0  # a longer training names faster choices
 
 if TYPE_CHECKING:
+    from cordgt.runtime.phase_times import PhaseTimes
+    from cordgt.training.run_folder import RunFolder
     from cordgt.training.settings import Settings
 
 
@@ -55,6 +58,9 @@ def train(
         bool, flag("--refit", "Then train a second model on all events. It answers queries; the metrics stay.")
     ] = False,
     no_report: Annotated[bool, flag("--no-report", "Do not write report.html.")] = False,
+    profile: Annotated[
+        bool, flag("--profile", "Print how long each phase of the job takes, and write it to profile.json.")
+    ] = False,
     task: Annotated[str, option("WORD", "link, or node: classify labelled nodes with a frozen --encoder.")] = "link",
     encoder: Annotated[
         Path | None, option("RUN", "With --task node: the run whose model gives the embeddings.")
@@ -74,13 +80,16 @@ def train(
         "--mask-draws": mask_draws,
         "--processes": processes,
         "--no-report": no_report,
+        "--profile": profile,
     }
     node.check_task(task, encoder, link_options)
     if keep is not None and not replace:
         raise SettingError("--keep works only with --replace: it is the number of former runs to keep. Add --replace.")
     out = fill_out_option(out)
     launch_processes(processes, data)
+    from cordgt.callbacks import NO_CALLBACK, CallbackList
     from cordgt.cli import writers
+    from cordgt.runtime.phase_times import PhaseTimes
     from cordgt.training.devices import choose_device
     from cordgt.training.output_folder import default_folder
     from cordgt.training.run_folder import RunFolder
@@ -93,7 +102,10 @@ def train(
         return node.train_node_classifier(data, encoder, set_, seed, device, out, columns, json_)
     settings = build_settings(data, model, config, set_, seed, init)
     choose_device(device)  # before the data is read
+    phases = PhaseTimes() if profile and is_main_process() else None
+    (phases or NO_CALLBACK).on_phase_start("read")
     stream = load_data(data, columns)
+    (phases or NO_CALLBACK).on_phase_start("prepare")
     name = out or default_folder(stream.name, settings.model, settings.seed)
     folder = _next_version(name, resume) if replace else name
     former = follow_link(name)
@@ -118,7 +130,7 @@ def train(
             "refit": refit,
             "report": not no_report,
             "columns": columns,
-            "callbacks": bar,
+            "callbacks": bar if phases is None else CallbackList([bar, phases]),
         }
         if is_single:
             metrics = train_run(stream, settings, folder, **options).metrics
@@ -126,6 +138,8 @@ def train(
             metrics = train_seeds(stream, settings, folder, seeds, mask_draws=mask_draws, **options)
     if not is_main_process():
         return
+    if phases is not None:
+        _write_profile(RunFolder(folder), phases)
     if replace:
         RunVersions(name).publish(folder, DEFAULT_KEEP if keep is None else keep, former)
         console.print_note(f"{name} is now a link to {folder.name}")
@@ -138,6 +152,15 @@ def train(
         console.print_note(f"See {report}" if is_single else f"See {report}, or compare: cordgt report {name}")
     source = str(stream.ids.decode(stream.src[-1:])[0].as_py())
     console.print_note(f"Query it: {shlex.join(['cordgt', 'recommend', str(first), '--source', source])}")
+
+
+def _write_profile(folder: RunFolder, phases: PhaseTimes) -> None:
+    """Print the phases of the job and write them to ``profile.json``."""
+    from cordgt.cli import writers
+
+    profile = phases.finish()
+    folder.write_text("profile.json", json.dumps(profile, indent=2) + "\n")
+    writers.print_profile(profile)
 
 
 def _next_version(name: Path, resume: bool) -> Path:

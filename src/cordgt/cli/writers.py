@@ -59,6 +59,24 @@ def print_rows(rows: list[dict[str, Any]], json_: str | None) -> None:
         console.stdout.print(_table(rows, _count))
 
 
+def print_profile(profile: dict[str, Any]) -> None:
+    """Print the result of `PhaseTimes.finish` to standard error. Phases below a thousandth share a row."""
+    console.print_note(f"The job took {profile['seconds']:.1f} seconds, from the start of the process:")
+    names = {
+        "phase": "phase",
+        "seconds": "seconds",
+        "share": "%",
+        "cpu_seconds": "CPU seconds",
+        "compiling": "compiling",
+    }
+    rows = [{title: phase[key] for key, title in names.items()} for phase in profile["phases"]]
+    shown = [row | {"%": 100 * row["%"]} for row in rows if row["%"] >= 0.001]
+    rest = [row | {"%": 100 * row["%"]} for row in rows if row["%"] < 0.001]
+    if rest:
+        shown.append({"phase": "other"} | {k: sum(row[k] for row in rest) for k in rest[0] if k != "phase"})
+    console.stderr.print(_table(shown, lambda value: value if isinstance(value, str) else f"{value:.2f}"))
+
+
 def print_facts(facts: dict[str, Any], json_: str | None) -> None:
     """Print names and values, one per line, or as JSON."""
     write_json(facts, json_)

@@ -20,11 +20,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numba import njit, prange
+from numba import njit
 from torch import Tensor
 
 from cordgt.errors import DataError, check_choice
-from cordgt.history.index import TemporalIndex, degree_scalar, flat_int64, run_loop
+from cordgt.history.index import TemporalIndex, degree_scalar, flat_int64, run_loop, run_ranges
 from cordgt.history.rhythm import NO_KNOTS, Rhythm, rescale_scalar
 
 Role = Literal["source", "destination", "either"]
@@ -79,14 +79,15 @@ class ActivityBank:
         knots = torch.from_numpy(NO_KNOTS if rhythm is None else rhythm.knots)
         first_pos = torch.empty(index.n_nodes, dtype=torch.int64)
         rows = index.row_start, index.nbr, index.pos, index.src
-        run_loop(_fill_first, *rows, ROLES.index(role), first_pos)
+        run_ranges(_fill_first, index.n_nodes, *rows, ROLES.index(role), first_pos)
         n_stored = torch.where(first_pos >= 0, index.row_start.diff().long() // STRIDE, 0)
         start = torch.cat([torch.zeros(1, dtype=torch.int64), n_stored.cumsum(0)])
         stored = torch.empty((int(start[-1]), len(taus)), dtype=torch.float64)
         stored_count, stored_last = (torch.empty(len(stored), dtype=torch.int64) for _ in range(2))
         clock = _clock(rhythm), knots
-        run_loop(
+        run_ranges(
             _fill_stored,
+            index.n_nodes,
             *(*rows, index.elapsed, ROLES.index(role), *clock, taus),
             *(start, stored, stored_count, stored_last),
         )
@@ -113,8 +114,9 @@ class ActivityBank:
         sums = torch.empty((*node.shape, len(self.taus)), dtype=torch.float64)
         count, degree = (torch.empty(node.shape, dtype=torch.int64) for _ in range(2))
         first, last = (torch.empty(node.shape, dtype=torch.float64) for _ in range(2))
-        run_loop(
+        run_ranges(
             _fill_lookup,
+            node.numel(),
             *(index.row_start, index.nbr, index.pos, index.src, index.elapsed, ROLES.index(self.role)),
             *(_clock(self.rhythm), self.knots, self.taus),
             *(self.start, self.stored, self.stored_count, self.stored_last, self.first_pos),
@@ -189,9 +191,9 @@ def is_in_role(role, node, nbr, src):  # type: ignore[no-untyped-def]
     return role == 2 or (src == node if role == 0 else (src != node or nbr == node))
 
 
-@njit(parallel=True, cache=True)
-def _fill_first(row_start, nbr, pos, src, role, first_pos):  # type: ignore[no-untyped-def]
-    for u in prange(len(first_pos)):
+@njit(nogil=True, cache=True)
+def _fill_first(begin, end, row_start, nbr, pos, src, role, first_pos):  # type: ignore[no-untyped-def]
+    for u in range(begin, end):
         first_pos[u] = -1
         for at in range(row_start[u], row_start[u + 1]):
             if is_in_role(role, u, nbr[at], src[pos[at]]):
@@ -199,7 +201,7 @@ def _fill_first(row_start, nbr, pos, src, role, first_pos):  # type: ignore[no-u
                 break
 
 
-@njit(inline="always")
+@njit
 def _decay(sums, age, taus):  # type: ignore[no-untyped-def]
     if age > 0:
         for k in range(len(taus)):
@@ -207,27 +209,14 @@ def _decay(sums, age, taus):  # type: ignore[no-untyped-def]
             sums[k] = sums[k] * math.exp(-x) if x < _UNDERFLOW else 0.0
 
 
-@njit(parallel=True, cache=True)
+@njit(nogil=True, cache=True)
 def _fill_stored(  # type: ignore[no-untyped-def]
-    row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last
+    begin, end, row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last
 ):
-    for u in prange(len(start) - 1):
-        if start[u + 1] > start[u]:
-            sums = np.zeros(len(taus))
-            count, last, now = 0, -1, 0.0
-            for c in range(start[u + 1] - start[u]):
-                first = row_start[u] + c * STRIDE
-                for at in range(first, first + STRIDE):
-                    in_role = is_in_role(role, u, nbr[at], src[pos[at]])
-                    if in_role or at == first + STRIDE - 1:  # decay is needed only here
-                        t = rescale_scalar(elapsed[pos[at]], clock[0], clock[1], knots)
-                        _decay(sums, t - now, taus)
-                        now = max(now, t)
-                    if in_role:
-                        count, last = count + 1, pos[at]
-                        sums += 1.0
-                stored[start[u] + c] = sums
-                stored_count[start[u] + c], stored_last[start[u] + c] = count, last
+    for u in range(begin, end):
+        _store_row(
+            u, row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last
+        )
 
 
 @njit
@@ -262,12 +251,38 @@ def lookup_scalar(  # type: ignore[no-untyped-def]
     return count, n, elapsed[first_pos[u]], elapsed[latest]
 
 
-@njit(parallel=True, cache=True)
+@njit
+def _store_row(  # type: ignore[no-untyped-def]
+    u, row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last
+):
+    if start[u + 1] == start[u]:
+        return
+    sums = np.zeros(len(taus))
+    count, last, now = 0, -1, 0.0
+    for c in range(start[u + 1] - start[u]):
+        first = row_start[u] + c * STRIDE
+        for at in range(first, first + STRIDE):
+            in_role = is_in_role(role, u, nbr[at], src[pos[at]])
+            if in_role or at == first + STRIDE - 1:  # decay is needed only here
+                t = rescale_scalar(elapsed[pos[at]], clock[0], clock[1], knots)
+                _decay(sums, t - now, taus)
+                now = max(now, t)
+            if in_role:
+                count, last = count + 1, pos[at]
+                for k in range(len(taus)):
+                    sums[k] += 1.0
+        for k in range(len(taus)):
+            stored[start[u] + c, k] = sums[k]
+        stored_count[start[u] + c], stored_last[start[u] + c] = count, last
+
+
+@njit(nogil=True, cache=True)
 def _fill_lookup(  # type: ignore[no-untyped-def]
+    begin, end,
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
     node, cut, t, sums, count, degree, first, last,
 ):  # fmt: skip
-    for i in prange(len(node)):
+    for i in range(begin, end):
         count[i], degree[i], first[i], last[i] = lookup_scalar(
             row_start, nbr, pos, src, elapsed, role, clock, knots, taus,
             start, stored, stored_count, stored_last, first_pos, node[i], cut[i], t[i], sums[i],
@@ -290,7 +305,7 @@ def _sum_last_events(  # type: ignore[no-untyped-def]
         _add_last_event(out, taus, last, low, high)
 
 
-@njit(inline="always")
+@njit
 def _add_last_event(out, taus, last, low, until):  # type: ignore[no-untyped-def]
     """Add the integrals from ``low``, or the last event if it is later, to ``until``. A negative time: no event."""
     since = max(low - last, 0.0)

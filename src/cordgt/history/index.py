@@ -26,6 +26,9 @@ from cordgt.events.backing import IndexData
 from cordgt.events.times import tie_starts
 from cordgt.history.index_builder import build_index, index_dtype
 from cordgt.runtime import kernel_loader as kernels
+from cordgt.runtime.threads import parallel_map
+
+ROWS_PER_RANGE = 2048  # of a compiled loop in a thread, at least
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,20 @@ def as_tensor(array: np.ndarray) -> Tensor:
 def run_loop(loop: Any, *args: Any) -> None:
     """Call a compiled Numba loop; tensors, including those it writes to, are passed as arrays on the same memory."""
     loop(*(x.numpy() if isinstance(x, Tensor) else x for x in args))
+
+
+def run_ranges(loop: Any, n: int, *args: Any) -> None:
+    """Call a compiled loop as ``loop(start, stop, *args)`` on ranges of ``n`` rows, in as many threads as torch has.
+
+    The loop is compiled with ``nogil=True``. It compiles several times as fast as one with ``parallel=True``.
+    """
+    arrays = [x.numpy() if isinstance(x, Tensor) else x for x in args]
+    size = max(ROWS_PER_RANGE, -(-n // (4 * torch.get_num_threads())))
+    if n <= size:
+        loop(0, n, *arrays)
+        return
+    for _ in parallel_map(lambda start: loop(start, min(start + size, n), *arrays), range(0, n, size)):
+        pass
 
 
 def flat_int64(x: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class Rhythm:
 NO_KNOTS = np.zeros(0)
 
 
-@njit(inline="always")
+@njit
 def rescale_scalar(t, period, phase, knots):  # type: ignore[no-untyped-def]
     """`Rhythm.rescale` of one time; the time itself without knots."""
     n = len(knots) - 1

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -142,6 +143,16 @@ class LinkModel(nn.Module):
     def training_hint(cls, settings: Any, n_events: int, batch_size: int) -> str:
         """Return advice for training on ``n_events`` events; empty if there is none."""
         return ""
+
+    def fix_shapes(self, history: History, stops: np.ndarray, batch_size: int) -> bool:
+        """Do the same operations in every training step from now on. Return whether a CUDA graph can record a step.
+
+        ``stops``: for each batch of an epoch, the smallest ``pair_cut`` of its queries. Only stateful models use it.
+        """
+        return True
+
+    def start_epoch(self, n_events: int) -> None:
+        """Prepare for the training events from ``n_events`` on of an epoch, if steps are recorded."""
 
     def get_training_state(self) -> dict[str, Tensor]:
         """Return what training carries from batch to batch besides weights. It is part of every checkpoint.

@@ -8,7 +8,8 @@ same in any batch, in any order, in `evaluate` and in `predict`. The last replay
 mostly come in order; the cache never changes a result.
 
 Training is the exception. There a block is a batch, processed with the weights of its step, so that a state goes from
-batch to batch. It runs in one process, and the state is part of every checkpoint.
+batch to batch. It runs in one process, and the state is part of every checkpoint. On a GPU every batch does the same
+operations on the same shapes (`fix_shapes`), so that the step can be recorded as a CUDA graph.
 
 Differs: the released TGN continues from the memory that training left. Here evaluation replays the stream with the
 current weights. So memory includes events that were hidden from training, and earlier evaluations change nothing.
@@ -37,6 +38,7 @@ from cordgt.nn.graph_attention import GraphAttention
 from cordgt.nn.layers import MergeHead, TimeEncoding, check_dropout, check_heads, check_positive
 from cordgt.nn.time_encoding import encode_time
 
+MAX_BLOCK_MESSAGES = 32  # for each event of a batch, in a block of fixed width
 SNAPSHOT_BYTES = 2**28  # of snapshots along a replay, so that rewinding need not start from the beginning
 
 
@@ -144,6 +146,19 @@ class Messages:
         at = np.searchsorted(self.host_pos, position)
         return int(self.host_pos[at]) if at < len(self.host_pos) else 2**62
 
+    def max_width(self, stops: np.ndarray) -> int:
+        """Return the largest number of messages between two of the positions ``stops``, ascending; the first is 0."""
+        return int(np.diff(np.searchsorted(self.host_pos, np.concatenate([[0], stops]))).max(initial=0))
+
+    def aggregate_fixed(self, start: Tensor, stop: Tensor, width: int, n_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+        """`aggregate` without the host, of at most ``width`` messages: (W,) each; ``n_nodes`` where there is none."""
+        at = torch.searchsorted(self.pos, start) + torch.arange(width, device=self.pos.device)
+        is_message = at < len(self.pos)
+        at = at.clamp_max(len(self.pos) - 1)
+        pos = self.pos[at]
+        is_last = is_message & (pos < stop) & (self.next_pos[at] >= stop)
+        return torch.where(is_last, self.node[at], n_nodes), torch.where(is_last, self.nbr[at], n_nodes), pos
+
     def aggregate(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return receiver, other end and position, (U,) each, of the last message to each node in a block."""
         block = slice(*np.searchsorted(self.host_pos, (start, stop)).tolist())
@@ -155,7 +170,7 @@ class Messages:
 class MemoryState:
     """The memory of all nodes after the first ``position`` events. The last row is that of unknown nodes: zeros."""
 
-    position: Tensor  # () int64, on the host
+    position: Tensor  # () int64, on the host; with the rest if shapes are fixed
     memory: Tensor  # (N+1, D) output of the updater
     last: Tensor  # (N+1,) float64, time of the last event in memory; 0 if there is none
     pending: Tensor  # (N+1,) int64, event position of the pending message; -1 if there is none
@@ -180,6 +195,16 @@ class MemoryState:
     def size(self) -> int:
         """Size in bytes."""
         return sum(x.element_size() * x.numel() for x in vars(self).values())
+
+    def clear(self) -> None:
+        """Forget everything, in place."""
+        for name, x in vars(self).items():
+            x.fill_(-1 if name == "pending" else 0)
+
+    def clear_unknown(self) -> None:
+        """Restore the row of unknown nodes, to which messages to nobody were written."""
+        for name in ("memory", "last", "pending", "other"):
+            getattr(self, name)[-1].fill_(-1 if name == "pending" else 0)
 
     def copy(self) -> MemoryState:
         return MemoryState(**{name: x.clone() for name, x in vars(self).items()})
@@ -241,6 +266,7 @@ class MemoryModel(TwoTowerModel):
         self.updater = self.updater_class(2 * dim + edge_dim + settings.time_dim, dim)
         self.node_x = nn.Linear(node_dim, dim, bias=False) if node_dim else None
         self.head = MergeHead(dim)
+        self.block_width: int | None = None  # messages of a training block, at most, if shapes are fixed
         self._training_cache: MemoryCache | None = None  # advances batch by batch
         self._replay_cache: MemoryCache | None = None  # outside training; advances block by block
         self._restored: dict[str, Tensor] = {}  # from a checkpoint, until training continues
@@ -259,7 +285,7 @@ class MemoryModel(TwoTowerModel):
     def encode(self, batch: MemoryBatch) -> Tensor:
         history, node = batch.past.history, batch.tree.node  # (B, 1+M, C)
         if self.training:
-            cache = self._before_batch(history, int(batch.memory_cut.min()))
+            cache = self._before_batch(history, batch.memory_cut.min())
             memory, last = self.read_memory(cache, node)
         else:
             memory, last = self._read_memory_after(history, node, batch.memory_cut // self.block)
@@ -280,16 +306,46 @@ class MemoryModel(TwoTowerModel):
             f"Use smaller ones: --set block={fits} --set batch_size={fits}"
         )
 
+    def fix_shapes(self, history: History, stops: np.ndarray, batch_size: int) -> bool:
+        messages = Messages(history.index)
+        width = messages.max_width(stops)
+        if width > MAX_BLOCK_MESSAGES * batch_size:
+            return False  # many events of one time form one large block; all others would be padded to it
+        self.block_width = width
+        self._training_cache = self._new_cache(history, messages=messages)
+        self._training_cache.state.position = self._training_cache.state.position.to(history.index.device)
+        if self._restored:
+            tensors, self._restored = self._restored, {}
+            self.set_training_state(tensors)
+        return True
+
+    def start_epoch(self, n_events: int) -> None:
+        if self.block_width is None or self._training_cache is None:
+            return
+        if self._replay_cache is not None:
+            self._replay_cache.weight_versions = (-1,)  # a recorded step changes weights, but not their versions
+        if n_events == 0:
+            self._training_cache.state.clear()
+
     def in_blocks(self, block: int) -> MemoryModel:
         """Return a model with the same weights and another block size."""
         other = copy.copy(self)
         other.block, other._training_cache, other._replay_cache, other._restored = block, None, None, {}
+        other.block_width = None
         return other
 
     # --- choose the state
 
-    def _before_batch(self, history: History, stop: int) -> MemoryCache:
+    def _before_batch(self, history: History, stop: Tensor) -> MemoryCache:
         """Return the training state, advanced to ``stop``: the events of the batches since then are one block."""
+        cache = self._training_cache
+        if self.block_width is not None:
+            assert cache is not None and cache.matches(history, ())
+            self._advance(cache, stop)
+            return cache
+        return self._before_batch_on_host(history, int(stop))
+
+    def _before_batch_on_host(self, history: History, stop: int) -> MemoryCache:
         cache = self._training_cache
         if self._restored:
             tensors = {name: x.to(history.index.device) for name, x in self._restored.items()}
@@ -364,12 +420,17 @@ class MemoryModel(TwoTowerModel):
 
         Shapes: node (...,); returns (..., D) and (...,) float64.
         """
-        distinct, place = torch.unique(node, return_inverse=True)
+        if cache is self._training_cache and self.block_width is not None:  # the number of distinct nodes varies
+            distinct, place = node.flatten(), None
+        else:
+            distinct, place = torch.unique(node, return_inverse=True)
         memory, last = self._apply_messages(cache, distinct)
         if self.node_x is not None:
             features = cache.history.node_features(distinct)
             assert features is not None
             memory = memory + self.node_x(features)
+        if place is None:
+            return memory.view(*node.shape, -1), last.view(node.shape)
         return F.embedding(place, memory), last[place]
 
     def _apply_messages(self, cache: MemoryCache, node: Tensor) -> tuple[Tensor, Tensor]:
@@ -390,18 +451,27 @@ class MemoryModel(TwoTowerModel):
         return torch.where(has_message.unsqueeze(-1), updated, memory), torch.where(has_message, t, last)
 
     @torch.no_grad()
-    def _advance(self, cache: MemoryCache, stop: int) -> None:
-        """Process the events from the state's position to ``stop`` as one block."""
+    def _advance(self, cache: MemoryCache, stop: int | Tensor) -> None:
+        """Process the events from the state's position to ``stop`` as one block. A tensor if shapes are fixed."""
         state = cache.state
-        node, nbr, pos = cache.messages.aggregate(int(state.position), stop)
-        state.position.fill_(stop)
+        if isinstance(stop, Tensor):
+            assert self.block_width is not None
+            node, nbr, pos = cache.messages.aggregate_fixed(state.position, stop, self.block_width, state.n_nodes)
+            state.position.copy_(stop)
+        else:
+            node, nbr, pos = cache.messages.aggregate(int(state.position), stop)
+            state.position.fill_(stop)
         if not len(node):
             return
         message = self.message(cache, nbr, pos)
         memory, last = self._apply_messages(cache, node)
         state.memory[node], state.last[node], state.pending[node] = memory, last, pos
+        if isinstance(stop, Tensor):
+            state.clear_unknown()
         # Both ends of an event are in its block, so the other end's memory is up to date here.
         state.other[node] = state.memory[nbr] if message is None else message
+        if isinstance(stop, Tensor):
+            state.clear_unknown()
 
     # --- checkpoints
 
@@ -414,6 +484,11 @@ class MemoryModel(TwoTowerModel):
         wanted = {f.name for f in fields(MemoryState)}
         if tensors and tensors.keys() != wanted:
             raise KeyError(f"a memory state holds {', '.join(sorted(wanted))}")
+        if self.block_width is not None and self._training_cache is not None:  # in place: a CUDA graph reads it there
+            self._training_cache.state.clear()
+            for name, x in tensors.items():
+                getattr(self._training_cache.state, name).copy_(x)
+            return
         self._training_cache, self._restored = None, dict(tensors)
 
 

@@ -11,6 +11,8 @@ from numba import njit, prange
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cordgt.runtime.kernel_loader import is_plain_forced
+
 
 class GraphAttention(nn.Module):
     """TGN's attention of a node to its most recent events: neighbors' memory, edge features and time encodings.
@@ -73,7 +75,7 @@ def attend(query: Tensor, x: Tensor, attn_mask: Tensor, scale: Tensor | None) ->
     Shapes: query (S, H, K), x (S, n, K), attn_mask (S, n) bool, True: may attend; scale (S, H, n) or None, multiplies
     the weights.
     """
-    if x.device.type == "cpu":
+    if x.device.type == "cpu" and not is_plain_forced():
         out: Tensor = _Attend.apply(query, x, attn_mask, scale)
         return out
     return attend_reference(query, x, attn_mask, scale)

@@ -14,6 +14,8 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
+from cordgt.runtime.kernel_loader import is_plain_forced
+
 _ROUND = 1.5 * 2.0**52  # adding and subtracting it rounds to the nearest integer; rint is slower
 # Taylor coefficients up to the 14th power: error below 1e-10 on [-pi/2, pi/2]
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = ((-1) ** i / math.factorial(2 * i) for i in range(8))
@@ -23,7 +25,7 @@ _S0, _S1, _S2, _S3, _S4, _S5, _S6 = ((-1) ** i / math.factorial(2 * i + 1) for i
 def encode_time(elapsed: Tensor, frequency: Tensor, phase: Tensor) -> Tensor:
     """Return ``cos(elapsed.float() * frequency + phase)``, (..., Dt) float32, for elapsed times (...,)."""
     elapsed = elapsed.to(frequency.dtype)
-    if elapsed.device.type == "cpu" and frequency.dtype == torch.float32:
+    if elapsed.device.type == "cpu" and frequency.dtype == torch.float32 and not is_plain_forced():
         out: Tensor = _CosineEncoding.apply(elapsed, frequency, phase)
         return out
     return torch.cos(elapsed.unsqueeze(-1) * frequency + phase)

@@ -6,6 +6,7 @@ Counts do not depend on the machine's speed, so tests can pin them.
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cordgt.runtime.limits import address_space_limit
 from cordgt.runtime.threads import single_thread
+
+_IMPORT_TIME = time.perf_counter()
+
+
+def seconds_since_start() -> float:
+    """Return how long this process runs; where the system does not tell, the time since this module's import."""
+    stat, uptime = _lines("/proc/self/stat"), _lines("/proc/uptime")
+    if not stat or not uptime:
+        return time.perf_counter() - _IMPORT_TIME
+    started = int(stat[0].rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return float(uptime[0].split()[0]) - started
 
 
 class OpCounter(TorchDispatchMode):

@@ -26,6 +26,7 @@ def evaluate_splits(
         for setting in SETTINGS:
             callbacks.on_stage_start(f"evaluating: {split}, {setting}", len(task.evaluation_events(split, setting)[0]))
             metrics[split][setting] = evaluate(model, task, split, setting, callbacks=callbacks)
+    callbacks.on_phase_start("baselines")
     metrics["baselines"] = baseline_metrics(task, splits)
     for split in splits:
         for setting in SETTINGS:

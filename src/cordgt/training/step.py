@@ -27,6 +27,8 @@ from cordgt.runtime.signals import StopRequest
 from cordgt.runtime.threads import parallel_map, pin_num_threads, single_thread
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.negatives import mix_past_negatives, negatives_key, past_log_ratio
+from cordgt.tasks.protocol import visible_cuts
+from cordgt.training.optimizer import FusedAdam
 from cordgt.training.settings import Settings
 
 N_WARMUP_STEPS = 3  # steps on a side stream before a CUDA graph is recorded, as PyTorch requires
@@ -103,7 +105,7 @@ def make_optimizer(settings: Settings, model: LinkModel, device: torch.device) -
             "is_trainable = False in its class."
         )
     cuda = device.type == "cuda"
-    return torch.optim.Adam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True)
+    return FusedAdam(model.parameters(), lr=settings.training.lr, capturable=cuda, fused=True)
 
 
 def max_events_per_chunk(model: LinkModel, num_negatives: int) -> int | None:
@@ -332,6 +334,16 @@ class Step:
             return lambda part: None
         batch_seed = generator.initial_seed()
         return lambda part: generator.manual_seed(rng.fold_in_int(batch_seed, part) & (2**63 - 1))
+
+
+def can_record(task: LinkTask, model: LinkModel, batch_size: int) -> bool:
+    """Return whether a CUDA graph can record the model's training step. From then on its shapes are fixed."""
+    if not model.is_stateful:
+        return True
+    first = torch.from_numpy(task.split.train[::batch_size]).to(task.device)
+    own_time = task.train_history.index.tie_start[first].long()
+    _, stops = visible_cuts(task.protocol.visibility, own_time, first)
+    return model.fix_shapes(task.train_history, stops.cpu().numpy(), batch_size)
 
 
 class CudaGraphStep:

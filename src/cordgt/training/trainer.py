@@ -46,7 +46,7 @@ from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
 from cordgt.training.run_folder import CHECKPOINT_FILES, ReadOnlyRunFolder, RunFolder
 from cordgt.training.settings import Settings
-from cordgt.training.step import CudaGraphStep, Ema, PrefetchStep, Step, dropout_generator, make_optimizer
+from cordgt.training.step import CudaGraphStep, Ema, PrefetchStep, Step, can_record, dropout_generator, make_optimizer
 from cordgt.training.time_estimate import StepTimer, TimeEstimate
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl, within an epoch
@@ -166,11 +166,12 @@ class Trainer:
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
         is_single = self.task.group.world_size == 1
-        # A CUDA graph needs fixed shapes, which a stateful model has not, and cannot record an all-reduce.
+        # A CUDA graph needs fixed shapes and cannot record an all-reduce.
         # It records no sampler of negatives but the built-in random one, unless that reads on the host.
         on_host = self.task.is_history_on_host
         has_plain_sampler = self.settings.training.train_negatives != "random" and not on_host
-        is_recorded = self.device.type == "cuda" and not self.model.is_stateful and is_single and not has_plain_sampler
+        is_recorded = self.device.type == "cuda" and is_single and not has_plain_sampler
+        is_recorded = is_recorded and can_record(self.task, self.model, self.settings.training.batch_size)
         if on_host and self.settings.training.micro_batches:
             raise SettingError("Set micro_batches=0: history is on the host here, which supports only whole batches.")
         step = Step.from_settings(
@@ -184,6 +185,7 @@ class Trainer:
         )
         if not is_recorded:
             return step
+        self.callbacks.on_phase_start("capture")
         self.model.train()
         saved = {k: v.clone() for k, v in self.state.state_dict().items()}
         recorded = (PrefetchStep if on_host else CudaGraphStep)(step, self.settings.training.batch_size)
@@ -228,6 +230,7 @@ class Trainer:
             step.prefetch(batches)
         key = rng.fold_in_int(rng.mix64_int(self.settings.seed), epoch)
         self.callbacks.on_epoch_start(p.phase, epoch, self.epochs, len(positions))
+        self.model.start_epoch(p.events)
         self.model.train()
         n_reported, last_line = 0, time.perf_counter()
         began = last_line - p.seconds
@@ -419,6 +422,7 @@ def _run_phases(
         )
     metrics |= evaluate_splits(model, task, stoppable)
     if task.protocol.activity:
+        callbacks.on_phase_start("activity")
         forecaster = Forecaster.fit(task, model, stoppable)
         folder.write_activity(forecaster)
         metrics |= forecast_metrics(forecaster, task, model, stoppable)

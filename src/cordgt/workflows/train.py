@@ -261,12 +261,15 @@ def _train_locked(
     task = None
     if metrics is None:
         weights = group.broadcast_tensors({} if init is None else init.weights) if has_init else None
+        callbacks.on_phase_start("index")
         task = LinkTask.prepare(original, settings.protocol, seed=settings.seed, device=device, group=group)
         if group.is_main_process and config is None:  # nothing is written before the task is known to be valid
             check_empty_folder(folder.path)
             check_init_weights(weights, settings, stream)
+            callbacks.on_phase_start("write")
             config = folder.create(settings, stream, columns=columns, init=init, refit=refit)
         about = None if init is None else init.to_json()
+        callbacks.on_phase_start("prepare")
         with tensorboard_callback(folder.path) if group.is_main_process else nullcontext(NO_CALLBACK) as tensorboard:
             callback = CallbackList([callbacks, tensorboard]) if group.is_main_process else NO_CALLBACK
             metrics = fit_and_evaluate(

@@ -1,0 +1,42 @@
+"""`FusedAdam` against `torch.optim.Adam`, and what a training imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+from torch import nn
+
+from cordgt.training.optimizer import FusedAdam
+
+
+def test_the_same_bits_as_torch_computes() -> None:
+    torch.manual_seed(0)
+    ours, theirs = (nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3)) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    frozen = [net[0].bias.requires_grad_(False) for net in (ours, theirs)]
+    fused = (
+        FusedAdam(ours.parameters(), lr=0.01, fused=True),
+        torch.optim.Adam(theirs.parameters(), lr=0.01, fused=True),
+    )
+    for _ in range(5):
+        x = torch.randn(4, 5)
+        for net, optimizer in zip((ours, theirs), fused, strict=True):
+            optimizer.zero_grad(set_to_none=True)
+            net(x).square().sum().backward()
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    assert frozen[0] not in fused[0].state
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        own, other = fused[0].state[a], fused[1].state[b]
+        assert own.keys() == other.keys() and all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_no_import_of_the_compiler() -> None:
+    code = (
+        "import sys, torch; from cordgt.training.optimizer import FusedAdam;"
+        "w = torch.ones(3, requires_grad=True); adam = FusedAdam([w], fused=True); adam.zero_grad();"
+        "w.sum().backward(); adam.step(); print('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
