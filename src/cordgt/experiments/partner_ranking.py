@@ -28,6 +28,7 @@ from cordgt.models.base import LinkModel
 from cordgt.models.cordgt_plus import CordgtPlus
 from cordgt.models.item_knn import ItemKnn, ItemKnnSettings
 from cordgt.runtime.signals import StopRequest, defer_signals
+from cordgt.tasks.blend_weight import WEIGHTS
 from cordgt.tasks.candidate_filter import first_as_destination
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import compute_ranks, score_candidates
@@ -35,7 +36,6 @@ from cordgt.tasks.metrics import ranking_metrics
 from cordgt.tasks.run_metrics import SPLITS
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import mean_ranks
-from cordgt.training.blend import WEIGHTS
 from cordgt.training.devices import set_matmul_precision
 from cordgt.training.model_factory import load_weights
 from cordgt.training.run_folder import ReadOnlyRunFolder

@@ -49,7 +49,8 @@ class RateLoop:
         Shapes: node and cut (n,) int64, t (n,) float64, horizon (n, P).
         """
         expected, age = np.empty((len(node), horizon.shape[1])), np.empty(len(node))
-        _fill_log_expected(*self.arguments, node, cut, t, horizon, expected, age)
+        run: Any = _fill_log_expected
+        run(*self.arguments, node, cut, t, horizon, expected, age)
         return expected, age
 
 
@@ -86,8 +87,8 @@ class CalibratorLoop:
     ) -> np.ndarray:
         """Return the complementary log-log (n, M) of the probability within the last horizon of ``log_expected``.
 
-        Shapes: log_expected (n, P), for the forecaster's horizons and the one asked for; drift (n,); log_partner (n, M),
-        or zeros (n, 1) for nodes.
+        Shapes: log_expected (n, P), for the forecaster's horizons and the one asked for; drift (n,);
+        log_partner (n, M), or zeros (n, 1) for nodes.
         """
         eta = np.empty(log_partner.shape)
         arrays = self.columns, self.horizons, self.weights, self.step_start, self.steps
