@@ -70,7 +70,8 @@ def anchor_report(request: ExperimentRequest, store: CellStore) -> Report:
         "deviation over the seeds, then the difference to the best published. Each seed masks other nodes; the "
         "published results have one draw.",
         "`historical-pairs` and `inductive-pairs`: negatives of DyGLib, whole pairs of the past with another source. "
-        "There the score is log rate(u, t) + log P(v | u, t): how often the source acts, and whom it picks. With "
+        "There the score is log rate(u, t) + slope * logit(v | u, t): how often the source acts, and whom it picks. "
+        "Validation data choose the slope. A source without events acts at the rate of all newcomers together. With "
         "random negatives the source is given, and the score is that of the partner alone.",
         *(
             f"{display_name(model)} is above the best published in {n} of {total} columns."

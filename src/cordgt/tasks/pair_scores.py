@@ -63,7 +63,7 @@ def choose_pair_slope(model: LinkModel, task: LinkTask, callbacks: Callback = NO
     for kind, queries in validation_pairs(task).items():
         rates = task.log_source_rates(queries)
         found[kind] = np.stack([rates + partner_logits(model, task, queries, callbacks=callbacks)[:, 0], rates])
-    return 1.0 - choose_by_ap(found.pop(TRUE), found, reference=0)
+    return round(1.0 - choose_by_ap(found.pop(TRUE), found, reference=0), 3)
 
 
 def validation_pairs(task: LinkTask) -> dict[str, Queries]:
@@ -86,8 +86,8 @@ def negative_pair_queries(task: LinkTask, split: str, setting: str, *, stop: int
     """Return negatives as in DyGLib, which replace the source too, as queries (B, 1); and how many are random pairs.
 
     They are past pairs of the stream (its first ``stop`` events), or of the split's own inductive events. Those of
-    `inductive-pairs` were not seen before the split. Where a batch has too few of them, random pairs of the same sources
-    and destinations fill up.
+    `inductive-pairs` were not seen before the split. Where a batch has too few of them, random pairs of the same
+    sources and destinations fill up.
     """
     positions, queries = task.evaluation_queries(split, setting)
     stream, protocol = task.stream, task.protocol
