@@ -58,7 +58,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"mask": True, "sampling": "recent"},
     {"stpe": "u", "head": "linear", "mask": True},
     {"patch_size": 3},
-    {"slot_features": False, "collaborative": True, "likeness": True, "identities": True},
+    {"slot_features": False, "collaborative": True, "likeness": True, "votes": True, "identities": True},
     {"pair_features": False},
 )
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import History, Queries
+from cordgt.history.votes import PRIOR, SMALLEST, UNIT, VoteOptions, count_votes, votes_columns
 from cordgt.models.als import Als, AlsSettings, _pair_table, _solve_side, fit_vectors
-from cordgt.models.item_knn import PRIOR, SMALLEST, UNIT, ItemKnn, ItemKnnSettings, count_votes
+from cordgt.models.item_knn import ItemKnn, ItemKnnSettings
 from cordgt.tasks.baselines import BASELINES, BIPARTITE_BASELINES, baseline_metrics, is_bipartite
 from cordgt.tasks.histories import build_history
 from cordgt.tasks.link import LinkTask
@@ -47,12 +48,27 @@ def test_votes(stream: Stream, sizes: tuple[int, int, int], data: st.DataObject)
         torch.full((n + 1,), cut),
         torch.full((n + 1,), cut),
     )
-    own = ItemKnnSettings(*sizes, decay=0.7)
+    own = VoteOptions(*sizes, decay=0.7)
     got = count_votes(index, queries, own)
     definition = slow.ItemKnn(*sizes, decay=0.7)
     expected = [[definition.votes(plain, u, v, cut) for v in range(n)] + [0, 0] for u in range(n)]
     assert got.tolist() == [*expected, [0] * (n + 2)]
     assert torch.equal(count_votes(index.without_kernels(), queries, own), got)
+
+
+def test_votes_columns_hold_the_score_of_item_knn() -> None:
+    stream = random_shop()
+    history, cuts = history_of(stream), torch.tensor([100, 250])
+    queries = Queries(torch.tensor([0, 3]), torch.arange(stream.n_nodes).expand(2, -1), 1.0 * cuts, cuts, cuts)
+    model = ItemKnn(ItemKnnSettings(), edge_dim=0, node_dim=0)
+    columns = votes_columns(history.index, queries)
+    torch.testing.assert_close(
+        columns[..., 2].double() * 4, model(model.reader.read(history, queries)), rtol=1e-6, atol=1e-5
+    )
+    votes = count_votes(history.index, queries, VoteOptions()) / UNIT**2
+    torch.testing.assert_close(torch.expm1(4 * columns[..., 0].double()) / 256, votes.double(), rtol=1e-5, atol=1e-6)
+    assert torch.equal(votes_columns(history.index.without_kernels(), queries), columns)
+    assert (columns[..., 1] <= columns[..., 0]).all()
 
 
 def test_item_knn_scores_by_hand() -> None:
@@ -64,7 +80,7 @@ def test_item_knn_scores_by_hand() -> None:
     dst = torch.cat([ids["x"], ids["y"], ids["z"]], dim=1)
     queries = Queries(ids["a"][0], dst, torch.tensor([9.0], dtype=torch.float64), cut, cut)
     model = ItemKnn(ItemKnnSettings(penalty=0.5), edge_dim=0, node_dim=0)
-    votes = count_votes(history_of(stream).index, queries, ItemKnnSettings())
+    votes = count_votes(history_of(stream).index, queries, VoteOptions())
     # the two visitors of x are a itself, who has no vote, and b; y came after x, at a distance of 1
     assert votes.tolist() == [[UNIT * UNIT, UNIT * UNIT // 2, 0]]
     scores = model(model.reader.read(history_of(stream), queries))[0].tolist()

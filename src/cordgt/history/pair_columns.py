@@ -12,6 +12,7 @@ from cordgt.history.collaborative import COLLABORATIVE_COLUMNS, collaborative_fe
 from cordgt.history.likeness import LIKENESS_COLUMNS, likeness_columns
 from cordgt.history.pair_features import PAIR_COLUMNS, pair_features
 from cordgt.history.queries import History, Queries
+from cordgt.history.votes import VOTES_COLUMNS, votes_columns
 
 
 class ColumnGroup(NamedTuple):
@@ -26,6 +27,7 @@ COLUMN_GROUPS = {
     "collaborative": ColumnGroup(
         COLLABORATIVE_COLUMNS, lambda history, queries: collaborative_features(history.index, queries)
     ),
+    "votes": ColumnGroup(VOTES_COLUMNS, lambda history, queries: votes_columns(history.index, queries)),
     "likeness": ColumnGroup(LIKENESS_COLUMNS, likeness_columns),
 }
 

@@ -36,6 +36,7 @@ class CordgtPlusSettings(CordgtSettings):
     slot_features: bool = True  # features of every context node: age, counts, relation to either end
     pair_features: bool = True  # features of every pair: number and age of its events, activity of both ends
     collaborative: bool = False  # also columns of who met what alike: co-visits, sequences, ages
+    votes: bool = False  # also read the votes of item-kNN
     likeness: bool = False  # also read how alike the features of the candidate and of the source's partners are
     identities: bool = False  # learn an embedding per node; see `cordgt.models.identities`
     num_embeddings: int = 16384  # rows of its table; if there are more nodes, the busiest get one
@@ -46,9 +47,9 @@ class CordgtPlusSettings(CordgtSettings):
         super().__post_init__()
         check_choice("loss", self.loss, ("binary", "ranking"))
         check_positive(self, "num_embeddings")
-        if (self.collaborative or self.likeness) and not self.pair_features:
-            name = "collaborative" if self.collaborative else "likeness"
-            raise SettingError(f"{name}=true adds columns to pair_features: set pair_features=true.")
+        for name in ("collaborative", "votes", "likeness"):
+            if getattr(self, name) and not self.pair_features:
+                raise SettingError(f"{name}=true adds columns to pair_features: set pair_features=true.")
 
     @property
     def column_groups(self) -> tuple[str, ...]:
@@ -58,7 +59,8 @@ class CordgtPlusSettings(CordgtSettings):
     @property
     def of_counts(self) -> CountsSettings:
         """Settings of the `Counts` network, which reads the same columns."""
-        return CountsSettings(loss=self.loss, collaborative=self.collaborative, likeness=self.likeness)
+        names = ("loss", "collaborative", "votes", "likeness")
+        return CountsSettings(**{name: getattr(self, name) for name in names})
 
     @property
     def has_counts(self) -> bool:

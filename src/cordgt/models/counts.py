@@ -26,6 +26,7 @@ class CountsSettings:
     hidden: int = 64
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
     collaborative: bool = False  # also read who met what alike: co-visits, sequences, ages
+    votes: bool = False  # also read the votes of item-kNN
     likeness: bool = False  # also read how alike the features of the candidate and of the source's partners are
     identities: bool = False  # learn an embedding per node; see `cordgt.models.identities`
     num_embeddings: int = 16384  # rows of its table; if there are more nodes, the busiest get one
@@ -37,7 +38,7 @@ class CountsSettings:
     @property
     def column_groups(self) -> tuple[str, ...]:
         """Names in `cordgt.history.pair_columns.COLUMN_GROUPS`."""
-        optional = {"collaborative": self.collaborative, "likeness": self.likeness}
+        optional = {"collaborative": self.collaborative, "votes": self.votes, "likeness": self.likeness}
         return ("pair", *(name for name, is_read in optional.items() if is_read))
 
 

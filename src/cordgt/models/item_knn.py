@@ -12,22 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-import torch
-from numba import get_num_threads, njit, prange
 from torch import Tensor
 
 from cordgt.errors import SettingError
-from cordgt.history.index import TemporalIndex, degree_scalar, flat_int64, run_loop
 from cordgt.history.queries import History, Queries
+from cordgt.history.votes import UNIT, VoteOptions, count_votes, votes_score
 from cordgt.models.base import LinkModel
 from cordgt.nn.layers import check_non_negative, check_positive
-
-UNIT = 2**19  # a vote of 1, for the partner's age and for the distance alike
-AFTER = 2  # a vote for what came after counts this much more than one for what came before
-PRIOR = 1e-3  # weight of a candidate's share of all events: orders candidates without votes
-SMALLEST = 1e-12  # score of a candidate without votes and events, before the logarithm
-MAX_SLOTS = 4_000_000  # votes in memory at a time, in torch operations
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,9 @@ class ItemKnnReader:
 
     def read(self, history: History, queries: Queries) -> Votes:
         index, cut = history.index, queries.cut[:, None]
-        return Votes(count_votes(index, queries, self.settings), index.degree(queries.dst, cut), cut)
+        own = self.settings
+        options = VoteOptions(own.num_partners, own.num_visitors, own.window, own.decay)
+        return Votes(count_votes(index, queries, options), index.degree(queries.dst, cut), cut)
 
 
 class ItemKnn(LinkModel):
@@ -85,89 +78,4 @@ class ItemKnn(LinkModel):
     def forward(self, batch: Votes) -> Tensor:
         degree = batch.degree.double()
         votes = batch.votes.double() / (UNIT * UNIT) / (degree + 1) ** self.penalty
-        return torch.log(votes + PRIOR * degree / (batch.cut + 1) + SMALLEST)
-
-
-def count_votes(index: TemporalIndex, queries: Queries, settings: ItemKnnSettings) -> Tensor:
-    """Return the votes for each candidate, (B, M) int64."""
-    ages = torch.round(UNIT * settings.decay ** torch.arange(settings.num_partners, dtype=torch.float64)).long()
-    lags = torch.arange(-settings.window, settings.window + 1)
-    distances = torch.where(lags > 0, AFTER, 1) * UNIT // (1 + lags.abs())
-    if index.uses_numba:
-        out = torch.zeros(queries.dst.shape, dtype=torch.int64)
-        rows = index.row_arrays
-        sizes = settings.num_visitors, settings.window, get_num_threads()
-        ids = (flat_int64(queries.src), flat_int64(queries.cut), queries.dst.long().contiguous())
-        run_loop(_fill_votes, *rows, *ids, ages, distances, *sizes, out)
-        return out
-    if len(index.nbr) == 0 or len(queries.src) == 0:
-        return torch.zeros_like(queries.dst, dtype=torch.int64)
-    ages, lags, distances = (x.to(index.device) for x in (ages, lags, distances))
-    n_slots = len(ages) * settings.num_visitors * len(lags) + index.n_nodes
-    step = max(1, MAX_SLOTS // n_slots)
-    parts = [queries.take(slice(i, i + step)) for i in range(0, len(queries.src), step)]
-    return torch.cat([_votes_torch(index, part, settings.num_visitors, ages, lags, distances) for part in parts])
-
-
-def _votes_torch(
-    index: TemporalIndex, queries: Queries, num_visitors: int, ages: Tensor, lags: Tensor, distances: Tensor
-) -> Tensor:
-    """`count_votes` in torch operations. P partners, V visitors, W events around a visit."""
-    device, n_queries = index.device, len(queries.src)
-    cut, src = queries.cut[:, None], queries.src[:, None]
-    rank = index.degree(src, cut) - 1 - torch.arange(len(ages), device=device)  # (B, P)
-    partner = torch.where(rank >= 0, index.nbr[index.row_entry(src.expand_as(rank), rank)].long(), -1)
-    totals = torch.zeros(n_queries, index.n_nodes, dtype=torch.int64, device=device)
-    totals.scatter_add_(1, partner.clamp_min(0), torch.where(partner >= 0, ages * UNIT, 0))
-    degree = index.degree(partner, cut)
-    rank = degree.unsqueeze(-1) - 1 - torch.arange(num_visitors, device=device)  # (B, P, V)
-    at = index.row_entry(partner.unsqueeze(-1).expand_as(rank), rank)
-    visitor = torch.where(rank >= 0, index.nbr[at].long(), -1)
-    visitor = torch.where(visitor == src.unsqueeze(-1), -1, visitor)
-    place = index.nbr_degree[at].long().unsqueeze(-1) + lags  # (B, P, V, W) in the visitor's row
-    exists = (place >= 0) & (place < index.degree(visitor, cut.unsqueeze(-1)).unsqueeze(-1))
-    node = index.nbr[index.row_entry(visitor.unsqueeze(-1).expand_as(place), place)].long()
-    exists &= node != partner[..., None, None]
-    n_visitors = degree.clamp(1, num_visitors)[..., None, None]
-    votes = ages[:, None, None] * distances // n_visitors
-    votes = torch.where(exists, votes, 0).reshape(n_queries, -1)
-    totals.scatter_add_(1, torch.where(exists, node, 0).reshape(n_queries, -1), votes)
-    known = (queries.dst >= 0) & (queries.dst < index.n_nodes)
-    return torch.where(known, totals.gather(1, torch.where(known, queries.dst, 0)), 0)
-
-
-@njit(parallel=True, cache=True)
-def _fill_votes(  # type: ignore[no-untyped-def]
-    row_start, nbr, pos, nbr_degree, src, cut, dst, ages, distances, num_visitors, window, n_parts, out
-):
-    n_nodes = len(row_start) - 1
-    for part in prange(n_parts):
-        totals = np.zeros(n_nodes, dtype=np.int64)
-        voted = np.empty(len(ages) * (1 + num_visitors * len(distances)), dtype=np.int64)
-        for b in range(part, len(src), n_parts):
-            n_voted = 0
-            degree = degree_scalar(row_start, pos, src[b], cut[b])
-            for j in range(min(len(ages), degree)):
-                partner = nbr[row_start[src[b]] + degree - 1 - j]
-                totals[partner] += ages[j] * UNIT
-                voted[n_voted] = partner
-                n_voted += 1
-                end = row_start[partner] + degree_scalar(row_start, pos, partner, cut[b])
-                n_visitors = min(num_visitors, end - row_start[partner])
-                for at in range(end - n_visitors, end):
-                    visitor, place = nbr[at], nbr_degree[at]
-                    if visitor == src[b]:
-                        continue
-                    start = row_start[visitor]
-                    stop = degree_scalar(row_start, pos, visitor, cut[b])
-                    for k in range(max(0, place - window), min(stop, place + window + 1)):
-                        node = nbr[start + k]
-                        if node != partner:
-                            totals[node] += ages[j] * distances[k - place + window] // n_visitors
-                            voted[n_voted] = node
-                            n_voted += 1
-            for m in range(dst.shape[1]):
-                if 0 <= dst[b, m] < n_nodes:
-                    out[b, m] = totals[dst[b, m]]
-            for k in range(n_voted):
-                totals[voted[k]] = 0
+        return votes_score(votes, degree, batch.cut)
