@@ -194,7 +194,7 @@ def test_compiled_probabilities_equal_plain_ones(stream: Stream, data: st.DataOb
     """With steps of an isotonic calibrator, a rhythm, a time grid, drift, and nodes without events."""
     rhythm = data.draw(st.sampled_from((None, Rhythm(4.0, 1.0, (0.5, 1.5)))))
     fits = st.none() | st.just(Calibrator(0.2, (0.7, 0.3))) | st.just(STEPS)
-    lines = {role: tuple(data.draw(fits) for _ in HORIZONS) for role in ACT_ROLES}
+    lines: dict[str, Any] = {role: tuple(data.draw(fits) for _ in HORIZONS) for role in ACT_ROLES}
     rates = {role: replace(MODEL, role=role, rhythm=rhythm) for role in ACT_ROLES}
     drift = Drift((2.0, 5.0), 1.0, 7)
     forecaster = Forecaster(rates, drift, TimeGrid(step, 0.01 * (step > 0)), HORIZONS, lines, (0,), 1)
