@@ -42,7 +42,8 @@ ORDER = """
     tasks.blend_weight tasks.run_metrics tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter
     tasks.scoring tasks.pair_scores
     tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
-    tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics training training.settings training.run_checks
+    tasks.questions tasks.expected_ece tasks.drift tasks.forecast_loops tasks.forecast tasks.forecast_metrics
+    training training.settings training.run_checks
     training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
     training.devices training.model_factory training.blend training.optimizer
     training.step training.oom training.evaluation
