@@ -23,7 +23,8 @@ ORDER = """
     history.kernels.pair_features history.kernels.collaborative history.rng history.index_builder history.index
     history.growing history.rhythm history.activity history.context history.distinct_slots history.recent
     history.walks history.cooccurrence history.distance history.queries
-    history.pair_features history.collaborative_loops history.collaborative history.likeness history.votes history.pair_columns
+    history.pair_features history.collaborative_loops history.collaborative history.likeness history.votes
+    history.pair_columns
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.frames io.open_table io.time_column io.column_roles
