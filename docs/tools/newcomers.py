@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WORDS_PER_MINUTE, SECONDS_PER_PAGE = 200, 10
-START, CHOOSE, OWN = "docs/start.md", "docs/choose.md", "docs/tutorials/own-model.ipynb"
+START, CHOOSE, MODEL = "docs/start.md", "docs/choose.md", "docs/adding-a-model.md"
 QUICK, TRUST, SERVE, NIGHTLY = "docs/quickstart.md", "docs/trust.md", "docs/serve.md", "docs/nightly.md"
 # question: (before, after); each is the page and the text that answers, or only a text of README.md
 QUESTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -26,13 +26,16 @@ QUESTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "CSV 3: score of 0.9": (("A score compares a partner",), (START, "compares a product with a random one")),
     "CSV 4: five new products": ((QUICK, "`--new-only` leaves out"), (START, "`--new-only` leaves out")),
     "CSV 5: day or month": ((QUICK, "| other dates |"), ("docs/troubleshooting.md", "`day or the month`")),
-    "model 1: class and methods": (("docs/adding-a-model.md", "class Recency(LinkModel)"), (OWN, "class MyRecency")),
-    "model 2: without changing the package": (("docs/extend.md", "--plugin recency.py"),) * 2,
-    "model 3: no future event": ((TRUST, "cordgt audit runs/mine"), ("`cordgt audit` checks it",)),
-    "model 4: compare with an interval": ((TRUST, "cordgt compare runs/popularity"), (OWN, "cordgt compare runs/mine")),
-    "model 5: metric differs": ((TRUST, "| `visibility` |"), ("docs/concepts.md", "Compare two metrics only if")),
+    "model 1: class and methods": ((MODEL, "class Recency(LinkModel)"), (MODEL, "with `forward(batch)`")),
+    "model 2: without changing the package": (
+        ("docs/extend.md", "--plugin recency.py"),
+        (MODEL, "--plugin recency.py"),
+    ),
+    "model 3: no future event": ((TRUST, "cordgt audit runs/mine"), (MODEL, "`audit` ends with exit code 1")),
+    "model 4: compare with an interval": ((TRUST, "cordgt compare runs/popularity"), (MODEL, "a 95 % interval")),
+    "model 5: metric differs": ((TRUST, "| `visibility` |"), ("docs/troubleshooting.md", "as a published source does")),
     "service 1: start it": (("cordgt serve runs/mine",), (SERVE, "pip install '.[serve]'")),
-    "service 2: send events": ((SERVE, 'curl --json \'{"events"'),) * 2,
+    "service 2: send events": ((SERVE, 'curl --json \'{"events"'), (SERVE, '{"events"')),
     "service 3: every night, go back": ((NIGHTLY, "go back to the former run"),) * 2,
     "service 4: larger than memory": (
         ("cordgt data convert events/",),

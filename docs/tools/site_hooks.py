@@ -45,7 +45,7 @@ def error_messages(source: str) -> list[str]:
             name, text = getattr(node.exc.func, "id", ""), node.exc.args[0]
             parts = text.values if isinstance(text, ast.JoinedStr) else [text]
             message = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
-            if name in ERRORS and re.search(r"\w{3} \w", message):
+            if name in ERRORS and re.search(r"\w{4}", message):
                 found.append(" ".join(message.split()))
     return found
 

@@ -287,7 +287,7 @@ def query_events(
 
 def logits(network: LinkModel, history: History, queries: Queries) -> Tensor:
     with torch.inference_mode():
-        return network(network.reader.read(history, queries))
+        return network(network.read(history, queries))
 
 
 def predict_logits(network: LinkModel, world: World, named: NamedQueries) -> Tensor:

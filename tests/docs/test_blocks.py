@@ -120,9 +120,9 @@ PYTHON_PAGES = [page for page in PAGES if blocks(page, "python")]
 
 
 @pytest.fixture
-def own_workspace(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the workspace, which the commands of one page may change."""
-    shutil.copytree(workspace, tmp_path / "work")
+def own_workspace(finished_workspace: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the finished workspace, which the commands of one page may change."""
+    shutil.copytree(finished_workspace, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("CORDGT_DATA", str(tmp_path / "work" / "datasets"))
     return tmp_path / "work"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import json
 import signal
@@ -77,6 +78,7 @@ class LiveService:
             self.process: subprocess.Popen[str] = process(
                 *argv, extra=extra, program=program, stdout=stream, stderr=stream
             )
+        atexit.register(self.kill)  # also if a script ends with an error
         self.port = self._wait_for_port(start)
         self.url = f"http://127.0.0.1:{self.port}"
 

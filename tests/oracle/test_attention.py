@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from cordgt.events.stream import EventStream
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.cordgt import Cordgt
 from cordgt.nn import attention as on_cpu
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.scoring import score_queries
+from cordgt.training import devices
 from cordgt.training.model_factory import build_model
 from cordgt.training.settings import make_settings
 from cordgt.training.step import Step, make_optimizer
@@ -60,6 +62,49 @@ def test_attention_dropout_masks_weights() -> None:
     used = y.detach().permute(0, 2, 1, 3)  # (S, H, C, C): the weights as they were used
     expected = (used.transpose(-1, -2) @ weight.permute(0, 2, 1, 3)).transpose(1, 2)
     torch.testing.assert_close(gradient[:, :, 2], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.3])
+def test_attention_in_bfloat16_is_that_in_float32_but_for_rounding(drop: float) -> None:
+    """Of the same rounded inputs, with the same dropout: within a few units of bfloat16's last place."""
+    qkv, above = some(*SHAPE).bfloat16(), some(4, 7, 2, 8, seed=1).bfloat16()
+    attn_mask = some(4, 1, 7, seed=2) < 0.5
+    attn_mask[..., 0] = True
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        x = qkv.to(dtype).requires_grad_()
+        torch.manual_seed(7)
+        y = on_cpu.attention(x, attn_mask, drop)
+        assert y.dtype == dtype
+        found.append((y.float(), torch.autograd.grad(y, x, above.to(dtype))[0].float()))
+    for exact, half in zip(*found, strict=True):
+        torch.testing.assert_close(half, exact, rtol=0.02, atol=0.03)
+
+
+@pytest.mark.parametrize("edge_dim", [0, 3])
+def test_a_step_in_bfloat16(edge_dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loss and gradients are near those of float32. A CPU without bfloat16 computes in float32, to the bit."""
+    draw = np.random.default_rng(0)
+    edge_x = draw.normal(size=(300, edge_dim)).astype(np.float32) if edge_dim else None
+    stream = EventStream.from_columns(*draw.integers(0, 20, (2, 300)), np.arange(300), edge_x=edge_x)
+    losses = {}
+    for precision, is_fast in (("bf16", True), ("bf16-cpu", False), ("bf16-cpu", True)):
+        monkeypatch.setattr(devices, "has_fast_bf16", lambda is_fast=is_fast: is_fast)
+        settings = make_settings("cordgt", {"fanout": "4,1", "hidden": 16, "heads": 2, "precision": precision})
+        model = build_model(settings, edge_dim=stream.edge_dim, node_dim=stream.node_dim).train()
+        task = LinkTask.prepare(stream, seed=0)
+        step = Step.from_settings(settings, task, model, torch.optim.SGD(model.parameters(), lr=0.0), 1)
+        torch.manual_seed(0)
+        positions = torch.from_numpy(task.split.train[-50:])
+        loss = float(step(positions, torch.ones(len(positions))))
+        losses[precision, is_fast] = (
+            loss,
+            torch.cat([q.grad.flatten() for q in model.parameters() if q.grad is not None]),
+        )
+    plain, slow, half = losses.values()
+    assert slow[0] == plain[0] and torch.equal(slow[1], plain[1])
+    assert half[0] == pytest.approx(plain[0], rel=0.02) and half[0] != plain[0]
+    assert float(F.cosine_similarity(half[1], plain[1], dim=0)) > 0.99
 
 
 @pytest.mark.parametrize("drop", [0.0, 0.1, 0.9])

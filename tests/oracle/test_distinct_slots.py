@@ -15,7 +15,7 @@ from cordgt.history.distinct_slots import find_distinct_slots
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
-from cordgt.models.cordgt import Cordgt
+from cordgt.models.cordgt import MIN_FOLDED, Cordgt
 from cordgt.runtime.kernel_loader import plain_torch
 from cordgt.training.model_factory import build_model
 from cordgt.training.settings import make_settings
@@ -99,20 +99,19 @@ def test_a_tree_of_its_root_has_one_slot() -> None:
         )
     ),
     nodes=st.booleans(),
-    n_candidates=st.integers(0, 4),
+    n_candidates=st.integers(MIN_FOLDED, MIN_FOLDED + 4),
 )
 @settings(max_examples=30, deadline=None)
-def test_scores_and_embeddings_equal_those_of_every_slot(
+def test_scores_equal_those_of_every_slot(
     seed: int, name: str, changes: dict[str, Any], nodes: bool, n_candidates: int
 ) -> None:
     history = some_history(seed, n_events=40, nodes=nodes)
     model = some_model(name, nodes, {"fanout": (5, 2)} | changes)
     batch = model.read(history, some_queries(history, seed, 3, n_candidates))
-    call = model if n_candidates else model.embed
     with torch.inference_mode():
-        found = call(batch)
+        found = model(batch)
         with plain_torch():
-            expected = call(batch)
+            expected = model(batch)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)
 
 
@@ -122,7 +121,7 @@ def test_only_inference_without_a_mask_encodes_distinct_slots(
 ) -> None:
     history = some_history(1, n_events=30, nodes=False)
     model = some_model("cordgt", False, changes)
-    batch = model.read(history, some_queries(history, 1, 3, 2))
+    batch = model.read(history, some_queries(history, 1, 3, MIN_FOLDED))
     calls = []
     pooled = Cordgt._pooled_distinct
     monkeypatch.setattr(Cordgt, "_pooled_distinct", lambda *args: calls.append(1) or pooled(*args))
@@ -134,4 +133,21 @@ def test_only_inference_without_a_mask_encodes_distinct_slots(
     model.eval()
     with torch.no_grad():
         model(batch)
+        model(model.read(history, some_queries(history, 1, 3, MIN_FOLDED - 1)))
     assert len(calls) == (not changes)
+
+
+@pytest.mark.parametrize("name", ["cordgt", "cordgt_plus"])
+def test_the_bits_of_a_query_do_not_depend_on_the_others_of_its_batch(name: str) -> None:
+    history = some_history(2, n_events=40, nodes=True)
+    model = some_model(name, True, {"fanout": (5, 2)})
+    queries = [some_queries(history, seed, 3, 20) for seed in range(6)]
+    for other in queries[1:]:
+        mixed = Queries(*(torch.cat([a[:1], b[1:]]) for a, b in zip(*map(_values, (queries[0], other)), strict=True)))
+        with torch.inference_mode():
+            first, second = (model(model.read(history, q)) for q in (queries[0], mixed))
+        assert torch.equal(first[0], second[0])
+
+
+def _values(queries: Queries) -> list[torch.Tensor]:
+    return list(vars(queries).values())

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cordgt.history.activity import ROLES, ActivityBank
-from cordgt.tasks.calibration import Calibrator
+from cordgt.history.rhythm import Rhythm
+from cordgt.tasks.calibration import Calibrator, probability
 from cordgt.tasks.drift import PSEUDO_COUNT, Drift
 from cordgt.tasks.forecast import ACT_ROLES, Forecaster, _interpolate
 from cordgt.tasks.questions import Questions, acts_within, meets_within
@@ -182,3 +183,31 @@ def test_probabilities_between_calibrated_horizons(stream: Stream, data: st.Data
     expected = [1 - math.exp(-math.exp(min(eta("pair", "source", partner), acts))) for partner in log_partner]
     got = forecaster.pair_probability(index, np.array([log_partner]), [node], cut, t, horizon)[0].tolist()
     assert got == pytest.approx(expected, rel=1e-9)
+
+
+# -------------------- compiled loops against plain methods
+
+
+@settings(max_examples=30)
+@given(stream=streams(), data=st.data(), step=st.sampled_from((0.0, 0.0, 1.0)))
+def test_compiled_probabilities_equal_plain_ones(stream: Stream, data: st.DataObject, step: float) -> None:
+    """With steps of an isotonic calibrator, a rhythm, a time grid, drift, and nodes without events."""
+    rhythm = data.draw(st.sampled_from((None, Rhythm(4.0, 1.0, (0.5, 1.5)))))
+    fits = st.none() | st.just(Calibrator(0.2, (0.7, 0.3))) | st.just(STEPS)
+    lines: dict[str, Any] = {role: tuple(data.draw(fits) for _ in HORIZONS) for role in ACT_ROLES}
+    rates = {role: replace(MODEL, role=role, rhythm=rhythm) for role in ACT_ROLES}
+    drift = Drift((2.0, 5.0), 1.0, 7)
+    forecaster = Forecaster(rates, drift, TimeGrid(step, 0.01 * (step > 0)), HORIZONS, lines, (0,), 1)
+    n, index = stream.n_nodes, build(stream)
+    node = np.array([*range(n), -1, n + 3])
+    cut = np.array([data.draw(some.cuts(stream)) for _ in node])
+    t = np.array([stream.elapsed[max(c - 1, 0)] for c in cut]) + data.draw(st.sampled_from((0.0, 0.5, 7.0)))
+    one = data.draw(st.sampled_from((0.01, 1.0, 8.0, 500.0)))
+    for horizon in (np.full((1, 1), one), np.linspace(one, 2 * one, len(node))[:, None]):
+        for role in ACT_ROLES:
+            got = forecaster.act_probability(index, node, cut, t, horizon, role)
+            plain = forecaster._curve(forecaster._outlook(index, node, cut, t, role), role)(horizon)
+            assert got.tolist() == pytest.approx(probability(plain)[:, 0].tolist(), rel=1e-9, abs=1e-12)
+
+
+STEPS = Calibrator(0.1, (0.9, 0.1), ((-3.0, -1.0, -0.5, 2.0), (-4.0, -1.0, -1.0, 1.0)))

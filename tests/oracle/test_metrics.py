@@ -10,7 +10,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cordgt.models.base import SCORE_TOLERANCE
 from cordgt.tasks.metrics import is_constant, link_metrics
-from cordgt.tasks.ties import merge_near_ties
+from cordgt.tasks.ties import find_contenders, merge_near_ties
 
 from . import slow
 
@@ -118,6 +118,17 @@ def test_near_equal_scores_by_hand() -> None:
     assert merge_near_ties(scores, 0.0).tolist() == scores.tolist()
     assert merge_near_ties(scores.reshape(2, 3)).shape == (2, 3)
     assert merge_near_ties(np.empty((0, 2))).shape == (0, 2)
+
+
+@settings(max_examples=200)
+@given(scores=many, n=st.integers(1, 12), tolerance=st.sampled_from((SCORE_TOLERANCE, 0.0, 0.3)))
+def test_contenders_have_the_best_after_ties(scores: list[float], n: int, tolerance: float) -> None:
+    merged = slow.merge_near_ties(scores, tolerance)
+    best = sorted(range(len(scores)), key=lambda i: (-merged[i], i))[:n]
+    kept = find_contenders(np.array(scores), n, tolerance)
+    among = merge_near_ties(np.array(scores)[kept], tolerance)
+    order = np.lexsort((kept, -among))[:n]
+    assert kept[order].tolist() == best and among[order].tolist() == [merged[i] for i in best]
 
 
 @settings(max_examples=200)

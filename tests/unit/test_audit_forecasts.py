@@ -18,6 +18,7 @@ from cordgt.history.activity import ActivityBank, DecayedCounts
 from cordgt.inference.run import Run
 from cordgt.tasks.drift import Drift
 from cordgt.tasks.forecast import Forecaster
+from cordgt.tasks.forecast_loops import RateLoop
 from cordgt.training.model_factory import build_model
 from cordgt.training.settings import make_settings
 from cordgt.workflows.train import train_run
@@ -74,6 +75,16 @@ def leak_in_bank(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ActivityBank, "lookup", leaky)
 
 
+def leak_in_loop(patch: pytest.MonkeyPatch) -> None:
+    """The compiled rates see one event more."""
+    log_expected = RateLoop.log_expected
+
+    def leaky(self: RateLoop, node: Any, cut: Any, t: Any, horizon: Any) -> Any:
+        return log_expected(self, node, cut + 1, t, horizon)
+
+    patch.setattr(RateLoop, "log_expected", leaky)
+
+
 def leak_in_drift(patch: pytest.MonkeyPatch) -> None:
     """The compared window ends after the last visible event."""
     window_ratio = Drift._window_ratio
@@ -95,7 +106,7 @@ def leak_in_partner(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Forecaster, "log_partner", leaky)
 
 
-@pytest.mark.parametrize("plant", [leak_in_bank, leak_in_drift, leak_in_partner])
+@pytest.mark.parametrize("plant", [leak_in_bank, leak_in_loop, leak_in_drift, leak_in_partner])
 def test_planted_leak_is_found(
     run: Run, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:

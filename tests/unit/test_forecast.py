@@ -16,11 +16,13 @@ from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.tasks.calibration import Calibrator, probability, split_questions
+from cordgt.tasks.expected_ece import perfect_ece
 from cordgt.tasks.forecast import ACT_ROLES, Forecaster
 from cordgt.tasks.forecast_metrics import forecast_metrics
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.probability import log_loss, probability_metrics, reliability_bins
 from cordgt.tasks.protocol import Protocol
+from cordgt.tasks.questions import Questions
 from cordgt.tasks.time_grid import TimeGrid
 from cordgt.training.run_folder import RunFolder
 from cordgt.workflows.upgrade import upgrade_run
@@ -357,6 +359,19 @@ def test_isotonic_never_falls_and_stays_a_probability() -> None:
     p = fitted(with_recency(np.linspace(-50, 50, 1000)))
     assert (np.diff(p) >= 0).all()
     assert ((p >= 0) & (p <= 1)).all()
+
+
+def test_a_perfect_forecaster_errs_more_where_questions_share_outcomes() -> None:
+    random = np.random.default_rng(0)
+    n, p = 4000, random.random(4000) * 0.5
+    t = np.sort(random.random(n))
+    apart = Questions(np.arange(n), t, np.zeros(n, dtype=np.int64))
+    together = replace(apart, node=np.arange(n) % 40)
+    errors = [perfect_ece(questions, p, 1.0) for questions in (apart, together)]
+    expected = 0.8 * np.sqrt(0.25 * 0.75 / 400)  # the mean distance of a share of 400 from its probability
+    assert errors[0] == pytest.approx(expected, rel=0.3) and errors[1] > 2 * errors[0]
+    assert perfect_ece(apart.take(np.zeros(0, dtype=np.int64)), np.empty(0), 1.0) is None
+    assert perfect_ece(apart, p, 1.0, step=0.5) is not None
 
 
 def test_probability_metrics_by_hand() -> None:

@@ -23,7 +23,8 @@ ORDER = """
     history.kernels.pair_features history.kernels.collaborative history.rng history.index_builder history.index
     history.growing history.rhythm history.activity history.context history.distinct_slots history.recent
     history.walks history.cooccurrence history.distance history.queries
-    history.pair_features history.collaborative_loops history.collaborative history.likeness history.votes history.pair_columns
+    history.pair_features history.collaborative_loops history.collaborative history.likeness history.votes
+    history.pair_columns
     store store.arrays store.description store.check_cache store.index_writer store.consistency store.masked_index
     store.store store.source store.staging store.batches store.external_sort store.build store.append
     io io.column_names io.zip_files io.time_parser io.tables io.frames io.open_table io.time_column io.column_roles
@@ -42,7 +43,8 @@ ORDER = """
     tasks.blend_weight tasks.run_metrics tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter
     tasks.scoring tasks.pair_scores
     tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
-    tasks.questions tasks.drift tasks.forecast tasks.forecast_metrics training training.settings training.run_checks
+    tasks.questions tasks.expected_ece tasks.drift tasks.forecast_loops tasks.forecast tasks.forecast_metrics
+    training training.settings training.run_checks
     training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
     training.devices training.model_factory training.blend training.optimizer
     training.step training.oom training.evaluation

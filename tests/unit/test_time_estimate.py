@@ -14,7 +14,7 @@ from cordgt.callbacks import Callback
 from cordgt.cli import console
 from cordgt.cli.training import _describe_estimate
 from cordgt.events.stream import EventStream
-from cordgt.training import time_estimate
+from cordgt.training import devices, time_estimate
 from cordgt.training.settings import make_settings
 from cordgt.training.time_estimate import StepTimer, TimeEstimate
 
@@ -186,6 +186,18 @@ def test_the_bar_shows_the_time_left_of_the_whole_training(monkeypatch: pytest.M
     assert "left" not in bar.time_left.render(task).plain
     bar.on_time_estimate(3 * 3600.0)
     assert bar.time_left.render(task).plain == "at most 3 hours left"
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_long_training_on_a_cpu_names_bfloat16(is_fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "has_fast_bf16", lambda: is_fast)
+
+    def names_bf16(model: str, seconds: float, **changes: str) -> bool:
+        return "precision=bf16-cpu" in " ".join(_describe_estimate(make_settings(model, changes), seconds, is_cpu=True))
+
+    assert names_bf16("cordgt", 7200) == is_fast
+    assert not names_bf16("cordgt", 300) and not names_bf16("tgn", 7200)
+    assert not names_bf16("cordgt", 7200, precision="bf16-cpu")
 
 
 def test_a_long_training_names_faster_choices() -> None:

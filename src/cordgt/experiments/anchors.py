@@ -25,11 +25,12 @@ from cordgt.tasks.run_metrics import SETTINGS
 
 DATASETS = ("uci", "enron", "wikipedia", "mooc", "canparl", "uslegis")
 DEFAULT_MODELS = ("cordgt_plus", "counts")
+COLLABORATIVE = ("cordgt_plus", "counts")  # models that read collaborative columns here
 WITHOUT = "without activity"
 
 
 def anchor_cells(request: ExperimentRequest) -> list[Cell]:
-    return request.make_cells("anchors")
+    return request.make_cells("anchors", lambda data, model: {"collaborative": True} if model in COLLABORATIVE else {})
 
 
 def anchor_report(request: ExperimentRequest, store: CellStore) -> Report:
@@ -78,6 +79,7 @@ def anchor_report(request: ExperimentRequest, store: CellStore) -> Report:
             for model, (n, total) in above.items()
             if total
         ),
+        "CorDGT+ and counts have `collaborative=true`, on all datasets.",
         "Published: arXiv 2610.04869, which also collects the results of others.",
         *results.notes(show_protocol=False),
     ]
@@ -86,11 +88,13 @@ def anchor_report(request: ExperimentRequest, store: CellStore) -> Report:
 
 
 def _counts_section(request: ExperimentRequest, results: ResultSet) -> Section:
-    """Compare CorDGT+ with `counts`, which it contains, with every kind of negatives and without activity."""
+    """Compare CorDGT+ with `counts`, which it contains: every kind of negatives, no activity, seeds that both have."""
     kinds = (ANCHOR_NEGATIVES[0], *HARD_NEGATIVES, *ANCHOR_NEGATIVES[1:])
     rows = []
     for data in request.datasets:
         plus, counts = (results.select(data, model) for model in ("cordgt_plus", "counts"))
+        shared = {cell["seed"] for cell in plus} & {cell["seed"] for cell in counts}
+        plus, counts = ([cell for cell in cells if cell["seed"] in shared] for cells in (plus, counts))
         for setting in SETTINGS:
             row = [f"{data}, {setting}"]
             for kind in kinds:
@@ -100,7 +104,7 @@ def _counts_section(request: ExperimentRequest, results: ResultSet) -> Section:
                     for cells in (plus, counts)
                 )
                 row.append(MISSING if own is None or other is None else f"{own:.2f} ({own - other:+.2f})")
-            rows.append([*row, str(min(len(plus), len(counts)))])
+            rows.append([*row, str(len(shared))])
     heading = "CorDGT+ without activity, and its difference to counts without activity"
     return Section(heading, ["", *kinds, "seeds"], rows)
 

@@ -19,7 +19,7 @@ from cordgt.events.arrays import unique_nodes
 from cordgt.events.durations import format_duration, time_after, time_per_rate
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import Queries
-from cordgt.inference.predictor import Predictor, Recommendation, sigmoid
+from cordgt.inference.predictor import Predictor, Recommendation, RecommendResult, sigmoid
 from cordgt.tasks.forecast import ACT_ROLES, ActRole, Forecaster
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
@@ -76,35 +76,26 @@ class Forecasts:
         probability = self._probability(queries, self._log_partner(queries, logits), horizon)
         return sigmoid(logits[:, 0]), probability[:, 0], predictor.pair_notes(queries)
 
-    def with_probabilities(
-        self,
-        nodes: Sequence[Any],
-        answers: Sequence[list[Recommendation]],
-        horizon: float,
-        at: float | None = None,
-    ) -> list[list[Recommendation]]:
-        """Return the recommendations of each source with the probability of an event within the horizon, best first.
+    def with_probabilities(self, results: Sequence[RecommendResult], horizon: float) -> list[RecommendResult]:
+        """Return the results of `Predictor.answer` with the probability of an event within the horizon, best first.
 
-        The probability grows with the score of the candidates of one source, so the best by score are the best by
-        probability.
+        They go on from the logits of the results. The probability grows with the score of the candidates of one
+        source, so the best by score are the best by probability.
         """
-        predictor, width = self.predictor, max(map(len, answers), default=0)
-        rows = [i for i, best in enumerate(answers) if best]
-        if not rows:
-            return list(answers)
-        source = predictor.node_indices(([nodes[i] for i in rows], "src"))[0]
-        padded = [[*best, *best[:1] * (width - len(best))] for best in (answers[i] for i in rows)]
-        ids = [r.node for best in padded for r in best]
-        target = self.stream.ids.encode(ids, "dst").reshape(len(rows), width)
-        t, cut = predictor.times_and_cuts(None if at is None else np.full(len(rows), at), len(rows))
-        u, v = (torch.from_numpy(x).to(predictor.device) for x in (source, target))
-        queries = Queries(u, v, t, cut, cut)
-        logits = score_queries(predictor.model, predictor.history, queries)
-        logits = np.stack([merge_near_ties(row, predictor.model.score_tolerance) for row in logits])
-        found = list(answers)
-        for i, row in zip(rows, self._probability(queries, self._log_partner(queries, logits), horizon), strict=True):
-            ranked = np.argsort(-row[: len(answers[i])], kind="stable").tolist()
-            found[i] = [replace(answers[i][k], probability=float(row[k])) for k in ranked]
+        found, device = list(results), self.predictor.device
+        for i, result in enumerate(results):
+            question, ranking = result.question, result.ranking
+            if question is None or ranking is None or not len(ranking.node):
+                continue
+            source, cut = (torch.tensor([x], device=device) for x in (question.source, question.cut))
+            t = torch.tensor([question.t], dtype=torch.float64, device=device)
+            queries = Queries(source, torch.from_numpy(ranking.node[None]).to(device), t, cut, cut)
+            row = self._probability(queries, self._log_partner(queries, ranking.logit[None]), horizon)[0]
+            best = [
+                replace(result.recommendations[k], probability=float(row[k]))
+                for k in np.argsort(-row, kind="stable").tolist()
+            ]
+            found[i] = replace(result, recommendations=best)
         return found
 
     def recommend_sources(

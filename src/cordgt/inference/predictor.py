@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.inference.retrieval.first_scorer import FirstScorer, distill_first_scorer
 from cordgt.inference.retrieval.gatherers import Question
 from cordgt.inference.retrieval.neighborhood import NodeRows
-from cordgt.inference.retrieval.ranking import CandidateFilter, StageCounts, rank_destinations
+from cordgt.inference.retrieval.ranking import CandidateFilter, Ranking, StageCounts, rank_destinations
 from cordgt.models.base import LinkModel, to_device
 from cordgt.tasks.scoring import score_queries
 
@@ -58,6 +58,8 @@ class RecommendResult:
     recommendations: list[Recommendation]  # best first
     note: str  # on the source; see `Predictor.notes`
     candidates: StageCounts | None = None  # how many candidates each stage saw; None if there are no stages
+    question: Question | None = field(default=None, compare=False, repr=False)
+    ranking: Ranking | None = field(default=None, compare=False, repr=False)  # the same nodes, with their logits
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ class Predictor:
             Recommendation(i, float(s), int(m), str(n))
             for i, s, m, n in zip(ids, sigmoid(ranking.logit), ranking.n_met, notes[:-1], strict=True)
         ]
-        return RecommendResult(recommendations, str(notes[-1]), ranking.counts)
+        return RecommendResult(recommendations, str(notes[-1]), ranking.counts, question, ranking)
 
     def recommend(
         self,

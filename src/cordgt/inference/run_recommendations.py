@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict
 
 from cordgt.callbacks import NO_CALLBACK, Callback
@@ -61,8 +61,7 @@ class Recommender:
             callbacks.on_step(1)
         if horizon is None:
             return results
-        best = self.forecasts().with_probabilities(sources, [x.recommendations for x in results], horizon, at)
-        return [replace(result, recommendations=x) for x, result in zip(best, results, strict=True)]
+        return self.forecasts().with_probabilities(results, horizon)
 
     def best_sources(
         self,

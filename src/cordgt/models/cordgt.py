@@ -72,6 +72,7 @@ class CordgtSettings:
         check_dropout(self)
 
 
+MIN_FOLDED = 8  # with fewer candidates of a query, encoding it alone saves nothing
 CACHE_VALUES = 416_000  # token values that a CPU thread processes at once: 25 queries in the paper's setting on UCI
 
 
@@ -148,9 +149,9 @@ class CordgtReader:
 
 
 class Slots(NamedTuple):
-    """Some slots of the sequences of a batch."""
+    """Some slots of the sequences of a query."""
 
-    row: Tensor  # (N,) of the batch
+    row: int  # of the batch
     sequence: Tensor  # (N,) from 0 to 2 M - 1
     slot: Tensor  # (N,) of the tree
 
@@ -294,7 +295,7 @@ class Cordgt(LinkModel):
 
     def read(self, history: History, queries: Queries) -> CordgtBatch:
         """Return the input of `forward`; on the CPU with the nodes of the slots, for `_pooled_distinct`."""
-        is_on_cpu = history.index.uses_numba and self.project.weight.device.type == "cpu"
+        is_on_cpu = history.index.device.type == self.project.weight.device.type == "cpu"
         reader = replace(self.reader, keeps_nodes=is_on_cpu)
         batch: CordgtBatch = to_device(reader.read(history, queries), self.device)
         return batch
@@ -358,20 +359,26 @@ class Cordgt(LinkModel):
 
     def _can_fold(self, batch: CordgtBatch) -> bool:
         """Return whether equal slots may be encoded once: without gradients on the CPU, with no mask and no events."""
-        is_plain = self.settings.mask or batch.edge_x is not None or batch.node is None
+        if self.settings.mask or batch.edge_x is not None or batch.node is None:
+            return False
         is_inference = not self.training and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-        return is_inference and not is_plain and on_cpu.is_supported(self.project.weight)
+        return is_inference and batch.n_candidates >= MIN_FOLDED and on_cpu.is_supported(self.project.weight)
 
     def _pooled_distinct(self, batch: CordgtBatch) -> Tensor:
-        """Return `_pooled`, encoding each distinct slot of a sequence once."""
+        """Return `_pooled`, encoding each distinct slot of a sequence once.
+
+        Query by query: the bits of a score must not depend on what the other queries of the batch see.
+        """
         assert batch.node is not None and batch.pos is not None
         distinct = find_distinct_slots(Context(torch.where(batch.valid, batch.node, -1), batch.pos))
-        count, slot = expand_to_pairs(distinct.count), expand_to_pairs(distinct.slot)  # (B, 2M, L)
-        present = count > 0
-        row, sequence, _ = present.nonzero(as_tuple=True)
-        tokens = self._slot_tokens(batch, Slots(row, sequence, slot[present]))
-        pooled = folded_encoder.encode_sequences(list(self.layers), tokens, count[present], present.sum(-1).flatten())
-        return pooled.unflatten(0, count.shape[:2])
+        counts, slots = expand_to_pairs(distinct.count), expand_to_pairs(distinct.slot)  # (B, 2M, L)
+        pooled = []
+        for row, (count, slot) in enumerate(zip(counts, slots, strict=True)):
+            present = count > 0  # (2M, L)
+            at = Slots(row, present.nonzero()[:, 0], slot[present])
+            tokens = self._slot_tokens(batch, at)
+            pooled.append(folded_encoder.encode_sequences(list(self.layers), tokens, count[present], present.sum(-1)))
+        return torch.stack(pooled)
 
     def _encode(self, batch: CordgtBatch) -> Tensor:
         """Return every slot's state after the last layer, (B, 2M, C, D); (B, 1, C, D) for single nodes."""
@@ -429,7 +436,7 @@ class Cordgt(LinkModel):
         if fold.sd_table is not None:
             tables.append(fold.sd_table)
             rows += [batch.sd[at.row, relation, at.slot] + n_rows for relation in relations]
-        tokens = fold.bias.expand(len(at.row), -1)
+        tokens = fold.bias.expand(len(at.slot), -1)
         if rows:
             tokens = tokens + F.embedding_bag(torch.stack(rows, dim=1), torch.cat(tables), mode="sum")
         if batch.node_x is not None:

@@ -8,8 +8,8 @@ same in any batch, in any order, in `evaluate` and in `predict`. The last replay
 mostly come in order; the cache never changes a result.
 
 Training is the exception. There a block is a batch, processed with the weights of its step, so that a state goes from
-batch to batch. It runs in one process, and the state is part of every checkpoint. On a GPU every batch does the same
-operations on the same shapes (`fix_shapes`), so that the step can be recorded as a CUDA graph.
+batch to batch. It runs in one process, and the state is part of every checkpoint. After `fix_shapes` every batch does
+the same operations on the same shapes, so that a CUDA graph can record the step.
 
 Differs: the released TGN continues from the memory that training left. Here evaluation replays the stream with the
 current weights. So memory includes events that were hidden from training, and earlier evaluations change nothing.

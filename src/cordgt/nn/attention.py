@@ -27,19 +27,22 @@ _thread = threading.local()  # .generator: source of this thread's dropout keys,
 
 def is_supported(x: Tensor) -> bool:
     """Return True if this module handles ``x``; otherwise use the torch reference."""
-    return x.device.type == "cpu" and x.dtype == torch.float32 and not kernels.is_plain_forced()
+    is_known = x.dtype in (torch.float32, torch.bfloat16)
+    return x.device.type == "cpu" and is_known and not kernels.is_plain_forced()
 
 
 def attention(qkv: Tensor, attn_mask: Tensor, dropout_p: float) -> Tensor:
-    """Return the attention (S, C, H, D) of qkv (S, C, 3, H, D) float32.
+    """Return the attention (S, C, H, D) of qkv (S, C, 3, H, D) float32 or bfloat16.
 
     attn_mask: (S, C or 1, C) bool, True: row i may attend to column j. dropout_p: probability of dropping a weight.
     """
-    return _Attention.apply(qkv.contiguous(), attn_mask, dropout_p, _new_key() if dropout_p else 0)
+    function = _Attention if qkv.dtype == torch.float32 else _HalfAttention
+    return function.apply(qkv.contiguous(), attn_mask, dropout_p, _new_key() if dropout_p else 0)
 
 
 def dropout(x: Tensor, dropout_p: float) -> Tensor:
-    """Apply dropout, as `torch.nn.functional.dropout` does in training."""
+    """Apply dropout, as `torch.nn.functional.dropout` does in training. The result is float32."""
+    x = x.float()
     return _Dropout.apply(x.contiguous(), dropout_p, _new_key()) if dropout_p else x
 
 
@@ -56,6 +59,45 @@ def dropout_seed(seed: int) -> Iterator[None]:
 def _new_key() -> int:
     """Return a random key from this thread's generator, or from torch's."""
     return int(torch.randint(2**31 - 1, (), generator=getattr(_thread, "generator", None)))
+
+
+class _HalfAttention(torch.autograd.Function):
+    """`_Attention` with products in bfloat16. Softmax, dropout and sums within a product stay in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, attn_mask: Tensor, dropout_p: float, key: int) -> Tensor:
+        n, size, _, heads, dim = qkv.shape
+        scale = 1 / math.sqrt(dim)
+        bias = torch.where(attn_mask, 0.0, -torch.inf)  # (S, C or 1, C)
+        weights = qkv.new_empty(heads, n, size, size)  # bfloat16: half the memory traffic
+        out = qkv.new_empty(n, size, heads, dim)
+        logits = torch.empty(n, size, size)
+        for h in range(heads):
+            q, k, v = qkv[:, :, :, h].unbind(2)  # (S, C, D) each
+            torch.add(bias, torch.bmm(q, k.transpose(1, 2)), alpha=scale, out=logits)
+            weight = torch.softmax(logits, dim=-1)
+            weights[h] = weight
+            out[:, :, h] = torch.bmm(_apply_dropout(weight, dropout_p, key + h, weight).bfloat16(), v)
+        ctx.save_for_backward(qkv, weights)
+        ctx.dropout_p, ctx.key = dropout_p, key
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        qkv, weights = ctx.saved_tensors
+        heads, scale = qkv.shape[3], 1 / math.sqrt(qkv.shape[4])
+        d_qkv = torch.empty_like(qkv)
+        for h in range(heads):
+            q, k, v = qkv[:, :, :, h].unbind(2)
+            grad, key, weight = d_out[:, :, h], ctx.key + h, weights[h].float()
+            dropped = _apply_dropout(weight, ctx.dropout_p, key).bfloat16()
+            d_qkv[:, :, 2, h] = torch.bmm(dropped.transpose(1, 2), grad)
+            d_weight = torch.bmm(grad, v.transpose(1, 2)).float()
+            d_weight = _apply_dropout(d_weight, ctx.dropout_p, key, d_weight)
+            d_logits = torch._softmax_backward_data(d_weight, weight, -1, torch.float32).mul_(scale).bfloat16()
+            d_qkv[:, :, 0, h] = torch.bmm(d_logits, k)
+            d_qkv[:, :, 1, h] = torch.bmm(d_logits.transpose(1, 2), q)
+        return d_qkv, None, None, None
 
 
 class _Attention(torch.autograd.Function):

@@ -18,7 +18,7 @@ from cordgt.models.base import LinkModel
 from cordgt.serving.live_history import LiveHistory
 from cordgt.serving.questions import Question
 from cordgt.tasks.scoring import score_queries
-from cordgt.tasks.ties import merge_near_ties
+from cordgt.tasks.ties import find_contenders, merge_near_ties
 
 FirstScorerMaker = Callable[[Predictor], Any]  # returns the first scorer of `Predictor`
 MAX_PAIRS = 1_000_000  # scored in one call
@@ -102,34 +102,42 @@ class Answerer:
             queries, visible = self._queries(src, np.broadcast_to(candidates, (len(src), len(candidates))), part)
             history = live.history(self._seed)
             logits = score_queries(self._model, history, queries)
-            n_met = history.index.pair_history(queries.src[:, None], queries.dst, queries.cut[:, None])[0].numpy()
             for i, question in enumerate(part):
-                answers.append(self._rank(question, src[i], candidates, logits[i], n_met[i], int(visible[i]), n_nodes))
+                answers.append(self._rank(question, src[i], candidates, logits[i], int(visible[i]), n_nodes))
         return answers
 
     def _rank(
-        self, question: Question, src: int, candidates: Ints, logits: np.ndarray, n_met: np.ndarray, cut: int, n: int
+        self, question: Question, src: int, candidates: Ints, logits: np.ndarray, cut: int, n: int
     ) -> dict[str, Any]:
         """Return the best partners, in the order of `Predictor.recommend`."""
         allowed = candidates != src
         if question.candidates is None and cut < question.cut:  # an earlier time sees fewer destinations
             allowed &= self._live.destinations.is_visible(candidates, cut)
         if question.new_only:
-            allowed &= n_met == 0
+            allowed &= self._n_met(src, candidates, cut) == 0
         if question.exclude:
             allowed &= ~np.isin(candidates, self._live.encode(list(question.exclude), "dst", n))
-        candidates, n_met = candidates[allowed], n_met[allowed]
+        allowed = np.flatnonzero(allowed)
+        allowed = allowed[find_contenders(logits[allowed], question.n, self._model.score_tolerance)]
+        candidates = candidates[allowed]
         logits = merge_near_ties(logits[allowed], self._model.score_tolerance)
         best = np.lexsort((candidates, -logits))[: question.n]
         predictor = self.predictor()
         notes = predictor.notes(candidates[best], np.full(len(best), cut))
         ids = predictor.stream.ids.decode(candidates[best]).to_pylist()
-        rows = zip(ids, sigmoid(logits[best]).tolist(), n_met[best].tolist(), notes.tolist(), strict=True)
+        n_met = self._n_met(src, candidates[best], cut).tolist()
+        rows = zip(ids, sigmoid(logits[best]).tolist(), n_met, notes.tolist(), strict=True)
         return {
             "source": question.source,
             "note": str(predictor.notes(np.array([src]), np.array([cut]))[0]),
             "partners": [{"node": node, "score": score, "met": met, "note": note} for node, score, met, note in rows],
         }
+
+    def _n_met(self, src: int, candidates: Ints, cut: int) -> Ints:
+        """Return the number of events of a source with each candidate among the first ``cut`` events."""
+        index = self._live.history(self._seed).index
+        ends = as_tensor(np.full(1, src)), as_tensor(candidates), as_tensor(np.full(1, cut))
+        return np.asarray(index.pair_history(*ends)[0].numpy())
 
     def _score(self, questions: list[Question]) -> list[dict[str, Any]]:
         live = self._live

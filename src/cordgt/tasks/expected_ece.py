@@ -13,7 +13,7 @@ import numpy as np
 from cordgt.tasks.probability import expected_calibration_error
 from cordgt.tasks.questions import Questions
 
-N_DRAWS = 50
+N_DRAWS = 20
 N_CELLS = 8  # parts of a horizon
 MAX_PROBABILITY = 1 - 1e-12
 
@@ -33,8 +33,12 @@ def perfect_ece(questions: Questions, probability: np.ndarray, horizon: float, s
     size = np.maximum(size, 1)
     row = np.repeat(np.arange(n), size)
     cell = np.repeat(first, size) + np.arange(len(row)) - np.repeat(np.cumsum(size) - size, size)
-    keys = [questions.node[row], cell] + ([] if questions.partner is None else [questions.partner[row]])
-    _, place = np.unique(np.stack(keys), axis=1, return_inverse=True)
+    who = questions.node
+    if questions.partner is not None:
+        who = who * (questions.partner.max() + 1) + questions.partner
+    who = np.unique(who, return_inverse=True)[1]
+    cell -= cell.min()
+    place = np.unique(who[row] * (cell.max() + 1) + cell, return_inverse=True)[1]
     hazard = -np.log1p(-np.minimum(probability, MAX_PROBABILITY)) / size
     mean = np.bincount(place, hazard[row]) / np.bincount(place)
     true = -np.expm1(-np.bincount(row, mean[place], n))

@@ -209,7 +209,7 @@ class Forecaster:
         nodes = _array(node, np.int64).reshape(-1)
         n = len(nodes)
         cuts, times = (_spread(_array(x, kind), n) for x, kind in ((cut, np.int64), (t, np.float64)))
-        horizons = np.empty((n, len(self.horizons) + 1))
+        horizons = np.empty((len(h), len(self.horizons) + 1))
         horizons[:, :-1], horizons[:, -1:] = self.horizons, h
         drift = self.drift.log_ratio(self.rates[role], bank, cuts, times, self.cache[role][1])
         expected, age = self.cache[role][2].log_expected(nodes, cuts, times, horizons)

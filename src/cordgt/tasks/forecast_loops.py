@@ -16,6 +16,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from cordgt.history.activity import ROLES, ActivityBank, lookup_scalar
+from cordgt.history.index import run_loop
 from cordgt.history.rhythm import rescale_scalar
 from cordgt.models.activity import RateModel
 from cordgt.tasks.calibration import DEFAULT_SLOPES, Calibrator
@@ -27,6 +28,8 @@ class RateLoop:
     """A rate, the decayed counts of an index, and a time grid, as the arrays that a compiled loop reads."""
 
     arguments: tuple[Any, ...]
+    taus: np.ndarray  # (K,)
+    lengths_are_horizons: bool  # False: a rhythm or a time grid changes the lengths
 
     @classmethod
     def build(cls, bank: ActivityBank, rate: RateModel, grid: TimeGrid) -> RateLoop:
@@ -39,18 +42,21 @@ class RateLoop:
         constants = (float(rate.base_rate), float(rate.known_rate), float(rate.newcomer_rate))
         steps = (float(grid.step), float(grid.tolerance), OFF_GRID)
         arrays = (*_as_arrays(rows), ROLES.index(bank.role), clock, *_as_arrays((bank.knots, bank.taus, *sums)))
-        return cls((*arrays, *weights, constants, steps))
+        return cls((*arrays, *weights, constants, steps), bank.taus.numpy(), rhythm is None and not grid.step)
 
     def log_expected(
         self, node: np.ndarray, cut: np.ndarray, t: np.ndarray, horizon: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the log expected number of occasions (n, P), and the age (n,) of the last event; -1: none.
 
-        Shapes: node and cut (n,) int64, t (n,) float64, horizon (n, P).
+        Shapes: node and cut (n,) int64, t (n,) float64, horizon (1 or n, P).
         """
         expected, age = np.empty((len(node), horizon.shape[1])), np.empty(len(node))
-        run: Any = _fill_log_expected
-        run(*self.arguments, node, cut, t, horizon, expected, age)
+        decay = np.empty((0, 0))
+        if self.lengths_are_horizons and len(horizon) == 1:
+            decay = np.expm1(-horizon[0][:, None] / self.taus)
+        horizon = np.ascontiguousarray(np.broadcast_to(horizon, expected.shape))
+        run_loop(_fill_log_expected, *self.arguments, decay, node, cut, t, horizon, expected, age)
         return expected, age
 
 
@@ -87,8 +93,8 @@ class CalibratorLoop:
     ) -> np.ndarray:
         """Return the complementary log-log (n, M) of the probability within the last horizon of ``log_expected``.
 
-        Shapes: log_expected (n, P), for the forecaster's horizons and the one asked for; drift (n,);
-        log_partner (n, M), or zeros (n, 1) for nodes.
+        Shapes: log_expected (n, P), for the forecaster's horizons and the one asked for; drift (n,); log_partner
+        (n, M), or zeros (n, 1) for nodes.
         """
         eta = np.empty(log_partner.shape)
         arrays = self.columns, self.horizons, self.weights, self.step_start, self.steps
@@ -109,9 +115,12 @@ def _steps_before(since, step, tolerance):  # type: ignore[no-untyped-def]
 @njit
 def _fill_one(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
-    excitation, renewal, constants, steps, node, cut, t, horizon, expected,
+    excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected,
 ):  # fmt: skip
-    """Fill the log expected numbers (P,) of one node for horizons (P,); return the age of its last event."""
+    """Fill the log expected numbers (P,) of one node for horizons (P,); return the age of its last event.
+
+    ``decay`` (P, K) is ``expm1(-horizon / tau)`` where all nodes share it, else empty.
+    """
     step, tolerance, off_grid = steps
     last_time = elapsed[max(cut - 1, 0)] if len(elapsed) else 0.0
     since = max(t - last_time, 0.0)
@@ -139,7 +148,7 @@ def _fill_one(  # type: ignore[no-untyped-def]
         hazard = constant * length
         for k in range(len(taus)):
             if caused[k] > 0:
-                hazard -= caused[k] * math.expm1(-length / taus[k])
+                hazard -= caused[k] * (decay[j, k] if len(decay) else math.expm1(-length / taus[k]))
         expected[j] = math.log(hazard) if hazard > 0 else -math.inf
     return max(now - last, 0.0) if count > 0 else -1.0
 
@@ -147,12 +156,12 @@ def _fill_one(  # type: ignore[no-untyped-def]
 @njit(parallel=True, cache=True)
 def _fill_log_expected(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
-    excitation, renewal, constants, steps, node, cut, t, horizon, expected, age,
+    excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected, age,
 ):  # fmt: skip
     for i in prange(len(node)):
         age[i] = _fill_one(
             row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last,
-            first_pos, excitation, renewal, constants, steps,
+            first_pos, excitation, renewal, constants, steps, decay,
             node[i], cut[i], t[i], horizon[i], expected[i],
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history.activity import ActivityBank
 from cordgt.models.activity_fit import period_likelihood
 from cordgt.models.base import LinkModel
+from cordgt.tasks.expected_ece import perfect_ece
 from cordgt.tasks.forecast import Forecaster, pair_queries
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.probability import log_loss, probability_metrics
@@ -32,7 +33,8 @@ from cordgt.tasks.questions import (
 
 SHARES = (0.001, 0.01, 0.1)  # horizons, as shares of the stream's span
 N_QUESTIONS = 10_000  # about sources, at each horizon
-N_PAIRS = 3_000  # pairs that the link model scores, at each horizon
+N_PAIRS = 10_000  # pairs that the link model scores, at each horizon; most of them never meet
+N_BASELINE = 3_000  # pairs that fit the baselines
 N_TIMES = 4_000  # events whose next one is predicted
 SMALL_BASE = 0.05  # share of the constant rate in the exponential decay
 
@@ -74,7 +76,8 @@ def _judge_sources(
     outcome = acts_within(bank, questions, horizon)
     predicted = forecaster.act_probability(task.host_index, questions.node, questions.cut, questions.t, horizon)
     hazards = baselines.hazards(questions, horizon)
-    return _with_baselines(predicted, outcome, {name: -np.expm1(-x) for name, x in hazards.items()})
+    metrics = _with_baselines(predicted, outcome, {name: -np.expm1(-x) for name, x in hazards.items()})
+    return metrics | {"perfect_ece": perfect_ece(questions, predicted, horizon, forecaster.grid.step)}
 
 
 def _judge_pairs(
@@ -88,7 +91,7 @@ def _judge_pairs(
     callbacks: Callback,
 ) -> dict[str, Any]:
     source, destination = (forecaster.bank(task.host_index, role) for role in ("source", "destination"))
-    n = limit_questions(N_PAIRS // 4 if model.learns_ranking else N_PAIRS, task.stream.n_events)
+    n = limit_questions(N_PAIRS // 12 if model.learns_ranking else N_PAIRS, task.stream.n_events)
     questions = sample_questions(source, begin, end - horizon, n=n, seed=task.protocol.eval_seed + 1)
     questions = add_partners(questions, destination, seed=task.protocol.eval_seed + 1)
     outcome = meets_within(source, questions, horizon)
@@ -100,7 +103,8 @@ def _judge_pairs(
     share = baselines.partner_shares(questions)
     hazards = {name: x * share for name, x in baselines.hazards(questions, horizon).items()}
     hazards["constant rate"] = np.full(len(questions), baselines.pair_rate * horizon)
-    return _with_baselines(predicted, outcome, {name: -np.expm1(-x) for name, x in hazards.items()})
+    metrics = _with_baselines(predicted, outcome, {name: -np.expm1(-x) for name, x in hazards.items()})
+    return metrics | {"perfect_ece": perfect_ece(questions, predicted, horizon, forecaster.grid.step)}
 
 
 def _with_baselines(predicted: np.ndarray, outcome: np.ndarray, others: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -192,7 +196,7 @@ class Baselines:
         exposure = float((end - counts.first)[seen].sum())
         found = cls(forecaster, bank, (occasions + 0.5) / max(exposure, 1e-300), 0.0, forecaster.n_destinations)
         found.train_end = end
-        found.train_questions = sample_questions(bank, end / 2, end, n=limit_questions(N_PAIRS, stop), seed=2)
+        found.train_questions = sample_questions(bank, end / 2, end, n=limit_questions(N_BASELINE, stop), seed=2)
         pairs = add_partners(found.train_questions, forecaster.bank(index, "destination"), seed=2)
         horizon = end / 10
         pairs = pairs.take(pairs.t + horizon <= end)

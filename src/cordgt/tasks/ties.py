@@ -43,6 +43,19 @@ def merge_near_ties(scores: np.ndarray, tolerance: float = SCORE_TOLERANCE) -> n
     return merged.reshape(np.shape(scores))
 
 
+def find_contenders(scores: np.ndarray, n: int, tolerance: float = SCORE_TOLERANCE) -> np.ndarray:
+    """Return the positions, ascending, of the scores (M,) that can be among the best n after `merge_near_ties`.
+
+    Merging the contenders alone gives the best n the same values, because ties form from the highest score down.
+    """
+    scores = np.asarray(scores, np.float64)
+    if n >= len(scores):
+        return np.arange(len(scores))
+    best = np.partition(scores, len(scores) - n)[len(scores) - n :]
+    margin = tolerance * max(1.0, float(np.abs(best).max()))  # at least that of the tie of the n-th best score
+    return np.flatnonzero(scores >= best[0] - 2 * margin)  # twice, for rounding
+
+
 @njit(cache=True)
 def _tie_values(ranked, tolerance):  # type: ignore[no-untyped-def]
     """Return for each score of a descending array the score that opened its tie."""

@@ -38,6 +38,19 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def has_fast_bf16() -> bool:
+    """Return whether this CPU multiplies bfloat16 numbers (AVX512-BF16 or AMX), which is faster than float32."""
+    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return torch.backends.mkldnn.is_available() and any(check() for check in checks if check is not None)
+
+
+def trains_in_bf16(precision: str, device: torch.device) -> bool:
+    """Return whether a model that supports it trains in bfloat16 with this setting."""
+    if device.type == "cpu":
+        return precision == "bf16-cpu" and has_fast_bf16()
+    return precision in ("bf16", "bf16-cpu")
+
+
 def set_matmul_precision(settings: Settings, device: torch.device) -> None:
     """Set the precision of matrix products on a GPU in this process, for training and inference."""
     if device.type == "cuda":

@@ -63,7 +63,7 @@ class TrainingSettings:
     train_negatives: str = "random"  # kind of negatives in training; see `cordgt.tasks.negatives`
     past_negatives: float = 0.0  # share of random training negatives to replace by past partners of the source
     ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
-    precision: str = "bf16"  # of matrix products on a GPU: "bf16" (training only, if supported), "tf32" or "fp32"
+    precision: str = "bf16"  # on a GPU: "bf16" (training only, if supported), "tf32", "fp32"; "bf16-cpu": on CPUs too
     micro_batches: int = 0  # split each batch; the same bits with any number of processes (CPU). 0: fastest
     checkpoint_minutes: float = 10.0  # minutes between checkpoints; every epoch also ends with one
 
@@ -82,7 +82,7 @@ class TrainingSettings:
             raise SettingError(f"micro_batches={self.micro_batches}: use a number from 1 up, or 0 for the fastest way.")
         if not self.checkpoint_minutes >= 0:
             raise SettingError(f"checkpoint_minutes={self.checkpoint_minutes}: use a number from 0 up.")
-        check_choice("precision", self.precision, ("tf32", "bf16", "fp32"))
+        check_choice("precision", self.precision, ("tf32", "bf16", "bf16-cpu", "fp32"))
         check_extension("monitor", self.monitor, LINK_METRICS)
         check_extension("train_negatives", self.train_negatives, NEGATIVES)
         if NEGATIVES[self.train_negatives].replaces_source:

@@ -28,6 +28,7 @@ from cordgt.runtime.threads import parallel_map, pin_num_threads, single_thread
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.negatives import mix_past_negatives, negatives_key, past_log_ratio
 from cordgt.tasks.protocol import visible_cuts
+from cordgt.training.devices import trains_in_bf16
 from cordgt.training.optimizer import FusedAdam
 from cordgt.training.settings import Settings
 
@@ -162,7 +163,7 @@ class Step:
             optimizer,
             settings.seed,
             epoch,
-            use_bf16=task.network_device.type == "cuda" and model.supports_bf16 and training.precision == "bf16",
+            use_bf16=model.supports_bf16 and trains_in_bf16(training.precision, task.network_device),
             num_negatives=training.num_negatives,
             past_negatives=training.past_negatives,
             negatives=training.train_negatives,
