@@ -14,8 +14,8 @@ from cordgt.analysis.audit.model import audit_model
 from cordgt.events.stream import EventStream
 from cordgt.experiments import partner_ranking
 from cordgt.experiments.cells import Cell, CellStore, flatten_settings
-from cordgt.experiments.new_partners import SHORT, VARIANTS, new_partner_cells, new_partner_report
-from cordgt.experiments.partner_ranking import best_weight, measure_new_partners, read_stages, sample_events
+from cordgt.experiments.new_partners import SHORT_TRAINING, VARIANTS, new_partner_cells, new_partner_report
+from cordgt.experiments.partner_ranking import best_weight, measure_new_partners, sample_events, score_two_stages
 from cordgt.experiments.tables import ExperimentRequest
 from cordgt.inference.run import Run
 from cordgt.models.base import LinkModel
@@ -37,7 +37,7 @@ def test_cells_have_one_seed_for_models_without_training() -> None:
         ("counts", 1),
     ]
     assert all(c.settings.protocol.mask_nodes == 0 and c.kind == "partners" for c in cells)
-    assert cells[-1].settings.training.monitor == SHORT["monitor"]
+    assert cells[-1].settings.training.monitor == SHORT_TRAINING["monitor"]
 
 
 def shop() -> EventStream:
@@ -87,16 +87,16 @@ def test_two_stages_with_room_for_all_candidates() -> None:
     """Then the first stage does not matter."""
     task, first, second = tasks_and_models()
     known = compute_ranks(second, task, "test", "transductive")
-    assert (read_stages(first, second, task, "test").ranks() == known).all()
+    assert (score_two_stages(first, second, task, "test").ranks() == known).all()
 
 
 def test_two_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for five, a destination within the first five is ranked again among them; others keep their rank."""
     monkeypatch.setattr(partner_ranking, "N_CANDIDATES", 5)
     task, first, second = tasks_and_models()
-    stages = read_stages(first, second, task, "test")
+    stages = score_two_stages(first, second, task, "test")
     before, after = compute_ranks(first, task, "test", "transductive"), stages.ranks()
-    assert (stages.rank == before).all() and stages.second.shape == (60, 5)
+    assert (stages.first_rank == before).all() and stages.second.shape == (60, 5)
     assert (after[before > 5] == before[before > 5]).all() and (after[before <= 5] <= 5).all()
     assert (after != before).any()
     by_weight = [float((1 / stages.ranks(w)).mean()) for w in WEIGHTS]
