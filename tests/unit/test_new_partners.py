@@ -14,7 +14,7 @@ from cordgt.analysis.audit.model import audit_model
 from cordgt.events.stream import EventStream
 from cordgt.experiments import partner_ranking
 from cordgt.experiments.cells import Cell, CellStore, flatten_settings
-from cordgt.experiments.new_partners import SHORT_TRAINING, VARIANTS, new_partner_cells, new_partner_report
+from cordgt.experiments.new_partners import SHORT, VARIANTS, new_partner_cells, new_partner_report
 from cordgt.experiments.partner_ranking import best_weight, measure_new_partners, sample_events, score_two_stages
 from cordgt.experiments.tables import ExperimentRequest
 from cordgt.inference.run import Run
@@ -37,7 +37,7 @@ def test_cells_have_one_seed_for_models_without_training() -> None:
         ("counts", 1),
     ]
     assert all(c.settings.protocol.mask_nodes == 0 and c.kind == "partners" for c in cells)
-    assert cells[-1].settings.training.monitor == SHORT_TRAINING["monitor"]
+    assert cells[-1].settings.training.monitor == SHORT["monitor"]
 
 
 def shop() -> EventStream:

@@ -32,17 +32,17 @@ KIND = "partners"  # of the cells
 DATASETS = ("gowalla_subset", "lastfm_prefix", "mooc", "retrosheet_2022", "journey_8weeks")
 DEFAULT_MODELS = ("popularity", "item_knn", "counts", "cordgt_plus", "tgn", "dygformer")
 METRICS = ("mrr", "ndcg@10", "hits@10")
-SHORT_TRAINING = {"monitor": "mrr", "batch_size": 200, "epochs": 3}
-RANKING_TRAINING = SHORT_TRAINING | {"loss": "ranking", "num_negatives": 10, "collaborative": True}
+SHORT = {"monitor": "mrr", "batch_size": 200, "epochs": 3}
+RANKING = SHORT | {"loss": "ranking", "num_negatives": 10, "collaborative": True}
 # Settings of each model. Where there are several, the validation split chooses for each row.
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "popularity": ({}, {"window": 1000}, {"window": 10_000}),
     "item_knn": ({}, {"penalty": 0.5}, {"decay": 0.95}, {"window": 20, "decay": 0.95}),
     "als": ({}, {"confidence": 1.0}, {"confidence": 1.0, "dim": 32}, {"num_partners": 20}),
-    "counts": (RANKING_TRAINING,),
-    "cordgt_plus": (RANKING_TRAINING | {"fanout": (8, 1), "hidden": 32},),
-    "tgn": (SHORT_TRAINING | {"block": 200},),
-    "dygformer": (SHORT_TRAINING | {"max_seq_len": 32, "patch_size": 1, "lr": 0.0003},),
+    "counts": (RANKING,),
+    "cordgt_plus": (RANKING | {"fanout": (8, 1), "hidden": 32},),
+    "tgn": (SHORT | {"block": 200},),
+    "dygformer": (SHORT | {"max_seq_len": 32, "patch_size": 1, "lr": 0.0003},),
 }
 
 
@@ -75,7 +75,7 @@ def _make_cell(request: ExperimentRequest, data: str, model: str, seed: int, own
 def _variants(model: str) -> tuple[dict[str, Any], ...]:
     if model in VARIANTS:
         return VARIANTS[model]
-    return (SHORT_TRAINING,) if MODELS[model].network.is_trainable else ({},)
+    return (SHORT,) if MODELS[model].network.is_trainable else ({},)
 
 
 def new_partner_report(request: ExperimentRequest, store: CellStore) -> Report:
