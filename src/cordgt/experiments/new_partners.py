@@ -129,6 +129,7 @@ def _best_variant(results: ResultSet, data: str, row: str, model: str) -> BestVa
     for own in _variants(model):
         paths = {results.store.path(cell) for cell in results.cells if _is_of(cell, results.request, data, model, own)}
         same = [k for cell in results.cells if results.store.path(cell) in paths and (k := results.store.read(cell))]
+        # a model with one variant has no metrics of the validation split: there is nothing to choose
         mrr = Comparison(percentages(same, row, "validation", "mrr")).mean if len(_variants(model)) > 1 else 0.0
         if same and mrr is not None and mrr > highest:
             found, highest = BestVariant(own, same), mrr

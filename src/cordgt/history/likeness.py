@@ -1,7 +1,8 @@
-"""Likeness columns of a pair: how alike the features of the candidate and of the source's partners are.
+"""Likeness columns of a pair: the cosine similarity of the candidate's features to those of the source's partners.
 
-They tell something of a candidate that nobody has met yet, such as a new product of a known category. Exact, without
-parameters, pure functions of ``cut``. Likeness is the cosine of two rows of node features; 0 if one of them is zero.
+This is content-based recommendation, for the cold start: it tells something of a candidate that nobody has met yet,
+such as a new product of a known category. Exact, without parameters, pure functions of ``cut``. The similarity is 0 if
+one of both rows of features is zero.
 
 Axes: B queries, M candidates, L partners, Dn node features.
 """

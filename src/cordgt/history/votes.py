@@ -35,7 +35,7 @@ VOTES_DIM = len(VOTES_COLUMNS)
 
 @dataclass(frozen=True)
 class VoteOptions:
-    """Who votes for what."""
+    """Which events vote, and how much. `ItemKnnSettings` has the same defaults."""
 
     num_partners: int = 20  # latest partners of the source
     num_visitors: int = 100  # latest visitors of each partner
