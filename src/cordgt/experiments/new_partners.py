@@ -33,7 +33,9 @@ DATASETS = ("gowalla_subset", "lastfm_prefix", "mooc", "retrosheet_2022", "journ
 DEFAULT_MODELS = ("popularity", "item_knn", "counts", "cordgt_plus", "tgn", "dygformer")
 METRICS = ("mrr", "ndcg@10", "hits@10")
 SHORT = {"monitor": "mrr", "batch_size": 200, "epochs": 3}
-RANKING = SHORT | {"loss": "ranking", "num_negatives": 10, "collaborative": True}
+RANKING = SHORT | {
+    "loss": "ranking", "num_negatives": 20, "past_negatives": 0.1, "collaborative": True, "votes": True,
+}  # fmt: skip
 # Settings of each model. Where there are several, the validation split chooses for each row.
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "popularity": ({}, {"window": 1000}, {"window": 10_000}),
