@@ -83,7 +83,7 @@ def read_and_train(
         return reading.names, []
     network.zero_grad(set_to_none=True)
     if network.is_stateful:  # as the trainer does it where a step is recorded
-        assert network.fix_shapes(history, np.array([40]), 60)
+        assert network.use_static_shapes(history, np.array([40]), 60)
         network.losses(batch)  # what is made once, is made here
     with nothing_fetched(monkeypatch) if network.is_stateful else nullcontext(), OnDevice() as training:
         network.losses(batch).sum().backward()

@@ -15,7 +15,7 @@ from cordgt.history.distinct_slots import find_distinct_slots
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel
-from cordgt.models.cordgt import MIN_FOLDED, Cordgt
+from cordgt.models.cordgt import MIN_DISTINCT_CANDIDATES, Cordgt
 from cordgt.runtime.kernel_loader import plain_torch
 from cordgt.training.model_factory import build_model
 from cordgt.training.settings import make_settings
@@ -99,7 +99,7 @@ def test_a_tree_of_its_root_has_one_slot() -> None:
         )
     ),
     nodes=st.booleans(),
-    n_candidates=st.integers(MIN_FOLDED, MIN_FOLDED + 4),
+    n_candidates=st.integers(MIN_DISTINCT_CANDIDATES, MIN_DISTINCT_CANDIDATES + 4),
 )
 @settings(max_examples=30, deadline=None)
 def test_scores_equal_those_of_every_slot(
@@ -121,7 +121,7 @@ def test_only_inference_without_a_mask_encodes_distinct_slots(
 ) -> None:
     history = some_history(1, n_events=30, nodes=False)
     model = some_model("cordgt", False, changes)
-    batch = model.read(history, some_queries(history, 1, 3, MIN_FOLDED))
+    batch = model.read(history, some_queries(history, 1, 3, MIN_DISTINCT_CANDIDATES))
     calls = []
     pooled = Cordgt._pooled_distinct
     monkeypatch.setattr(Cordgt, "_pooled_distinct", lambda *args: calls.append(1) or pooled(*args))
@@ -133,7 +133,7 @@ def test_only_inference_without_a_mask_encodes_distinct_slots(
     model.eval()
     with torch.no_grad():
         model(batch)
-        model(model.read(history, some_queries(history, 1, 3, MIN_FOLDED - 1)))
+        model(model.read(history, some_queries(history, 1, 3, MIN_DISTINCT_CANDIDATES - 1)))
     assert len(calls) == (not changes)
 
 

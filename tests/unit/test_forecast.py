@@ -16,10 +16,10 @@ from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
 from cordgt.tasks.calibration import Calibrator, probability, split_questions
-from cordgt.tasks.expected_ece import perfect_ece
 from cordgt.tasks.forecast import ACT_ROLES, Forecaster
 from cordgt.tasks.forecast_metrics import forecast_metrics
 from cordgt.tasks.link import LinkTask
+from cordgt.tasks.perfect_ece import perfect_ece
 from cordgt.tasks.probability import log_loss, probability_metrics, reliability_bins
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.questions import Questions

@@ -43,7 +43,7 @@ ORDER = """
     tasks.blend_weight tasks.run_metrics tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter
     tasks.scoring tasks.pair_scores
     tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
-    tasks.questions tasks.expected_ece tasks.drift tasks.forecast_loops tasks.forecast tasks.forecast_metrics
+    tasks.questions tasks.perfect_ece tasks.drift tasks.forecast_loops tasks.forecast tasks.forecast_metrics
     training training.settings training.run_checks
     training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
     training.devices training.model_factory training.blend training.optimizer
@@ -52,7 +52,7 @@ ORDER = """
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
     inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer
-    inference.retrieval.pair_table inference.retrieval.captured_scores inference.retrieval.ranking
+    inference.retrieval.pair_table inference.retrieval.cuda_graph_scores inference.retrieval.ranking
     inference.retrieval.budget
     inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
     inference.run_loading inference.run_evaluation inference.run_recommendations inference.run_arguments

@@ -35,7 +35,7 @@ from cordgt.tasks.scoring import score_queries
 from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import make_settings
-from cordgt.training.step import Step, can_record
+from cordgt.training.step import Step, prepare_capture
 from cordgt.workflows.train import train
 
 CPU = torch.device("cpu")
@@ -461,7 +461,7 @@ def train_steps(kind: str, stream: EventStream, *, fixed: bool) -> tuple[list[fl
     """Return the losses of two epochs in batches of ten, the last one padded, and the state afterwards."""
     task = LinkTask.prepare(stream, Protocol(), seed=3, device=CPU)
     model = network(kind, edge_dim=stream.edge_dim, dropout=0.0 if kind != "jodie" else 0).train()
-    assert not fixed or can_record(task, model, 10)
+    assert not fixed or prepare_capture(task, model, 10)
     step, losses = Step(model, task, torch.optim.SGD(model.parameters(), lr=0.1), 3, 1), []
     for epoch in (1, 2):
         step.set_epoch(epoch)
@@ -508,7 +508,7 @@ def test_one_large_group_of_equal_times_is_not_recorded() -> None:
     src = np.arange(4000) % 7
     stream = EventStream.from_columns(src, src + 10, np.maximum(np.arange(4000) - 2000, 0), time=TimeAxis("number"))
     task = LinkTask.prepare(stream, Protocol(mask_nodes=0), device=CPU)
-    assert not can_record(task, network("tgn"), 10) and can_record(task, network("tgn"), 200)
+    assert not prepare_capture(task, network("tgn"), 10) and prepare_capture(task, network("tgn"), 200)
 
 
 TINY: dict[str, Any] = SMALL | {"epochs": 2, "batch_size": 20, "lr": 0.01, "min_delta": 0}

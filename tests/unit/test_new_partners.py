@@ -15,7 +15,7 @@ from cordgt.events.stream import EventStream
 from cordgt.experiments import partner_ranking
 from cordgt.experiments.cells import Cell, CellStore, flatten_settings
 from cordgt.experiments.new_partners import SHORT, VARIANTS, new_partner_cells, new_partner_report
-from cordgt.experiments.partner_ranking import best_weight, measure_new_partners, read_stages, sample_events
+from cordgt.experiments.partner_ranking import best_weight, measure_new_partners, sample_events, score_two_stages
 from cordgt.experiments.tables import ExperimentRequest
 from cordgt.inference.run import Run
 from cordgt.models.base import LinkModel
@@ -87,16 +87,16 @@ def test_two_stages_with_room_for_all_candidates() -> None:
     """Then the first stage does not matter."""
     task, first, second = tasks_and_models()
     known = compute_ranks(second, task, "test", "transductive")
-    assert (read_stages(first, second, task, "test").ranks() == known).all()
+    assert (score_two_stages(first, second, task, "test").ranks() == known).all()
 
 
 def test_two_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for five, a destination within the first five is ranked again among them; others keep their rank."""
     monkeypatch.setattr(partner_ranking, "N_CANDIDATES", 5)
     task, first, second = tasks_and_models()
-    stages = read_stages(first, second, task, "test")
+    stages = score_two_stages(first, second, task, "test")
     before, after = compute_ranks(first, task, "test", "transductive"), stages.ranks()
-    assert (stages.rank == before).all() and stages.second.shape == (60, 5)
+    assert (stages.first_rank == before).all() and stages.second.shape == (60, 5)
     assert (after[before > 5] == before[before > 5]).all() and (after[before <= 5] <= 5).all()
     assert (after != before).any()
     by_weight = [float((1 / stages.ranks(w)).mean()) for w in WEIGHTS]

@@ -226,7 +226,7 @@ def _skip_pandas() -> None:
     """
     if "pandas" in sys.modules or any(word.startswith("--plugin") for word in sys.argv):
         return
-    finder = _WithoutPandas()
+    finder = _PandasImportBlocker()
     sys.meta_path.insert(0, finder)
     try:
         pa.array(["text"]).to_numpy(zero_copy_only=False)
@@ -234,7 +234,7 @@ def _skip_pandas() -> None:
         sys.meta_path.remove(finder)
 
 
-class _WithoutPandas(MetaPathFinder):
+class _PandasImportBlocker(MetaPathFinder):
     """Refuses to import pandas."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:

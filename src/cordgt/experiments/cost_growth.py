@@ -18,7 +18,7 @@ from cordgt.experiments.cells import Cell
 from cordgt.runtime.profiling import measure_peak_bytes
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.training.settings import Settings
-from cordgt.training.step import CudaGraphStep, can_record
+from cordgt.training.step import CudaGraphStep, prepare_capture
 
 BATCH_SIZES = (50, 100, 200, 400)
 QUICK_DIVISOR = 10  # --quick uses batches this many times smaller
@@ -57,12 +57,12 @@ def fit_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 
 def _measure_step(context: BenchSetup) -> dict[str, float]:
-    """Time a training step, as a CUDA graph on a GPU if it can be recorded, and measure its peak memory."""
+    """Time a training step, as a CUDA graph on a GPU if one can capture it, and measure its peak memory."""
     context.model.train()
     plain_step = context.make_step()
     step: Any = plain_step
     size = context.settings.training.batch_size
-    if context.device.type == "cuda" and can_record(context.task, context.model, size):
+    if context.device.type == "cuda" and prepare_capture(context.task, context.model, size):
         step = CudaGraphStep(plain_step, size)
     timing = time_calls(lambda: step(*context.next_batch()), context.device, context.repeat)
     peak = measure_peak_bytes(lambda: plain_step(*context.next_batch()), context.device)

@@ -33,7 +33,9 @@ DATASETS = ("gowalla_subset", "lastfm_prefix", "mooc", "retrosheet_2022", "journ
 DEFAULT_MODELS = ("popularity", "item_knn", "counts", "cordgt_plus", "tgn", "dygformer")
 METRICS = ("mrr", "ndcg@10", "hits@10")
 SHORT = {"monitor": "mrr", "batch_size": 200, "epochs": 3}
-RANKING = SHORT | {"loss": "ranking", "num_negatives": 10, "collaborative": True}
+RANKING = SHORT | {
+    "loss": "ranking", "num_negatives": 20, "past_negatives": 0.1, "collaborative": True, "votes": True,
+}  # fmt: skip
 # Settings of each model. Where there are several, the validation split chooses for each row.
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "popularity": ({}, {"window": 1000}, {"window": 10_000}),
@@ -127,6 +129,7 @@ def _best_variant(results: ResultSet, data: str, row: str, model: str) -> BestVa
     for own in _variants(model):
         paths = {results.store.path(cell) for cell in results.cells if _is_of(cell, results.request, data, model, own)}
         same = [k for cell in results.cells if results.store.path(cell) in paths and (k := results.store.read(cell))]
+        # a model with one variant has no metrics of the validation split: there is nothing to choose
         mrr = Comparison(percentages(same, row, "validation", "mrr")).mean if len(_variants(model)) > 1 else 0.0
         if same and mrr is not None and mrr > highest:
             found, highest = BestVariant(own, same), mrr

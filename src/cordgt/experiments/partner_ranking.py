@@ -92,9 +92,9 @@ def rank_partners(model: LinkModel, task: LinkTask, row: str, split: str, stop: 
     if first is None or not len(own.evaluation_events(split, "transductive")[0]):
         ranks = compute_ranks(model, own, split, "transductive")
     else:
-        stages, weight = read_stages(first, model, own, split), 0.0
+        stages, weight = score_two_stages(first, model, own, split), 0.0
         if first is own_counts(model):
-            weight = best_weight(read_stages(first, model, sample_events(task, "validation"), "validation"))
+            weight = best_weight(score_two_stages(first, model, sample_events(task, "validation"), "validation"))
             about["counts_weight"] = weight
         ranks = stages.ranks(weight)
     return ranking_metrics(ranks) | {"events": len(ranks), "candidates": 0 if first is None else N_CANDIDATES} | about
@@ -110,10 +110,10 @@ def first_stage(model: LinkModel) -> LinkModel | None:
     return None if model.is_cheap else own_counts(model) or ItemKnn(ItemKnnSettings(), edge_dim=0, node_dim=0)
 
 
-class Stages(NamedTuple):
+class TwoStageScores(NamedTuple):
     """Ranks of the first stage, and the scores of both stages for the true destination and the best candidates."""
 
-    rank: np.ndarray  # (B,)
+    first_rank: np.ndarray  # (B,)
     first: np.ndarray  # (B, N_CANDIDATES), the true destination in column 0
     second: np.ndarray  # (B, N_CANDIDATES)
     competes: np.ndarray  # (B, N_CANDIDATES - 1) bool
@@ -122,16 +122,16 @@ class Stages(NamedTuple):
     def ranks(self, weight: float = 0.0) -> np.ndarray:
         """Return the final ranks (B,), by ``(1 - weight) * second + weight * first``."""
         scores = self.second if weight == 0 else (1 - weight) * self.second + weight * self.first
-        again = mean_ranks(scores[:, 0], scores[:, 1:], self.competes, self.tolerance)
-        return np.where(self.rank <= N_CANDIDATES, again, self.rank)
+        second_rank = mean_ranks(scores[:, 0], scores[:, 1:], self.competes, self.tolerance)
+        return np.where(self.first_rank <= N_CANDIDATES, second_rank, self.first_rank)
 
 
-def best_weight(stages: Stages) -> float:
+def best_weight(stages: TwoStageScores) -> float:
     """Return the weight of the first stage with the highest MRR; the largest of equal ones."""
     return float(max(reversed(WEIGHTS), key=lambda weight: float((1 / stages.ranks(weight)).mean())))
 
 
-def read_stages(first: LinkModel, second: LinkModel, task: LinkTask, split: str) -> Stages:
+def score_two_stages(first: LinkModel, second: LinkModel, task: LinkTask, split: str) -> TwoStageScores:
     """Score every destination with ``first``, and the best `N_CANDIDATES` with ``second``, the true one included."""
     found = []
     for chunk in score_candidates(first, task, split, "transductive"):
@@ -149,7 +149,7 @@ def read_stages(first: LinkModel, second: LinkModel, task: LinkTask, split: str)
         scores = score_queries(second, task.full_history, queries)
         found.append((rank, np.concatenate([true[:, None], others], axis=1), scores, competes))
     rank, of_first, of_second, competing = (np.concatenate(part) for part in zip(*found, strict=True))
-    return Stages(rank, of_first, of_second, competing, second.score_tolerance)
+    return TwoStageScores(rank, of_first, of_second, competing, second.score_tolerance)
 
 
 def sample_events(task: LinkTask, split: str, n: int = MAX_EVENTS) -> LinkTask:

@@ -28,13 +28,14 @@ PENALTY = 0.3  # votes are divided by (events of the candidate) ** PENALTY
 MAX_SLOTS = 4_000_000  # votes in memory at a time, in torch operations
 LOG_SCALE = 0.25  # brings logarithms near 1
 SHARE_SCALE = 256.0  # votes are small: they enter as log(1 + SHARE_SCALE * x)
+STEP = 2.0**-20  # columns are multiples of it, so that they do not depend on how a logarithm is computed
 VOTES_COLUMNS = ("votes", "votes, by events of the candidate", "score of item-kNN")
 VOTES_DIM = len(VOTES_COLUMNS)
 
 
 @dataclass(frozen=True)
 class VoteOptions:
-    """Who votes for what."""
+    """Which events vote, and how much. `ItemKnnSettings` has the same defaults."""
 
     num_partners: int = 20  # latest partners of the source
     num_visitors: int = 100  # latest visitors of each partner
@@ -44,7 +45,7 @@ class VoteOptions:
 
 def votes_columns(index: TemporalIndex, queries: Queries, options: VoteOptions = VoteOptions()) -> Tensor:
     """Return the `VOTES_COLUMNS` of every pair: (B, M, columns) float32."""
-    degree = index.degree(queries.dst, queries.cut[:, None])
+    degree = index.degree(queries.dst, queries.cut[:, None]).double()
     votes = count_votes(index, queries, options).double() / (UNIT * UNIT)
     divided = votes / (degree + 1.0) ** PENALTY
     score = votes_score(divided, degree, queries.cut[:, None])
@@ -53,7 +54,7 @@ def votes_columns(index: TemporalIndex, queries: Queries, options: VoteOptions =
         LOG_SCALE * torch.log1p(SHARE_SCALE * divided),
         LOG_SCALE * score,
     ]
-    return torch.stack(columns, dim=-1).float()
+    return (torch.round(torch.stack(columns, dim=-1) / STEP) * STEP).float()
 
 
 def votes_score(divided: Tensor, degree: Tensor, cut: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ def _check_size(settings: Settings, stream: EventStream, weights: Mapping[str, T
     if getattr(settings.model_settings, "layers", 0) > len(weights):  # each layer has weights
         raise too_large
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), _WithoutDraws():
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), _SkipRandomInit():
             expected = build_model_for(settings, stream).state_dict()
     except MemoryError:
         raise
@@ -70,8 +70,8 @@ def _check_size(settings: Settings, stream: EventStream, weights: Mapping[str, T
         raise too_large
 
 
-class _WithoutDraws(TorchFunctionMode):
-    """Skips random initial weights: to draw them without memory, torch imports much of itself, for over a second."""
+class _SkipRandomInit(TorchFunctionMode):
+    """Skips random initial weights. On the meta device they would make torch import much of itself, over a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in ("normal_", "uniform_"):

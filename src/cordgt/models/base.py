@@ -56,7 +56,9 @@ class LinkModel(nn.Module):
     uses_node_ids = False  # learns a table per node id, so an unseen node differs from a known one
     score_tolerance = SCORE_TOLERANCE  # logits nearer than this, times max(1, |logit|), tie in rankings
     compares_sources = False  # True while pairs of different sources are scored: see `comparing_sources`
-    pair_slope: float | None = None  # of the logit in scores of whole pairs; None: chosen where it is needed
+    pair_slope: float | None = (
+        None  # of the logit in scores of whole pairs; None: `score_pairs` chooses it on validation data
+    )
     is_transductive = False  # knows only nodes of its training: takes n_nodes=, has no inductive metrics
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -144,15 +146,18 @@ class LinkModel(nn.Module):
         """Return advice for training on ``n_events`` events; empty if there is none."""
         return ""
 
-    def fix_shapes(self, history: History, stops: np.ndarray, batch_size: int) -> bool:
-        """Do the same operations in every training step from now on. Return whether a CUDA graph can record a step.
+    def use_static_shapes(self, history: History, stops: np.ndarray, batch_size: int) -> bool:
+        """Use static shapes in every training step from now on. Return whether a CUDA graph can capture a step.
 
         ``stops``: for each batch of an epoch, the smallest ``pair_cut`` of its queries. Only stateful models use it.
         """
         return True
 
     def start_epoch(self, n_events: int) -> None:
-        """Prepare for the training events from ``n_events`` on of an epoch, if steps are recorded."""
+        """Prepare for an epoch, of which ``n_events`` events are already trained: 0, or more after a resume.
+
+        Only stateful models with static shapes use it.
+        """
 
     def get_training_state(self) -> dict[str, Tensor]:
         """Return what training carries from batch to batch besides weights. It is part of every checkpoint.

@@ -72,7 +72,7 @@ class CordgtSettings:
         check_dropout(self)
 
 
-MIN_FOLDED = 8  # with fewer candidates of a query, encoding it alone saves nothing
+MIN_DISTINCT_CANDIDATES = 8  # of a query; with fewer, encoding distinct slots query by query saves nothing
 CACHE_VALUES = 416_000  # token values that a CPU thread processes at once: 25 queries in the paper's setting on UCI
 
 
@@ -345,7 +345,7 @@ class Cordgt(LinkModel):
 
     def _pooled(self, batch: CordgtBatch) -> Tensor:
         """Return the mean of each sequence's states: (B, 2M, D); (B, 1, D) for single nodes."""
-        if self._can_fold(batch):
+        if self._can_pool_distinct(batch):
             return self._pooled_distinct(batch)
         weight = self._pooling(batch)
         fused = kernels.load_kernels("nn.kernels.encoder", weight.device)
@@ -357,12 +357,14 @@ class Cordgt(LinkModel):
         pooled = fused.encode(self.layers, *self.sequences(batch), weight.flatten(0, 1), drop)
         return pooled.unflatten(0, weight.shape[:2])
 
-    def _can_fold(self, batch: CordgtBatch) -> bool:
+    def _can_pool_distinct(self, batch: CordgtBatch) -> bool:
         """Return whether equal slots may be encoded once: without gradients on the CPU, with no mask and no events."""
         if self.settings.mask or batch.edge_x is not None or batch.node is None:
             return False
         is_inference = not self.training and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
-        return is_inference and batch.n_candidates >= MIN_FOLDED and on_cpu.is_supported(self.project.weight)
+        return (
+            is_inference and batch.n_candidates >= MIN_DISTINCT_CANDIDATES and on_cpu.is_supported(self.project.weight)
+        )
 
     def _pooled_distinct(self, batch: CordgtBatch) -> Tensor:
         """Return `_pooled`, encoding each distinct slot of a sequence once.

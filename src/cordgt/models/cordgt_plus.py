@@ -37,7 +37,7 @@ class CordgtPlusSettings(CordgtSettings):
     pair_features: bool = True  # features of every pair: number and age of its events, activity of both ends
     collaborative: bool = False  # also columns of who met what alike: co-visits, sequences, ages
     votes: bool = False  # also read the votes of item-kNN
-    likeness: bool = False  # also read how alike the features of the candidate and of the source's partners are
+    likeness: bool = False  # also read the similarity of the candidate's features to the source's partners
     identities: bool = False  # learn an embedding per node; see `cordgt.models.identities`
     num_embeddings: int = 16384  # rows of its table; if there are more nodes, the busiest get one
     counts_blend: bool = True  # also trains `counts`, and adds its logits with a weight chosen on validation data

@@ -27,7 +27,7 @@ class CountsSettings:
     loss: str = "binary"  # or "ranking": the true candidate against all others of the query
     collaborative: bool = False  # also read who met what alike: co-visits, sequences, ages
     votes: bool = False  # also read the votes of item-kNN
-    likeness: bool = False  # also read how alike the features of the candidate and of the source's partners are
+    likeness: bool = False  # also read the similarity of the candidate's features to the source's partners
     identities: bool = False  # learn an embedding per node; see `cordgt.models.identities`
     num_embeddings: int = 16384  # rows of its table; if there are more nodes, the busiest get one
 

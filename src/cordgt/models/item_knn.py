@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cordgt.errors import SettingError
 from cordgt.history.queries import History, Queries
-from cordgt.history.votes import UNIT, VoteOptions, count_votes, votes_score
+from cordgt.history.votes import PENALTY, UNIT, VoteOptions, count_votes, votes_score
 from cordgt.models.base import LinkModel
 from cordgt.nn.layers import check_non_negative, check_positive
 
@@ -25,11 +25,11 @@ from cordgt.nn.layers import check_non_negative, check_positive
 class ItemKnnSettings:
     """Settings of item-kNN."""
 
-    num_partners: int = 20  # latest partners of the source
-    num_visitors: int = 100  # latest visitors of each partner
-    window: int = 5  # events of a visitor before and after its event with the partner
-    decay: float = 0.85  # weight of a partner, relative to the next later one
-    penalty: float = 0.3  # votes are divided by (events of the candidate) ** penalty; 0.5 is the cosine
+    num_partners: int = VoteOptions.num_partners  # latest partners of the source
+    num_visitors: int = VoteOptions.num_visitors  # latest visitors of each partner
+    window: int = VoteOptions.window  # events of a visitor before and after its event with the partner
+    decay: float = VoteOptions.decay  # weight of a partner, relative to the next later one
+    penalty: float = PENALTY  # votes are divided by (events of the candidate) ** penalty; 0.5 is the cosine
 
     def __post_init__(self) -> None:
         check_positive(self, "num_partners", "num_visitors", "window")

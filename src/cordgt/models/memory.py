@@ -8,8 +8,8 @@ same in any batch, in any order, in `evaluate` and in `predict`. The last replay
 mostly come in order; the cache never changes a result.
 
 Training is the exception. There a block is a batch, processed with the weights of its step, so that a state goes from
-batch to batch. It runs in one process, and the state is part of every checkpoint. After `fix_shapes` every batch does
-the same operations on the same shapes, so that a CUDA graph can record the step.
+batch to batch. It runs in one process, and the state is part of every checkpoint. After `use_static_shapes` every batch
+does the same operations on the same shapes, so that a CUDA graph can capture the step.
 
 Differs: the released TGN continues from the memory that training left. Here evaluation replays the stream with the
 current weights. So memory includes events that were hidden from training, and earlier evaluations change nothing.
@@ -150,7 +150,7 @@ class Messages:
         """Return the largest number of messages between two of the positions ``stops``, ascending; the first is 0."""
         return int(np.diff(np.searchsorted(self.host_pos, np.concatenate([[0], stops]))).max(initial=0))
 
-    def aggregate_fixed(self, start: Tensor, stop: Tensor, width: int, n_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    def aggregate_static(self, start: Tensor, stop: Tensor, width: int, n_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
         """`aggregate` without the host, of at most ``width`` messages: (W,) each; ``n_nodes`` where there is none."""
         at = torch.searchsorted(self.pos, start) + torch.arange(width, device=self.pos.device)
         is_message = at < len(self.pos)
@@ -170,7 +170,7 @@ class Messages:
 class MemoryState:
     """The memory of all nodes after the first ``position`` events. The last row is that of unknown nodes: zeros."""
 
-    position: Tensor  # () int64, on the host; with the rest if shapes are fixed
+    position: Tensor  # () int64, on the host; on the device of the rest if shapes are static
     memory: Tensor  # (N+1, D) output of the updater
     last: Tensor  # (N+1,) float64, time of the last event in memory; 0 if there is none
     pending: Tensor  # (N+1,) int64, event position of the pending message; -1 if there is none
@@ -202,7 +202,7 @@ class MemoryState:
             x.fill_(-1 if name == "pending" else 0)
 
     def clear_unknown(self) -> None:
-        """Restore the row of unknown nodes, to which messages to nobody were written."""
+        """Restore the row of unknown nodes. With static shapes, padding is written there."""
         for name in ("memory", "last", "pending", "other"):
             getattr(self, name)[-1].fill_(-1 if name == "pending" else 0)
 
@@ -266,7 +266,7 @@ class MemoryModel(TwoTowerModel):
         self.updater = self.updater_class(2 * dim + edge_dim + settings.time_dim, dim)
         self.node_x = nn.Linear(node_dim, dim, bias=False) if node_dim else None
         self.head = MergeHead(dim)
-        self.block_width: int | None = None  # messages of a training block, at most, if shapes are fixed
+        self.block_width: int | None = None  # messages of a training block, at most; None: shapes vary
         self._training_cache: MemoryCache | None = None  # advances batch by batch
         self._replay_cache: MemoryCache | None = None  # outside training; advances block by block
         self._restored: dict[str, Tensor] = {}  # from a checkpoint, until training continues
@@ -306,7 +306,7 @@ class MemoryModel(TwoTowerModel):
             f"Use smaller ones: --set block={fits} --set batch_size={fits}"
         )
 
-    def fix_shapes(self, history: History, stops: np.ndarray, batch_size: int) -> bool:
+    def use_static_shapes(self, history: History, stops: np.ndarray, batch_size: int) -> bool:
         messages = Messages(history.index)
         width = messages.max_width(stops)
         if width > MAX_BLOCK_MESSAGES * batch_size:
@@ -323,7 +323,7 @@ class MemoryModel(TwoTowerModel):
         if self.block_width is None or self._training_cache is None:
             return
         if self._replay_cache is not None:
-            self._replay_cache.weight_versions = (-1,)  # a recorded step changes weights, but not their versions
+            self._replay_cache.weight_versions = (-1,)  # a replayed CUDA graph changes weights, but not their versions
         if n_events == 0:
             self._training_cache.state.clear()
 
@@ -452,11 +452,14 @@ class MemoryModel(TwoTowerModel):
 
     @torch.no_grad()
     def _advance(self, cache: MemoryCache, stop: int | Tensor) -> None:
-        """Process the events from the state's position to ``stop`` as one block. A tensor if shapes are fixed."""
+        """Process the events from the state's position to ``stop`` as one block.
+
+        ``stop`` is a tensor if shapes are static.
+        """
         state = cache.state
         if isinstance(stop, Tensor):
             assert self.block_width is not None
-            node, nbr, pos = cache.messages.aggregate_fixed(state.position, stop, self.block_width, state.n_nodes)
+            node, nbr, pos = cache.messages.aggregate_static(state.position, stop, self.block_width, state.n_nodes)
             state.position.copy_(stop)
         else:
             node, nbr, pos = cache.messages.aggregate(int(state.position), stop)

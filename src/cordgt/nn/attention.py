@@ -36,7 +36,7 @@ def attention(qkv: Tensor, attn_mask: Tensor, dropout_p: float) -> Tensor:
 
     attn_mask: (S, C or 1, C) bool, True: row i may attend to column j. dropout_p: probability of dropping a weight.
     """
-    function = _Attention if qkv.dtype == torch.float32 else _HalfAttention
+    function = _Attention if qkv.dtype == torch.float32 else _Bf16Attention
     return function.apply(qkv.contiguous(), attn_mask, dropout_p, _new_key() if dropout_p else 0)
 
 
@@ -61,8 +61,8 @@ def _new_key() -> int:
     return int(torch.randint(2**31 - 1, (), generator=getattr(_thread, "generator", None)))
 
 
-class _HalfAttention(torch.autograd.Function):
-    """`_Attention` with products in bfloat16. Softmax, dropout and sums within a product stay in float32."""
+class _Bf16Attention(torch.autograd.Function):
+    """`_Attention` with matrix products in bfloat16. Softmax, dropout and sums within a product stay in float32."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, attn_mask: Tensor, dropout_p: float, key: int) -> Tensor:

@@ -14,16 +14,15 @@ MAX_PAIRS = 30_000  # of the validation split that are scored
 def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray], *, reference: int = 1) -> float:
     """Return the weight with the highest mean AP among those that lose at most `MARGIN` with each kind of negatives.
 
-    Both scores (2, B): of the true events, and of the negatives of each kind. ``reference`` is the weight, 0 or 1, that
-    the others are compared with.
+    ``positive`` and each of ``negatives`` are two scores (2, B): of the true events, and of one kind of negatives.
+    ``reference``: the weight, 0 or 1, to which no other may lose more.
     """
-
-    table = np.array([aps(positive, negatives, w) for w in WEIGHTS])
+    table = np.array([average_precisions(positive, negatives, w) for w in WEIGHTS])
     is_allowed = (table >= table[-1 if reference else 0] - MARGIN).all(axis=1)
     return float(WEIGHTS[np.where(is_allowed, table.mean(axis=1), -1.0).argmax()])
 
 
-def aps(positive: np.ndarray, negatives: dict[str, np.ndarray], w: float) -> list[float]:
+def average_precisions(positive: np.ndarray, negatives: dict[str, np.ndarray], w: float) -> list[float]:
     """Return the AP of two scores (2, B), blended, against the negatives of each kind."""
     return [ap_and_auc(blend(positive, w)[None], blend(x, w)[None])[0].item() for x in negatives.values()]
 
@@ -34,7 +33,7 @@ def blend(scores: np.ndarray, w: float) -> np.ndarray:
     return mean
 
 
-def evenly_spread(n: int, pairs_per_event: int) -> np.ndarray:
+def sample_validation(n: int, pairs_per_event: int) -> np.ndarray:
     """Return the positions of at most `MAX_PAIRS` / ``pairs_per_event`` of ``n`` events, evenly spread."""
     n_chosen = min(n, max(1, MAX_PAIRS // pairs_per_event))
     return np.linspace(0, n - 1, n_chosen).astype(np.int64)

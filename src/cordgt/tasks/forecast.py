@@ -208,7 +208,7 @@ class Forecaster:
         check_choice("role", role, ACT_ROLES)
         nodes = _array(node, np.int64).reshape(-1)
         n = len(nodes)
-        cuts, times = (_spread(_array(x, kind), n) for x, kind in ((cut, np.int64), (t, np.float64)))
+        cuts, times = (_broadcast(_array(x, kind), n) for x, kind in ((cut, np.int64), (t, np.float64)))
         horizons = np.empty((len(h), len(self.horizons) + 1))
         horizons[:, :-1], horizons[:, -1:] = self.horizons, h
         drift = self.drift.log_ratio(self.rates[role], bank, cuts, times, self.cache[role][1])
@@ -426,7 +426,7 @@ def _array(values: Any, dtype: Any) -> np.ndarray:
     return values.cpu().numpy().astype(dtype, copy=False) if isinstance(values, Tensor) else np.asarray(values, dtype)
 
 
-def _spread(values: np.ndarray, n: int) -> np.ndarray:
+def _broadcast(values: np.ndarray, n: int) -> np.ndarray:
     """Return values of shape (), (1,) or (n,) as a contiguous array (n,)."""
     values = values.reshape(-1)
     return np.ascontiguousarray(values if len(values) == n else np.broadcast_to(values, n))

@@ -17,9 +17,9 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history.activity import ActivityBank
 from cordgt.models.activity_fit import period_likelihood
 from cordgt.models.base import LinkModel
-from cordgt.tasks.expected_ece import perfect_ece
 from cordgt.tasks.forecast import Forecaster, pair_queries
 from cordgt.tasks.link import LinkTask
+from cordgt.tasks.perfect_ece import perfect_ece
 from cordgt.tasks.probability import log_loss, probability_metrics
 from cordgt.tasks.questions import (
     Questions,

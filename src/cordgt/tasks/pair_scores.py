@@ -2,7 +2,7 @@
 
 ``score = log rate(u, t) + slope * logit(v | u, t)``: the rate of the source (`cordgt.models.activity`), and the logit
 of a model. The logit learned to separate the partners of one source, whose order no slope changes. Between sources it
-can be too sure, so validation data choose a slope from 0 to 1.
+can be too sure, so validation data choose a slope from 0 to 1 (the inverse of a temperature).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history import rng
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel, comparing_sources
-from cordgt.tasks.blend_weight import choose_by_ap, evenly_spread
+from cordgt.tasks.blend_weight import choose_by_ap, sample_validation
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.negative_pairs import draw_negative_pairs, draw_random_pairs
 from cordgt.tasks.negatives import negatives_key
@@ -78,7 +78,7 @@ def validation_pairs(task: LinkTask) -> dict[str, Queries]:
     for kind in PAIR_NEGATIVES:
         changed = task.with_protocol(negatives=kind)
         columns[kind], _ = negative_pair_queries(changed, "validation", "transductive", stop=stop)
-    chosen = evenly_spread(len(true.src), len(columns))
+    chosen = sample_validation(len(true.src), len(columns))
     return {kind: queries.take(chosen) for kind, queries in columns.items()}
 
 

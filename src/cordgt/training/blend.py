@@ -18,7 +18,7 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt_plus import CordgtPlus
-from cordgt.tasks.blend_weight import WEIGHTS, aps, blend, choose_by_ap, evenly_spread
+from cordgt.tasks.blend_weight import WEIGHTS, average_precisions, blend, choose_by_ap, sample_validation
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.negatives import draw_candidates
@@ -85,7 +85,7 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     by_kind = {}
     for kind in SAME_SOURCE_NEGATIVES:
         _, by_kind[kind] = task.with_protocol(negatives=kind).evaluation_queries("validation", "transductive")
-    chosen = evenly_spread(len(task.split.validation), 1 + len(by_kind))
+    chosen = sample_validation(len(task.split.validation), 1 + len(by_kind))
     negatives = [queries.dst[:, 1:] for queries in by_kind.values()]
     queries = by_kind["random"]
     queries = replace(queries, dst=torch.cat([queries.dst[:, :1], *negatives], dim=1)).take(chosen)
@@ -105,13 +105,13 @@ def _choose_across_sources(model: CordgtPlus, task: LinkTask, callbacks: Callbac
         columns = {kind: rates[kind] + slope * logits[kind] for kind in logits}
         positive = columns.pop(TRUE)
         w = choose_by_ap(positive, columns)
-        found.append((np.mean(aps(positive, columns, w)), w))
+        found.append((np.mean(average_precisions(positive, columns, w)), w))
     return max(found)[1]
 
 
 def _choose_by_mrr(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
     positions, queries = task.evaluation_queries("validation", "transductive")
-    chosen = evenly_spread(len(positions), 1 + N_CANDIDATES)
+    chosen = sample_validation(len(positions), 1 + N_CANDIDATES)
     positions, queries = positions[chosen], queries.take(chosen)
     pool = task.evaluation_events("validation", "transductive")[1].cpu().numpy()
     true = np.asarray(task.stream.dst[positions])

@@ -337,14 +337,17 @@ class Step:
         return lambda part: generator.manual_seed(rng.fold_in_int(batch_seed, part) & (2**63 - 1))
 
 
-def can_record(task: LinkTask, model: LinkModel, batch_size: int) -> bool:
-    """Return whether a CUDA graph can record the model's training step. From then on its shapes are fixed."""
+def prepare_capture(task: LinkTask, model: LinkModel, batch_size: int) -> bool:
+    """Make a stateful model use static shapes. Return whether a CUDA graph can capture its training step.
+
+    It changes the model. A model without state has static shapes anyway.
+    """
     if not model.is_stateful:
         return True
     first = torch.from_numpy(task.split.train[::batch_size]).to(task.device)
     own_time = task.train_history.index.tie_start[first].long()
     _, stops = visible_cuts(task.protocol.visibility, own_time, first)
-    return model.fix_shapes(task.train_history, stops.cpu().numpy(), batch_size)
+    return model.use_static_shapes(task.train_history, stops.cpu().numpy(), batch_size)
 
 
 class CudaGraphStep:

@@ -171,7 +171,7 @@ class Trainer:
         on_host = self.task.is_history_on_host
         has_plain_sampler = self.settings.training.train_negatives != "random" and not on_host
         is_recorded = self.device.type == "cuda" and is_single and not has_plain_sampler
-        # TGN and the like: `cordgt bench step` records their step; training that way is not tested on a GPU yet.
+        # Stateful models such as TGN: `cordgt bench step` captures their step. Training so is not tested on a GPU yet.
         is_recorded = is_recorded and not self.model.is_stateful
         if on_host and self.settings.training.micro_batches:
             raise SettingError("Set micro_batches=0: history is on the host here, which supports only whole batches.")

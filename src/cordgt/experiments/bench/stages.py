@@ -26,7 +26,7 @@ from cordgt.runtime.profiling import count_ops, free_memory, max_batch_size, pre
 from cordgt.tasks.forecast import ACT_ROLES, Forecaster
 from cordgt.tasks.scoring import score_queries
 from cordgt.training.oom import max_events_in_memory, peak_step_memory
-from cordgt.training.step import CudaGraphStep, Step, can_record
+from cordgt.training.step import CudaGraphStep, Step, prepare_capture
 
 SAMPLE_FANOUT = 20  # one hop of the sampling benchmark, the same for all models
 
@@ -129,7 +129,7 @@ def measure_step(bench: BenchSetup) -> StageResult:
 
 
 def measure_full_step(bench: BenchSetup) -> StageResult:
-    """Measure a training step. On a GPU with CUDA graph, as training runs it if it can be recorded, and without."""
+    """Measure a training step. On a GPU with a CUDA graph, if one can capture it, and without."""
     bench.model.train()
     step, n = bench.make_step(), bench.settings.training.batch_size
     step(*bench.next_batch())  # brings a memory to the middle of the stream
@@ -148,7 +148,7 @@ def measure_full_step(bench: BenchSetup) -> StageResult:
         peak_bytes=peak_bytes,
     )
     rows = [row(part="whole", timing=eager)]
-    if bench.is_cuda and can_record(bench.task, bench.model, n):
+    if bench.is_cuda and prepare_capture(bench.task, bench.model, n):
         captured = CudaGraphStep(step, n)
         best = bench.time(lambda: captured(*bench.next_batch()))
         rows = [row(part="captured", timing=best), row(part="eager", timing=eager)]

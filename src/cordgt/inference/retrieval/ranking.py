@@ -14,7 +14,7 @@ import torch
 
 from cordgt.errors import SettingError
 from cordgt.history.queries import History, Queries
-from cordgt.inference.retrieval.captured_scores import captured_scores
+from cordgt.inference.retrieval.cuda_graph_scores import replay_scores
 from cordgt.inference.retrieval.first_scorer import FirstScorer
 from cordgt.inference.retrieval.gatherers import Question, gather_candidates
 from cordgt.models.base import LinkModel
@@ -178,10 +178,10 @@ def score_nodes(model: LinkModel, history: History, question: Question, nodes: n
     t = torch.tensor([question.t], dtype=torch.float64, device=device)
     dst = torch.from_numpy(nodes).to(device)[None]
     queries = Queries(source, dst, t, cut, cut)
-    captured = captured_scores(model, history, queries)
-    if captured is None:
+    replayed = replay_scores(model, history, queries)
+    if replayed is None:
         return score_queries(model, history, queries)[0]
-    logits = captured[0].double().cpu().numpy()
+    logits = replayed[0].double().cpu().numpy()
     check_finite(logits)
     return logits
 

@@ -1,8 +1,8 @@
 """Score one source's candidates on a GPU by replaying CUDA graphs, without gaps between kernel launches.
 
 A graph has a fixed number of candidates, so they are padded to one of `SIZES`. It is captured at the third question of
-a size: the answer to a single question is not worth the capture. Graphs hold their
-history. When the history changes, as in a service, its graphs are dropped.
+a size, because a single question is not worth the capture. A graph holds its history. When the history changes, as in a
+service, the graphs are dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ N_WARMUP = 2  # calls on a side stream before the capture, as torch asks for
 
 
 @dataclass
-class CapturedCall:
+class CudaGraphScores:
     """A model's scores of a fixed number of candidates, as a CUDA graph over static tensors."""
 
     queries: Queries  # static inputs
@@ -44,49 +44,49 @@ class CapturedCall:
 
 
 @dataclass
-class HistoryGraphs:
-    """The graphs of one model and one history."""
+class CudaGraphs:
+    """The CUDA graphs of one model and one history, by number of candidates."""
 
     history: History
-    n_questions: dict[int, int] = field(default_factory=dict)  # by number of candidates of the graph
-    calls: dict[int, CapturedCall | None] = field(default_factory=dict)  # None: it cannot be captured
+    n_questions: dict[int, int] = field(default_factory=dict)
+    calls: dict[int, CudaGraphScores | None] = field(default_factory=dict)  # None: it cannot be captured
 
 
-_graphs: WeakKeyDictionary[LinkModel, HistoryGraphs] = WeakKeyDictionary()
+_graphs: WeakKeyDictionary[LinkModel, CudaGraphs] = WeakKeyDictionary()
 _lock = threading.Lock()  # graphs share static tensors, and one capture runs at a time
 
 
-def captured_scores(
+def replay_scores(
     model: LinkModel,
     history: History,
     queries: Queries,
-    capture: Callable[[LinkModel, History, Queries], CapturedCall] | None = None,
+    capture: Callable[[LinkModel, History, Queries], CudaGraphScores] | None = None,
 ) -> Tensor | None:
     """Return the logits (1, M) of one query from a graph; None if it has none: score it without.
 
-    ``capture`` is `capture_call`; a test without a GPU gives another.
+    ``capture``: used instead of `capture_scores` in tests without a GPU.
     """
     n = queries.dst.shape[1]
     largest = model.max_pairs_per_batch if model.is_cheap else MAX_SLOW_SIZE
     size = next((size for size in SIZES if n <= size <= largest), None)
     is_on_gpu = all(x is not None and x.type == "cuda" for x in (model.device, history.index.device))
-    has_one_behavior = not model.is_stateful and not model.compares_sources
-    if size is None or n == 0 or not has_one_behavior or not (is_on_gpu or capture is not None):
+    is_capturable = not model.is_stateful and not model.compares_sources
+    if size is None or n == 0 or not is_capturable or not (is_on_gpu or capture is not None):
         return None
     with _lock:
         graphs = _graphs.get(model)
         if graphs is None or graphs.history is not history:
-            graphs = _graphs[model] = HistoryGraphs(history)
+            graphs = _graphs[model] = CudaGraphs(history)
         count = graphs.n_questions[size] = graphs.n_questions.get(size, 0) + 1
         if count <= N_EAGER:
             return None
         if size not in graphs.calls:
-            graphs.calls[size] = _try_capture(model, history, _padded(queries, size), capture or capture_call)
+            graphs.calls[size] = _try_capture(model, history, _padded(queries, size), capture or capture_scores)
         call = graphs.calls[size]
         return None if call is None else call(queries)
 
 
-def capture_call(model: LinkModel, history: History, queries: Queries) -> CapturedCall:
+def capture_scores(model: LinkModel, history: History, queries: Queries) -> CudaGraphScores:
     """Capture reading and scoring of queries of this shape. RuntimeError if the model cannot be captured."""
     model.eval()
     with torch.inference_mode():
@@ -99,12 +99,12 @@ def capture_call(model: LinkModel, history: History, queries: Queries) -> Captur
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             logits = model(model.read(history, queries))
-    return CapturedCall(queries, graph, logits)
+    return CudaGraphScores(queries, graph, logits)
 
 
 def _try_capture(
-    model: LinkModel, history: History, queries: Queries, capture: Callable[..., CapturedCall]
-) -> CapturedCall | None:
+    model: LinkModel, history: History, queries: Queries, capture: Callable[..., CudaGraphScores]
+) -> CudaGraphScores | None:
     """Return the graph; None if there is too little memory, or if the model fetches values from the GPU."""
     try:
         return capture(model, history, queries)

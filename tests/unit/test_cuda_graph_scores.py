@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from cordgt.history.queries import History, Queries
-from cordgt.inference.retrieval import captured_scores as captured
-from cordgt.inference.retrieval.captured_scores import CapturedCall, captured_scores
+from cordgt.inference.retrieval import cuda_graph_scores
+from cordgt.inference.retrieval.cuda_graph_scores import CudaGraphScores, replay_scores
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.base import LinkModel
 from cordgt.tasks.histories import build_history
@@ -26,7 +26,7 @@ class FakeCapture:
         self.sizes: list[int] = []
         self.can_capture = True
 
-    def __call__(self, model: LinkModel, history: History, queries: Queries) -> CapturedCall:
+    def __call__(self, model: LinkModel, history: History, queries: Queries) -> CudaGraphScores:
         if not self.can_capture:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.sizes.append(queries.dst.shape[1])
@@ -36,7 +36,7 @@ class FakeCapture:
             def replay(self) -> None:
                 logits.copy_(torch.from_numpy(score_queries(model, history, queries)))
 
-        return CapturedCall(queries, Graph(), logits)  # type: ignore[arg-type]
+        return CudaGraphScores(queries, Graph(), logits)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_replayed_scores_equal_those_without_a_graph(model: LinkModel, history: 
     capture = FakeCapture()
     for seed, n in enumerate((50, 64, 1, 63, 40, 65, 65, 100, 128)):
         queries = question(history, n, seed)
-        found = captured_scores(model, history, queries, capture)
-        assert (found is None) == (seed < captured.N_EAGER or seed in (5, 6))
+        found = replay_scores(model, history, queries, capture)
+        assert (found is None) == (seed < cuda_graph_scores.N_EAGER or seed in (5, 6))
         if found is not None:
             np.testing.assert_allclose(found.numpy(), score_queries(model, history, queries), rtol=1e-5, atol=1e-6)
     assert capture.sizes == [64, 128]
@@ -73,7 +73,7 @@ def test_another_history_drops_the_graphs(model: LinkModel, history: History) ->
     capture = FakeCapture()
     longer = replace(history, seed=1)
     for one in (history, longer, history):
-        answers = [captured_scores(model, one, question(one, 5), capture) for _ in range(3)]
+        answers = [replay_scores(model, one, question(one, 5), capture) for _ in range(3)]
         assert [x is None for x in answers] == [True, True, False]
     assert capture.sizes == [64] * 3
 
@@ -83,18 +83,18 @@ def test_what_cannot_be_captured_is_tried_once(
 ) -> None:
     capture = FakeCapture()
     capture.can_capture = False
-    assert [captured_scores(model, history, question(history, 5), capture) for _ in range(4)] == [None] * 4
+    assert [replay_scores(model, history, question(history, 5), capture) for _ in range(4)] == [None] * 4
     capture.can_capture = True
-    assert captured_scores(model, history, question(history, 5), capture) is None
+    assert replay_scores(model, history, question(history, 5), capture) is None
 
 
 def test_without_a_gpu_or_with_too_many_candidates_nothing_is_captured(model: LinkModel, history: History) -> None:
-    assert [captured_scores(model, history, question(history, 5)) for _ in range(4)] == [None] * 4
+    assert [replay_scores(model, history, question(history, 5)) for _ in range(4)] == [None] * 4
     capture = FakeCapture()
-    for n in (0, captured.SIZES[-1] + 1):
-        assert [captured_scores(model, history, question(history, n), capture) for _ in range(4)] == [None] * 4
+    for n in (0, cuda_graph_scores.SIZES[-1] + 1):
+        assert [replay_scores(model, history, question(history, n), capture) for _ in range(4)] == [None] * 4
     model.compares_sources = True
-    assert [captured_scores(model, history, question(history, 5), capture) for _ in range(4)] == [None] * 4
+    assert [replay_scores(model, history, question(history, 5), capture) for _ in range(4)] == [None] * 4
     assert not capture.sizes
 
 
@@ -107,8 +107,8 @@ def test_graphs_on_a_gpu(history: History, name: str) -> None:
     for seed, n in enumerate((50, 64, 60, 63, 2)):
         queries = question(history, n, seed)
         queries = Queries(*(x.to("cuda") for x in vars(queries).values()))
-        found = captured_scores(network, on_gpu, queries)
-        assert (found is None) == (seed < captured.N_EAGER)
+        found = replay_scores(network, on_gpu, queries)
+        assert (found is None) == (seed < cuda_graph_scores.N_EAGER)
         if found is not None:
             np.testing.assert_allclose(
                 found.cpu().numpy(), score_queries(network, on_gpu, queries), rtol=1e-4, atol=1e-4
