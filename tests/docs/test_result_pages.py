@@ -68,3 +68,30 @@ def test_quoted_numbers_are_those_of_the_cells(page: Path) -> None:
         for model in ("counts", "cordgt", "cordgt_plus"):
             expected = [f"{ours[data, model, setting]:.1f}" for setting in ("transductive", "inductive")]
             assert re.findall(r"[\d.]+", cells[names.index(model)]) == expected, (data, model)
+
+
+def test_quoted_anchors_are_those_of_the_cells() -> None:
+    """The tables of CorDGT+ and counts by kind of negatives, and the sentence of README on MOOC."""
+    with (RESULTS / "anchors.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["activity"] == "True"]
+    cells = {(row["model"], row["data"], row["negatives"], row["setting"]): row for row in rows}
+    names = {"CanParl": "canparl", "Enron": "enron", "MOOC": "mooc", "UCI": "uci", "US Legislators": "uslegis"}
+    names["Wikipedia without features"] = "wikipedia"
+    section = (DOCS / "cordgt-plus.md").read_text(encoding="utf-8").partition("| `historical-pairs` |")[2]
+    for model, text in zip(("cordgt_plus", "counts"), section.split("`counts`:\n")[:2], strict=True):
+        shown = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines()[:9]}
+        for name, data in names.items():
+            expected = []
+            for negatives in ("random", "historical-pairs", "inductive-pairs"):
+                pair = [cells[model, data, negatives, setting] for setting in ("transductive", "inductive")]
+                expected.append(" / ".join(quote_next_to_published(row) for row in pair))
+            assert shown[name] == f"| {name} | {' | '.join(expected)} | {pair[0]['seeds']} |", model
+    mooc = [cells["cordgt_plus", "mooc", "random", setting] for setting in ("transductive", "inductive")]
+    quoted = " / ".join(f"{float(row['ours']):.1f}" for row in mooc)
+    assert f"({quoted}, three seeds)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def quote_next_to_published(row: dict[str, str]) -> str:
+    """Return our value and the published one; ours is bold if it is higher."""
+    bold = "**" if float(row["difference"]) > 0 else ""
+    return f"{bold}{float(row['ours']):.1f}{bold} ({float(row['paper']):.1f})"
