@@ -41,6 +41,7 @@ from cordgt.serving.errors import (
 )
 from cordgt.serving.event_batch import EventBatch, EventSchema
 from cordgt.serving.event_log import LogRecord
+from cordgt.serving.forecast_answers import ForecastAnswerer
 from cordgt.serving.live_history import LiveHistory
 from cordgt.serving.quality import QualityMonitor
 from cordgt.serving.questions import Question, decode_answer_id, encode_answer_id
@@ -521,14 +522,33 @@ def test_mark_tells_histories_apart_and_survives_a_restart(run: Path, tmp_path: 
     assert len({marks(str(k), other)[2] for k, other in enumerate([events, *changed, events[:1]])}) == 5
 
 
-def test_questions_that_this_run_cannot_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_that_this_run_cannot_answer(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise RunError("The run has no activity.")
 
     monkeypatch.setattr(RunFolder, "read_activity", fail)
+    service = open_service(run, tmp_path / "data")  # it reads the activity at the start
     for asked in (service.active("7"), service.next_event("u0"), service.recommend("u1", within="7")):
         with pytest.raises(UnsupportedError, match="no activity"):
             asked.result(10)
+    service.close()
+
+
+def test_service_is_ready_only_when_every_kind_of_question_is_compiled(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    answer = ForecastAnswerer.answer
+
+    def note(self: Any, model: Any, answerer: Any, question: Question) -> Any:
+        found = answer(self, model, answerer, question)
+        asked.append(question.kind)
+        return found
+
+    monkeypatch.setattr(ForecastAnswerer, "answer", note)
+    service = open_service(run, tmp_path / "data")
+    assert asked == ["recommend", "active"] and service.readiness() == (True, "")
+    service.close()
 
 
 def test_questions_about_time(service: Service) -> None:

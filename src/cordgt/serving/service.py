@@ -8,13 +8,13 @@ import threading
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from cordgt.errors import RunError, SettingError, check_choice
+from cordgt.errors import CordgtError, RunError, SettingError, check_choice
 from cordgt.events.stream import EventStream
 from cordgt.files import file_lock, sync_folder
 from cordgt.serving.answerer import Answerer
@@ -363,7 +363,13 @@ class Service:
         source = stream.ids.decode([int(stream.src[-1])]).to_pylist()[0]
         question = Question("recommend", self._model.id, stream.n_events, source=source, n=1)
         pairs = ((source, source),)
-        self._answerer(self._model).answer([question, Question("score", self._model.id, stream.n_events, pairs=pairs)])
+        answerer = self._answerer(self._model)
+        answerer.answer([question, Question("score", self._model.id, stream.n_events, pairs=pairs)])
+        with suppress(CordgtError):  # a run that cannot answer questions about time
+            for horizon in self._model.run.forecaster.horizons[:1]:
+                in_time = replace(question, within=f"{horizon:.6g}")
+                for about_time in (in_time, replace(in_time, kind="active")):
+                    self._forecasts.answer(self._model, answerer, about_time)
 
     def _check_ready(self) -> None:
         if self._is_closed or self._failure:
