@@ -52,19 +52,19 @@ def error_messages(source: str) -> list[str]:
 
 def messages_page() -> str:
     """Return a page with every error message of the package, so that the site's search finds it."""
-    parts = [
+    texts = [
         "# All error messages",
         "Each message says what was wrong, where, and what to do. `…` stands for a value. [Questions and "
-        "errors](troubleshooting.md) has the reasons, and the cures of the usual ones.",
+        "errors](troubleshooting.md) has reasons, and what to do.",
     ]
     package = ROOT / "src" / "cordgt"
-    for room in sorted(path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()):
-        modules = [room] if room.suffix == ".py" else sorted(room.rglob("*.py"))
+    for part in sorted(path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()):
+        modules = [part] if part.suffix == ".py" else sorted(part.rglob("*.py"))
         messages = [text for path in modules for text in error_messages(path.read_text(encoding="utf-8"))]
         if messages:
-            parts.append(f"## `cordgt.{room.stem}`")
-            parts.append("\n".join(f"- ``{text}``" for text in dict.fromkeys(sorted(messages))))
-    return "\n\n".join(parts) + "\n"
+            texts.append(f"## `cordgt.{part.stem}`")
+            texts.append("\n".join(f"- ``{text}``" for text in dict.fromkeys(sorted(messages))))
+    return "\n\n".join(texts) + "\n"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

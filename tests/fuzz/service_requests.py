@@ -11,10 +11,12 @@ Exit code 1 if a bug was found.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import socket
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -147,7 +149,8 @@ def _is_complete(raw: bytes) -> bool:
     is_chunked = any(name == b"transfer-encoding" for name, _ in headers)
     has_all = body.endswith(b"0\r\n\r\n") if is_chunked else lengths == [b"%d" % len(body)] or not (lengths or body)
     is_plain = first.split(b" ")[0] in (b"GET", b"POST") and first.endswith(b" HTTP/1.1") and b"\r\nbad" not in head
-    return bool(end) and has_all and is_plain
+    is_closed_after = (b"connection", b"close") in headers  # or the service waits for the next request
+    return bool(end) and has_all and is_plain and is_closed_after
 
 
 def _value(rng: Random) -> Any:
@@ -198,7 +201,7 @@ def _body(rng: Random, target: str) -> bytes:
     bodies: dict[str, Any] = {
         "/events": {"events": [event] * rng.choice([0, 1, 1, 2, 30]), "key": rng.choice([None, "k", _value(rng)])},
         "/score": {"pairs": [{"src": _value(rng), "dst": _value(rng)}], "src": [_value(rng)], "dst": [_value(rng)]},
-        "/replay": {"answer_id": _value(rng)},
+        "/replay": {"answer_id": _forged_answer_id(rng) if rng.random() < 0.6 else _value(rng)},
         "/model": {"run": _text(rng), "path": _value(rng)},
     }
     body: Any = bodies.get(target.partition("?")[0], {"x": _value(rng)})
@@ -212,6 +215,16 @@ def _body(rng: Random, target: str) -> bytes:
     if rng.random() < 0.01:
         raw = rng.choice([b"[" * 100_000, b'{"a":' * 20_000, b"1" * 10_000, b'{"events":' + b" " * 200_000 + b"[]}"])
     return raw
+
+
+def _forged_answer_id(rng: Random) -> str:
+    """Return the id of an answer that nobody gave: the packed question has odd values, in one or more places."""
+    question: dict[str, Any] = {"kind": rng.choice(["recommend", "score", "active", "next", _value(rng)]), "cut": 1}
+    question |= {"model": "0" * 16, "source": "7"}
+    names = ["cut", "model", "source", "n", "at", "new_only", "exclude", "candidates", "pairs", "within", "mark"]
+    question |= {name: _value(rng) for name in rng.sample([*names, "role", "kind"], rng.randrange(4))}
+    packed = zlib.compress(json.dumps(question).encode())
+    return "a" + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
 def main() -> int:

@@ -471,6 +471,56 @@ def test_forged_answer_ids(service: Service) -> None:
             service.replay(encode_answer_id(replace(good, model=model))[0])
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"model": model} for model in (5, None, [1], {}, "x" * 1000, "é" * 16, "a\0b")),
+        *({"n": n} for n in (10**9, 10**30, True, 1.5, "3")),
+        *({"cut": True}, {"cut": 0}, {"new_only": "x"}, {"mark": [1]}, {"mark": "other"}, {"kind": {}}),
+    ],
+    ids=lambda values: ascii(values)[:30],
+)
+def test_forged_answer_ids_with_wrong_types(values: dict[str, Any], service: Service) -> None:
+    good = decode_answer_id(service.recommend("u1").result(10)["answer_id"])
+    assert isinstance(good, Question)
+    forged = replace(good, **values)
+    with pytest.raises((UnknownAnswerError, ModelGoneError)):
+        service.replay(encode_answer_id(forged)[0]).result(10)
+
+
+def test_answer_of_another_data_folder_is_refused(run: Path, tmp_path: Path) -> None:
+    first, second = (open_service(run, tmp_path / name) for name in ("first", "second"))
+    before, last = first.recommend("u1").result(10), first.live.last_time
+    for service, other in ((first, "u2"), (second, "u3")):
+        add(service, {"src": "u1", "dst": other, "time": last})
+    after = first.recommend("u1").result(10)
+    assert after["cut"] == second.cut
+    assert_same_answer(second.replay(before["answer_id"]).result(10), before)  # both began with these events
+    with pytest.raises(UnknownAnswerError, match="not those of this answer"):
+        second.replay(after["answer_id"]).result(10)
+    assert_same_answer(first.replay(after["answer_id"]).result(10), after)
+    first.close()
+    second.close()
+
+
+def test_mark_tells_histories_apart_and_survives_a_restart(run: Path, tmp_path: Path) -> None:
+    def marks(name: str, events: list[dict[str, Any]]) -> list[str]:
+        service = open_service(run, tmp_path / name)
+        for event in events:
+            add(service, event)
+        found = service.call(lambda live: [live.mark(cut) for cut in (1, N_BASE, live.n_events, 1)]).result(10)
+        service.close()
+        return list(found)
+
+    event = {"src": "u1", "dst": "u2", "time": 1000}
+    events = [event, event | {"time": 1001.5}]
+    one = marks("one", events)
+    assert one[0] == one[3] and len(set(one)) == 3
+    assert marks("one", []) == marks("same", events) == one
+    changed = [[event | {name: value}, events[1]] for name, value in (("src", "u9"), ("dst", "x"), ("time", 1001))]
+    assert len({marks(str(k), other)[2] for k, other in enumerate([events, *changed, events[:1]])}) == 5
+
+
 def test_questions_that_this_run_cannot_answer(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise RunError("The run has no activity.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +21,7 @@ from cordgt.history.queries import History
 from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.serving.event_batch import EventBatch, NodeId
 
+MARKED_EVENTS, MARK_LENGTH = 32, 12  # see `LiveHistory.mark`
 NEVER = np.iinfo(np.int64).max  # position of the first event of a node without one
 
 
@@ -103,6 +106,7 @@ class LiveHistory:
         self._first_event = GrowingArray(first)  # never decreases: nodes are numbered by first appearance
         self._stream: EventStream | None = None
         self._index: TemporalIndex | None = None
+        self._mark = 0, ""  # the latest cut that was asked for, and its mark
 
     @property
     def n_events(self) -> int:
@@ -192,6 +196,20 @@ class LiveHistory:
     def destinations_at(self, cut: int) -> Ints:
         """Return the destinations of the first ``cut`` events, ascending."""
         return np.sort(self.destinations.visible(cut))
+
+    def mark(self, cut: int) -> str:
+        """Return a short hash of the latest of the first ``cut`` events: of their times and of the ids of their nodes.
+
+        Two histories that differ before ``cut`` nearly always differ here too: all later events move by a place, or
+        are others.
+        """
+        if self._mark[0] != cut:
+            stream, latest = self.stream(), slice(max(0, cut - MARKED_EVENTS), cut)
+            ends = np.concatenate([stream.src[latest], stream.dst[latest]])
+            told = [stream.ids.decode(ends).to_pylist(), stream.elapsed[latest].tolist(), cut]
+            digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:MARK_LENGTH]
+            self._mark = cut, digest
+        return self._mark[1]
 
     def encode(self, values: list[NodeId], side: Side, n_nodes: int) -> Ints:
         """Return node indices below ``n_nodes`` of checked ids; -1 for others."""

@@ -38,6 +38,7 @@ RUN_FILES = (
     ),
     *("events.parquet", "nodes.parquet"),
 )
+ID_LENGTH = 16  # characters of the id of a model
 MAX_ROLLBACKS = 20
 MIN_FIRST_SCORER_NODES = 32  # of the run's history; with fewer, a first scorer is trained only when it is needed
 
@@ -104,8 +105,8 @@ class ModelStore:
         if model_id in self._loaded:
             return self._loaded[model_id]
         folder = self._folder / MODELS_FOLDER / model_id
-        if not model_id.isalnum() or not folder.is_dir():
-            raise ModelGoneError(f"The model {model_id!a} of this answer is not kept here.")
+        if len(model_id) != ID_LENGTH or not model_id.isalnum() or not folder.is_dir():
+            raise ModelGoneError(f"The model {model_id[:100]!a} of this answer is not kept here.")
         try:
             loaded = self.load(folder)
         except CordgtError as error:
@@ -201,4 +202,4 @@ def _load_once(run: Run) -> FirstScorerMaker:
 
 def _model_id(run: Run) -> str:
     weights = file_checksum(run.path / run.weights_file)
-    return hashlib.sha256(f"{weights}\n{run.settings.to_toml()}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{weights}\n{run.settings.to_toml()}".encode()).hexdigest()[:ID_LENGTH]

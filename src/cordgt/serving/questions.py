@@ -31,6 +31,7 @@ class Question:
     pairs: tuple[tuple[NodeId, NodeId], ...] = ()  # score
     within: str | None = None  # a horizon such as "7d": active, and recommend with probabilities
     role: str = "source"  # active
+    mark: str = ""  # of the events that it saw; see `LiveHistory.mark`
 
     @property
     def is_forecast(self) -> bool:
@@ -54,8 +55,9 @@ class Question:
             if "pairs" in values:
                 values["pairs"] = tuple((src, dst) for src, dst in values["pairs"])
             question = cls(**values)
-            is_valid = question.kind in KINDS and isinstance(question.cut, int) and question.cut > 0
-            if not is_valid or not isinstance(question.n, int) or question.n < 1:
+            whole = all(type(value) is int and value > 0 for value in (question.cut, question.n))
+            texts = all(isinstance(value, str) for value in (question.kind, question.model, question.mark))
+            if not whole or not texts or question.kind not in KINDS or not isinstance(question.new_only, bool):
                 raise ValueError
             return question
         except (ValueError, TypeError, KeyError, RecursionError):

@@ -20,7 +20,7 @@ from cordgt.files import file_lock, sync_folder
 from cordgt.serving.answerer import Answerer
 from cordgt.serving.committer import Committer, Receipt
 from cordgt.serving.engine import Engine
-from cordgt.serving.errors import NotReadyError, RequestError
+from cordgt.serving.errors import NotReadyError, RequestError, UnknownAnswerError
 from cordgt.serving.event_batch import EventSchema, NodeId
 from cordgt.serving.event_log import BINDING_FILE, EventLog
 from cordgt.serving.forecast_answers import ForecastAnswerer
@@ -223,12 +223,21 @@ class Service:
             question = unpack_question(packed)
         self._check_question(question)
         self._models.get(question.model)
-        return self._engine.ask(lambda live: question)
+
+        def question_at(live: LiveHistory) -> Question:
+            if question.mark != live.mark(question.cut):  # another data folder, or events restored from a backup
+                raise UnknownAnswerError(
+                    f"The first {question.cut:,} events here are not those of this answer. Ask the service, with the "
+                    "--data-dir, that gave it."
+                )
+            return question
+
+        return self._engine.ask(question_at)
 
     def _ask(self, question: Question) -> Future[dict[str, Any]]:
         self._check_ready()
         model = self._model
-        return self._engine.ask(lambda live: replace(question, model=model.id, cut=live.n_events))
+        return self._engine.ask(lambda live: _place(question, model.id, live))
 
     def _answer(self, questions: list[Question]) -> list[dict[str, Any]]:
         """Answer questions in the engine's thread."""
@@ -275,6 +284,7 @@ class Service:
         if question.cut > self.cut:
             raise unknown_answer()
         try:
+            _check_n(question.n)
             if question.kind in ("recommend", "next"):
                 self.schema.parse_id(question.source, "source")
             for ids in (question.exclude, question.candidates or (), *question.pairs):
@@ -370,6 +380,11 @@ class Service:
 
 def _stream_of(live: LiveHistory) -> EventStream:
     return live.stream()
+
+
+def _place(question: Question, model_id: str, live: LiveHistory) -> Question:
+    """Return a question to a model about all events so far."""
+    return replace(question, model=model_id, cut=live.n_events, mark=live.mark(live.n_events))
 
 
 def _check_n(n: int) -> None:
