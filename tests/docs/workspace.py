@@ -77,6 +77,8 @@ def make_workspace(folder: Path) -> Path:
     (folder / "events").mkdir()
     write_purchases(folder / "events" / "january.csv", 200, plain)
     cordgt.read_events(folder / "tonight.csv").to_pandas().to_parquet(folder / "tonight.parquet")
+    at_bats = cordgt.read_events(folder / "history.csv").to_pandas()
+    at_bats.rename(columns={"src": "batter", "dst": "pitcher"}).to_parquet(folder / "retro200k.parquet")
     (folder / "questions.csv").write_text("src,dst\nada,tea\nbob,milk\n")
     (folder / "pairs.csv").write_text("customer,product\nada,tea\nbob,milk\n")
     (folder / "in-stock.csv").write_text("tea\nmilk\nbread\n")
