@@ -12,6 +12,7 @@ from cordgt.experiments import catalogue, estimates
 from cordgt.experiments.cells import CellStore, choose_datasets, parse_seeds
 from cordgt.experiments.tables import ExperimentRequest
 
+from .test_claims import round_half_up
 from .workspace import DOCS, ROOT
 
 RESULTS = DOCS / "results"
@@ -94,4 +95,4 @@ def test_quoted_anchors_are_those_of_the_cells() -> None:
 def quote_next_to_published(row: dict[str, str]) -> str:
     """Return our value and the published one; ours is bold if it is higher."""
     bold = "**" if float(row["difference"]) > 0 else ""
-    return f"{bold}{float(row['ours']):.1f}{bold} ({float(row['paper']):.1f})"
+    return f"{bold}{float(row['ours']):.1f}{bold} ({round_half_up(row['paper'])})"
