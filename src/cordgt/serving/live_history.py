@@ -206,8 +206,8 @@ class LiveHistory:
         if self._mark[0] != cut:
             stream, latest = self.stream(), slice(max(0, cut - MARKED_EVENTS), cut)
             ends = np.concatenate([stream.src[latest], stream.dst[latest]])
-            told = [stream.ids.decode(ends).to_pylist(), stream.elapsed[latest].tolist(), cut]
-            digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:MARK_LENGTH]
+            content = [stream.ids.decode(ends).to_pylist(), stream.elapsed[latest].tolist(), cut]
+            digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:MARK_LENGTH]
             self._mark = cut, digest
         return self._mark[1]
 
