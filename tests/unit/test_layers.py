@@ -14,8 +14,8 @@ import cordgt
 # Modules from left to right, in the direction of the data flow. The modules of a package are contiguous, so that
 # packages too import only from packages to their left.
 ORDER = """
-    errors plugins callbacks locks files runtime runtime.limits runtime.threads runtime.launch runtime.distributed
-    runtime.profiling runtime.phase_times runtime.signals runtime.kernel_loader
+    errors plugins callbacks locks files runtime runtime.imports runtime.limits runtime.threads runtime.launch
+    runtime.distributed runtime.profiling runtime.phase_times runtime.signals runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.columns events.backing events.notes events.frames events.fingerprints events.stream events.durations
     events.export events.describe
@@ -56,8 +56,8 @@ ORDER = """
     inference.retrieval.budget
     inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
     inference.run_loading inference.run_evaluation inference.run_recommendations inference.run_arguments
-    inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
-    inference.ray analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
+    inference.early_history inference.run inference.recommend_batch inference.part_files inference.recommend_all
+    inference.recommend_workers inference.ray analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
     analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
@@ -76,7 +76,7 @@ ORDER = """
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
     experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.partner_ranking
-    experiments.measurements
+    experiments.retrieval_measurement experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
     experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
     experiments.new_partners experiments.retrieval experiments.calibration experiments.sensitivity
@@ -176,6 +176,7 @@ def test_no_relative_imports(name: str) -> None:
         "io.datasets.synthetic",
         "cli.console",
         "tasks.run_metrics",
+        "inference.early_history",
         "analysis.remarks",
     ],
 )
