@@ -57,7 +57,8 @@ ORDER = """
     inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
     inference.run_loading inference.run_evaluation inference.run_recommendations inference.run_arguments
     inference.early_history inference.run inference.recommend_batch inference.part_files inference.recommend_all
-    inference.recommend_workers inference.ray analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
+    inference.recommend_workers inference.ray
+    analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
     analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
