@@ -113,11 +113,14 @@ GATHERERS: dict[str, tuple[Gatherer, float]] = {
 def gather_candidates(question: Question, n: int) -> np.ndarray:
     """Return about ``n`` destinations, ascending and distinct, without the source itself."""
     found = [gather(question, max(1, int(share * n))) for gather, share in GATHERERS.values()]
-    nodes = np.unique(np.concatenate(found).astype(np.int64))
+    nodes = np.sort(np.concatenate(found).astype(np.int64))
+    nodes = nodes[np.diff(nodes, prepend=-1) > 0]  # distinct; faster than np.unique, which hashes
     return nodes[question.destinations.is_visible(nodes, question.cut) & (nodes != question.source)]
 
 
 def _largest(node: np.ndarray, value: np.ndarray, n: int) -> np.ndarray:
     """Return the nodes with the ``n`` largest positive values, the largest first."""
     positive = np.flatnonzero(value > 0)
+    if len(positive) > n:  # sort only those that may be among them
+        positive = positive[value[positive] >= np.partition(value[positive], -n)[-n]]
     return node[positive[np.argsort(-value[positive], kind="stable")[:n]]]
