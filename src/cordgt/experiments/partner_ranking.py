@@ -30,9 +30,8 @@ from cordgt.models.cordgt_plus import CordgtPlus
 from cordgt.models.item_knn import ItemKnn, ItemKnnSettings
 from cordgt.runtime.signals import StopRequest, defer_signals
 from cordgt.tasks.blend_weight import WEIGHTS
-from cordgt.tasks.candidate_filter import first_as_destination
 from cordgt.tasks.link import LinkTask
-from cordgt.tasks.link_evaluation import compute_ranks, score_candidates
+from cordgt.tasks.link_evaluation import compute_ranks, ranked_queries, score_candidates
 from cordgt.tasks.metrics import ranking_metrics
 from cordgt.tasks.run_metrics import SPLITS
 from cordgt.tasks.scoring import score_queries
@@ -163,14 +162,7 @@ def score_two_stages(first: LinkModel, second: LinkModel, task: LinkTask, split:
 
 
 def sample_events(task: LinkTask, split: str, n: int = MAX_EVENTS) -> LinkTask:
-    """Return the task with at most ``n`` of a split's evaluated events, evenly spread; always the same ones.
-
-    If a filter leaves only known destinations as candidates, events with an unknown one are left out. Otherwise the
-    true destination would be the only unknown candidate, and a model could recognize it by that.
-    """
-    positions = task.evaluation_events(split, "transductive")[0]
-    if task.protocol.filter != "none":
-        own_time = task.tie_ranges(positions)[0]
-        positions = positions[first_as_destination(task)[np.asarray(task.stream.dst[positions])] < own_time]
+    """Return the task with at most ``n`` of the events that a split ranks, evenly spread; always the same ones."""
+    positions = ranked_queries(task, split, "transductive")[0]
     rows = evenly_spaced(len(positions), n)
     return replace(task, split=replace(task.split, **{split: positions[rows]}))
