@@ -39,7 +39,8 @@ ORDER = """
     models.base models.identities models.two_tower models.counts models.cordgt models.cordgt_plus models.edgebank
     models.popularity models.item_knn models.als models.cawn models.dygformer models.graphmixer models.tcl models.tgat
     models.tgsrec models.memory models.tgn models.dyrep models.jodie models.ctdne models.presets models tasks
-    tasks.split tasks.negatives tasks.negative_pairs tasks.protocol tasks.benchmarks tasks.metrics tasks.ties
+    tasks.split tasks.negatives tasks.hidden_candidates tasks.negative_pairs tasks.protocol tasks.benchmarks
+    tasks.metrics tasks.ties
     tasks.blend_weight tasks.run_metrics tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter
     tasks.scoring tasks.pair_scores
     tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
