@@ -31,9 +31,9 @@ def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray], *, refe
 def choose_by_gain(positive: np.ndarray, negatives: dict[str, np.ndarray], t: np.ndarray) -> float:
     """Return the weight with the highest mean gain in AP over weight 1, among those whose gain is sure.
 
-    A gain is sure if, with each kind of negatives, it is above ``-MARGIN`` by a standard error over blocks of time. 1 if
-    the times are too few for `MIN_BLOCKS` blocks. ``t`` (B,), ascending, are the times of the true events; the scores
-    are those of `choose_by_ap`, the negatives those of the same events.
+    A gain is sure if, with each kind of negatives, it is above ``-MARGIN`` by a standard error over blocks of time. 1
+    if the times are too few for `MIN_BLOCKS` blocks. ``t`` (B,), ascending, are the times of the true events; the
+    scores are those of `choose_by_ap`, the negatives those of the same events.
     """
     blocks = time_blocks(t)
     if len(blocks) < MIN_BLOCKS:

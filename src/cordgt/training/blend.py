@@ -61,9 +61,9 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
     """Set ``counts_weight`` of a trained CorDGT+ by the validation split; do nothing for other models.
 
     For one source's candidates: the weight with the highest mean gain in AP over `Counts`, with random, historical and
-    inductive negatives, among those whose gain is sure (`choose_by_gain`). For pairs of different sources the same, with
-    whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`. If the run is trained for ranking:
-    the weight with the highest MRR.
+    inductive negatives, among those whose gain is sure (`choose_by_gain`). For pairs of different sources: the same
+    with whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`. If the run is trained for
+    ranking: the weight with the highest MRR.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
         return
