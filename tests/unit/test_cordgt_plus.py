@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ from cordgt.inference.run import Run
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.base import comparing_sources
 from cordgt.models.cordgt_plus import CordgtPlus
-from cordgt.tasks.blend_weight import choose_by_ap, choose_by_gain, time_blocks
+from cordgt.tasks.blend_weight import MIN_TIMES, choose_by_ap
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.scoring import score_queries
-from cordgt.training.blend import counts_weights
+from cordgt.training.blend import choose_counts_weight, counts_weights
 from cordgt.training.model_factory import build_model_for
 from cordgt.training.settings import from_toml, make_settings
 from cordgt.workflows.train import train
@@ -128,37 +129,10 @@ def test_no_kind_of_negatives_loses_to_counts(own: list[float], counts: list[flo
     """Each network ranks a share of the true events above their negative, and the others below."""
 
     def column(share: float) -> np.ndarray:
-        return np.where(np.arange(1000) % 10 < 10 * share, -1.0, 1.0)
+        return np.where(np.arange(1000) < 1000 * share, -1.0, 1.0)
 
     negatives = {str(i): np.stack([column(a), column(b)]) for i, (a, b) in enumerate(zip(own, counts, strict=True))}
-    for choose in (choose_by_ap, lambda x, y: choose_by_gain(x, y, np.arange(1000.0))):
-        assert (choose(np.zeros((2, 1000)), negatives) > 0.5) == (winner == "counts")
-
-
-def test_a_gain_that_one_block_of_time_causes_is_not_sure() -> None:
-    """CorDGT+ is much better in the last tenth of the time, and a little worse before: better on average."""
-    own, counts = (np.where(np.arange(1000) % 100 < wrong, 1.0, -1.0) for wrong in (32, 30))
-    own[900:] = -1.0
-    negatives = {"random": np.stack([own, counts])}
-    true = np.zeros((2, 1000))
-    assert choose_by_ap(true, negatives) < 0.5
-    assert choose_by_gain(true, negatives, np.arange(1000.0)) == 1.0
-
-
-@pytest.mark.parametrize(("n_times", "weight"), [(1, 1.0), (4, 1.0), (5, 0.0), (1000, 0.0)])
-def test_few_times_keep_the_weight_of_counts(n_times: int, weight: float) -> None:
-    """The other network is perfect, but the events of one time are one observation."""
-    negatives = {"random": np.stack([np.full(1000, -1.0), np.full(1000, 1.0)])}
-    t = np.sort(np.arange(1000) % n_times).astype(float)
-    chosen = choose_by_gain(np.zeros((2, 1000)), negatives, t)
-    assert chosen == 1.0 if weight == 1.0 else chosen < 0.5
-
-
-def test_blocks_do_not_divide_events_of_one_time() -> None:
-    t = np.repeat([0.0, 1.0, 2.0, 3.0], [1, 5, 60, 34])
-    blocks = time_blocks(t)
-    assert [(b.start, b.stop) for b in blocks] == [(0, 6), (6, 66), (66, 100)]
-    assert len(time_blocks(np.arange(1000.0))) == 10
+    assert (choose_by_ap(np.zeros((2, 1000)), negatives) > 0.5) == (winner == "counts")
 
 
 def test_weight_is_in_the_metrics_and_the_weights(blended: Run) -> None:
@@ -166,6 +140,20 @@ def test_weight_is_in_the_metrics_and_the_weights(blended: Run) -> None:
     assert set(chosen) == {"same_source", "across_sources"}
     saved = blended.read_weights("model.safetensors")["counts_weight"]
     assert saved.tolist() == pytest.approx(list(chosen.values()))
+
+
+@pytest.mark.parametrize(("n_times", "is_counts"), [(MIN_TIMES - 1, True), (MIN_TIMES, False)])
+def test_few_times_give_the_weight_to_counts(blended: Run, n_times: int, is_counts: bool) -> None:
+    """The validation split has this many times. Events of one time are one observation."""
+    model, task = blended.evaluation_task()
+    assert isinstance(model, CordgtPlus)
+    t = np.array(task.stream.t)
+    validation = task.split.validation
+    t[validation] = t[validation[0]] + np.arange(len(validation)) * n_times // len(validation)
+    model.counts_weight.fill_(-1.0)
+    choose_counts_weight(model, replace(task, stream=replace(task.stream, t=t)), "ap")
+    chosen = model.counts_weight.tolist()
+    assert chosen == [1.0, 1.0] if is_counts else all(0 <= w <= 1 for w in chosen)
 
 
 def test_training_for_ranking_chooses_one_weight(tmp_path: Path) -> None:

@@ -18,7 +18,14 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt_plus import CordgtPlus
-from cordgt.tasks.blend_weight import WEIGHTS, average_precisions, blend, choose_by_gain, sample_validation
+from cordgt.tasks.blend_weight import (
+    MIN_TIMES,
+    WEIGHTS,
+    average_precisions,
+    blend,
+    choose_by_ap,
+    sample_validation,
+)
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.negatives import draw_candidates
@@ -60,25 +67,29 @@ def copy_counts(source: LinkModel, target: LinkModel) -> None:
 def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbacks: Callback = NO_CALLBACK) -> None:
     """Set ``counts_weight`` of a trained CorDGT+ by the validation split; do nothing for other models.
 
-    For one source's candidates: the weight with the highest mean gain in AP over `Counts`, with random, historical and
-    inductive negatives, among those whose gain is sure (`choose_by_gain`). For pairs of different sources: the same
-    with whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`. If the run is trained for
-    ranking: the weight with the highest MRR.
+    For one source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
+    among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources
+    the same, with whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`. If the run is
+    trained for ranking: the weight with the highest MRR. If the validation split has fewer than `MIN_TIMES` different
+    times: 1, because events of one time are one observation.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
+        return
+    if len(np.unique(task.stream.t[task.split.validation])) < MIN_TIMES:
+        model.counts_weight.fill_(1.0)
         return
     callbacks.on_stage_start("choosing the weight of counts", None)
     model.counts_weight.zero_()
     if model.learns_ranking or LINK_METRICS[monitor].needs_ranks:
         same = across = _choose_by_mrr(model, task, callbacks)
     else:
-        same = choose_by_gain(*_same_source_columns(model, task, callbacks))
+        same = choose_by_ap(*_same_source_columns(model, task, callbacks))
         across = _choose_across_sources(model, task, callbacks)
     model.counts_weight.copy_(torch.tensor([same, across]))
 
 
-# Scores of both networks: (2, B) for true events, and for the negatives of each kind; and the times (B,) of the events.
-Columns = tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]
+# Scores of both networks: (2, B) for true events, and for the negatives of each kind.
+Columns = tuple[np.ndarray, dict[str, np.ndarray]]
 
 
 def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> Columns:
@@ -90,22 +101,21 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     queries = by_kind["random"]
     queries = replace(queries, dst=torch.cat([queries.dst[:, :1], *negatives], dim=1)).take(chosen)
     scores = _score_both(model, task, callbacks)(queries)  # (2, B, 1 + kinds)
-    return scores[:, :, 0], {kind: scores[:, :, 1 + i] for i, kind in enumerate(by_kind)}, queries.t.cpu().numpy()
+    return scores[:, :, 0], {kind: scores[:, :, 1 + i] for i, kind in enumerate(by_kind)}
 
 
 def _choose_across_sources(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
     """Return the weight for whole pairs. With activity, it is the best one together with a slope of the logits."""
     score, pairs = _score_both(model, task, callbacks), validation_pairs(task)
     logits = {kind: score(queries)[:, :, 0] for kind, queries in pairs.items()}  # (2, B)
-    t = pairs[TRUE].t.cpu().numpy()
     if not task.protocol.activity:
-        return choose_by_gain(logits.pop(TRUE), logits, t)
+        return choose_by_ap(logits.pop(TRUE), logits)
     rates = {kind: task.log_source_rates(queries) for kind, queries in pairs.items()}
     found = []
     for slope in WEIGHTS[1:]:
         columns = {kind: rates[kind] + slope * logits[kind] for kind in logits}
         positive = columns.pop(TRUE)
-        w = choose_by_gain(positive, columns, t)
+        w = choose_by_ap(positive, columns)
         found.append((np.mean(average_precisions(positive, columns, w)), w))
     return max(found)[1]
 
