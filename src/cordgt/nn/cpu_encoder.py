@@ -36,6 +36,7 @@ class LayerWeights(NamedTuple):
     out: Tensor  # (D, H D): from values to the output
     fc1: Tensor  # (4 D, D)
     fc2: Tensor  # (D, 4 D)
+    event: Tensor  # (2 H D, De): of event features' keys, times the queries and scaled, and of their values; (0, 0) if none
     out_bias: Tensor
     fc1_bias: Tensor
     fc2_bias: Tensor
@@ -45,7 +46,7 @@ class LayerWeights(NamedTuple):
     shift2: Tensor
 
 
-N_MATRICES = 4  # the first of `LayerWeights`: bfloat16 under autocast
+N_MATRICES = 5  # the first of `LayerWeights`: bfloat16 under autocast
 
 
 class Dropout(NamedTuple):
@@ -75,19 +76,22 @@ class Saved(NamedTuple):
     hidden: Tensor  # (N, 4 D)
 
 
-def encode(layers: Sequence[Any], x: Tensor, attn_mask: Tensor, pool: Tensor, dropout_p: float) -> Tensor:
+def encode(
+    layers: Sequence[Any], x: Tensor, attn_mask: Tensor, edge_x: Tensor | None, pool: Tensor, dropout_p: float
+) -> Tensor:
     """Return the weighted mean (S, D) of each sequence's states after the last layer.
 
-    Shapes: x (S, C, D) float32; attn_mask (S, C or 1, C), True: row i may attend to j; pool (S, C), which sums to 1.
+    Shapes: x (S, C, D) float32; attn_mask (S, C or 1, C), True: row i may attend to j; edge_x (S, C, De); pool (S, C),
+    which sums to 1.
     """
     weights = [w for layer in layers for w in _fold(layer)]
     dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
     saves = torch.is_grad_enabled()
     key = new_key() if dropout_p else 0
-    heads = layers[0].attention.heads
+    attention = layers[0].attention
     with torch.autocast("cpu", enabled=False):
         pooled: Tensor = _Encoder.apply(
-            x, attn_mask.contiguous(), pool, Dropout.of(dropout_p), key, dtype, heads, saves, *weights
+            x, attn_mask.contiguous(), edge_x, pool, Dropout.of(dropout_p), key, dtype, attention, saves, *weights
         )
     return pooled
 
@@ -99,11 +103,18 @@ def _fold(layer: Any) -> LayerWeights:
         q, k, v = attention.qkv.weight.view(3, heads, dim, dim)  # (H, D, D) each
         query = (k.transpose(1, 2) @ q) / math.sqrt(dim)
         out = attention.out.weight.view(dim, heads, dim).transpose(0, 1) @ v
+        event = query.new_zeros(0, 0)
+        if attention.edge_kv is not None:
+            event_k, event_v = attention.edge_kv.weight.view(2, heads, dim, -1)  # (H, D, De) each
+            event_k = (q.transpose(1, 2) @ event_k) / math.sqrt(dim)
+            event_v = attention.out.weight.view(dim, heads, dim).transpose(0, 1) @ event_v
+            event = torch.stack([event_k, event_v]).flatten(0, 2)
         return LayerWeights(
             query=query.flatten(0, 1),
             out=out.transpose(0, 1).flatten(1),
             fc1=layer.fc1.weight,
             fc2=layer.fc2.weight,
+            event=event,
             out_bias=attention.out.bias,
             fc1_bias=layer.fc1.bias,
             fc2_bias=layer.fc2.bias,
@@ -120,21 +131,23 @@ class _Encoder(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         attn_mask: Tensor,
+        edge_x: Tensor | None,
         pool: Tensor,
         dropout: Dropout,
         key: int,
         dtype: torch.dtype,
-        heads: int,
+        attention: Any,
         saves: bool,
         *weights: Tensor,
     ) -> Tensor:
         n, size, dim = x.shape
         layers = _layers(weights, dtype)
-        block = max(1, BLOCK_VALUES // (size * heads * max(size, dim)))
+        block = max(1, BLOCK_VALUES // (size * attention.heads * max(size, dim)))
         pooled, saved = torch.empty(n, dim), []
         for start in range(0, n, block):
             rows = slice(start, min(n, start + block))
-            of_block = _Block(layers, attn_mask[rows], pool[rows], dropout, key, start, heads)
+            events = None if edge_x is None else edge_x[rows].to(dtype)
+            of_block = _Block(layers, attn_mask[rows], events, pool[rows], dropout, key, start, attention)
             pooled[rows] = of_block.forward(x[rows])
             if saves:
                 saved.append(of_block)
@@ -147,7 +160,7 @@ class _Encoder(torch.autograd.Function):
         gradients = [LayerWeights(*(torch.zeros(w.shape) for w in layer)) for layer in blocks[0].layers]
         d_x = [block.backward(part, gradients) for block, part in zip(blocks, d_pooled.split(
             [len(block.pool) for block in blocks]), strict=True)]
-        return torch.cat(d_x), *(None,) * 7, *(g for layer in gradients for g in layer)
+        return torch.cat(d_x), *(None,) * 8, *(g for layer in gradients for g in layer)
 
 
 def _layers(weights: Sequence[Tensor], dtype: torch.dtype) -> list[LayerWeights]:
@@ -164,13 +177,15 @@ class _Block:
         self,
         layers: list[LayerWeights],
         attn_mask: Tensor,
+        edge_x: Tensor | None,
         pool: Tensor,
         dropout: Dropout,
         key: int,
         first: int,
-        heads: int,
+        attention: Any,
     ) -> None:
-        self.layers, self.pool, self.dropout, self.heads = layers, pool, dropout, heads
+        self.layers, self.pool, self.dropout, self.edge_x = layers, pool, dropout, edge_x
+        self.heads, self.parent = attention.heads, array(attention.parent)
         self.attn_mask, self.first, self.key = attn_mask.view(torch.uint8), first, key
         self.saved: list[Saved] = []
         self.pooled_hidden = pool
@@ -186,16 +201,24 @@ class _Block:
             y = (normed1 @ w.query.T).view(n, -1, dim)
             keys = normed1.view(n, size, dim)
             dropped = y @ keys.transpose(1, 2)  # (S, C H, C), logits until the loop overwrites them
+            event = self._event(w)
+            if event is not None:
+                loops.add_event_logits(array(keys), array(event), self.parent, array(dropped))
             weights = torch.empty_like(dropped)
             loops.softmax_dropout(
                 array(dropped), array(self.attn_mask), array(weights), array(dropped),
                 self._key(2 * number), np.uint32(self.first * dropped[0].numel() % 2**32), *self.dropout,
             )
             attended = (dropped @ keys).view(len(x), -1)
+            change = attended @ w.out.T
+            if event is not None:
+                change = change.float()
+                loops.add_event_values(array(dropped), array(event), self.parent, array(change.view(n, size, dim)))
             x1, normed2, stats2 = self._add_norm(
-                x, attended @ w.out.T, w.out_bias, w.scale2, w.shift2, self._key(2 * number + 1), self.dropout
+                x, change, w.out_bias, w.scale2, w.shift2, self._key(2 * number + 1), self.dropout
             )
-            hidden = torch.addmm(w.fc1_bias.to(dtype), normed2, w.fc1.T).relu_()
+            hidden = normed2 @ w.fc1.T
+            loops.add_relu(array(hidden), array(w.fc1_bias))
             self.saved.append(Saved(x, stats1, normed1, y, weights, attended, x1, stats2, normed2, hidden))
             if number < len(self.layers) - 1:
                 x, change, bias = x1, hidden @ w.fc2.T, w.fc2_bias
@@ -222,9 +245,8 @@ class _Block:
                 g.fc2.add_(d_out.T @ saved.hidden)
                 g.fc2_bias.add_(d_x.sum(0))
                 d_hidden = d_out @ w.fc2
-            d_hidden = torch.ops.aten.threshold_backward(d_hidden, saved.hidden, 0)
+            loops.add_relu_backward(array(d_hidden), array(saved.hidden), array(g.fc1_bias))
             g.fc1.add_(d_hidden.T @ saved.normed2)
-            g.fc1_bias.add_(d_hidden.sum(0))
             loops.norm_backward(
                 array(d_hidden @ w.fc1), array(saved.x1), array(saved.stats2), array(w.scale2),
                 array(d_x), array(g.scale2), array(g.shift2),
@@ -244,17 +266,35 @@ class _Block:
         keys = saved.normed1.view(n, size, -1)  # (S, C, D)
         d_attended = (d_out @ w.out).view(saved.y.shape)  # (S, C H, D)
         d_logits, dropped = d_attended @ keys.transpose(1, 2), torch.empty_like(saved.weights)
+        event = self._event(w)
+        if event is not None:
+            d_event, by_slot = torch.empty_like(event), array(d_out.view(keys.shape))
+            loops.add_event_values_backward(
+                by_slot, array(saved.weights), array(event), self.parent, self.dropout.gain,
+                array(d_logits), array(d_event),
+            )
         loops.softmax_dropout_backward(array(saved.weights), array(d_logits), array(dropped), self.dropout.gain)
         d_y = (d_logits @ keys).view(len(d_x), -1)
         g.query.add_(d_y.T @ saved.normed1)
         d_normed = (dropped.transpose(1, 2) @ d_attended).float()
         d_normed += d_logits.transpose(1, 2) @ saved.y
+        if event is not None:
+            loops.add_event_logits_backward(
+                array(d_logits), array(keys), array(event), self.parent, array(d_normed), array(d_event)
+            )
+            g.event.add_(d_event.view(len(d_x), -1).T @ self.edge_x.flatten(0, 1))
         d_normed = d_normed.view(d_x.shape)
         d_normed += d_y @ w.query
         loops.norm_backward(
             array(d_normed), array(saved.x), array(saved.stats1), array(w.scale1),
             array(d_x), array(g.scale1), array(g.shift1),
         )
+
+    def _event(self, w: LayerWeights) -> Tensor | None:
+        """Return the keys and values of the events that led to the slots, (S, C, 2, H, D); None without features."""
+        if self.edge_x is None:
+            return None
+        return (self.edge_x @ w.event.T).unflatten(-1, (2, self.heads, -1))
 
     def _add_norm(
         self, x: Tensor, change: Tensor, bias: Tensor, scale: Tensor, shift: Tensor,
@@ -280,3 +320,24 @@ class _Block:
 def array(x: Tensor) -> np.ndarray:
     """Return a tensor as an array that shares its memory; bfloat16 as uint16."""
     return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def sum_rows(table: Tensor, rows: Tensor) -> Tensor:
+    """Return the sums (N, D) of K rows each of a table (V, D) float32. rows: (K, N) int64."""
+    total: Tensor = _SumRows.apply(table, rows.contiguous())
+    return total
+
+
+class _SumRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+        ctx.rows, ctx.shape = rows, table.shape
+        out = table.new_empty(rows.shape[1], table.shape[1])
+        loops.sum_rows(array(table.detach().contiguous()), array(rows), array(out))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        d_table = grad.new_zeros(ctx.shape)
+        loops.sum_rows_backward(array(grad.contiguous()), array(ctx.rows), array(d_table))
+        return d_table, None

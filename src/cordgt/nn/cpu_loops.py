@@ -195,3 +195,112 @@ def dropout_backward(grad, key, first, threshold, gain, out, d_bias):  # type: i
             g = grad[i, j] * gain if is_kept(key, start + np.uint32(j), threshold) else np.float32(0)
             out[i, j] = from_float(g, out[i, j])
             d_bias[j] += g
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def add_relu(x, bias):  # type: ignore[no-untyped-def]
+    """Turn x (N, D) into relu(x + bias), in place."""
+    n, dim = x.shape
+    for i in range(n):
+        for j in range(dim):
+            x[i, j] = from_float(max(to_float(x[i, j]) + bias[j], np.float32(0)), x[i, j])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def add_relu_backward(grad, hidden, d_bias):  # type: ignore[no-untyped-def]
+    """Turn the gradient of `add_relu`'s result ``hidden`` into that of its input, in place, and add it to ``d_bias``."""
+    n, dim = grad.shape
+    for i in range(n):
+        for j in range(dim):
+            g = to_float(grad[i, j]) if to_float(hidden[i, j]) > 0 else np.float32(0)
+            grad[i, j] = from_float(g, grad[i, j])
+            d_bias[j] += g
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def sum_rows(table, rows, out):  # type: ignore[no-untyped-def]
+    """Write the sum of some rows of a table (V, D) into ``out`` (N, D). rows: (K, N), which K rows each sum has."""
+    for i in range(len(out)):
+        for j in range(table.shape[1]):
+            out[i, j] = table[rows[0, i], j]
+        for k in range(1, len(rows)):
+            for j in range(table.shape[1]):
+                out[i, j] += table[rows[k, i], j]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def sum_rows_backward(grad, rows, d_table):  # type: ignore[no-untyped-def]
+    """Add the gradient of `sum_rows` to ``d_table``."""
+    for i in range(len(grad)):
+        for k in range(len(rows)):
+            for j in range(grad.shape[1]):
+                d_table[rows[k, i], j] += grad[i, j]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def add_event_logits(normed, event, parent, logits):  # type: ignore[no-untyped-def]
+    """Add the products of each parent's state and its children's event keys to ``logits``, in place.
+
+    Shapes: normed (S, C, D), event (S, C, 2, H, D): keys, then values; parent (C,), logits (S, C H, C).
+    """
+    n, size, _, heads, dim = event.shape
+    for s in range(n):
+        for j in range(1, size):
+            p = parent[j]
+            for h in range(heads):
+                total = np.float32(0)
+                for d in range(dim):
+                    total += to_float(normed[s, p, d]) * to_float(event[s, j, 0, h, d])
+                logits[s, p * heads + h, j] = from_float(to_float(logits[s, p * heads + h, j]) + total, logits[s, 0, 0])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def add_event_values(dropped, event, parent, out):  # type: ignore[no-untyped-def]
+    """Add each child's event values, weighted by its parent's attention, to its parent's row of ``out`` (S, C, D)."""
+    n, size, _, heads, dim = event.shape
+    for s in range(n):
+        for j in range(1, size):
+            p = parent[j]
+            for h in range(heads):
+                w = to_float(dropped[s, p * heads + h, j])
+                for d in range(dim):
+                    out[s, p, d] += w * to_float(event[s, j, 1, h, d])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def add_event_values_backward(d_out, weights, event, parent, gain, d_dropped, d_event):  # type: ignore[no-untyped-def]
+    """Add to ``d_dropped`` and write the values' part of ``d_event``. weights: as `softmax_dropout` gives them."""
+    n, size, _, heads, dim = event.shape
+    for s in range(n):
+        for h in range(heads):
+            for d in range(dim):
+                d_event[s, 0, 1, h, d] = from_float(np.float32(0), d_event[s, 0, 1, h, d])
+        for j in range(1, size):
+            p = parent[j]
+            for h in range(heads):
+                w = to_float(weights[s, p * heads + h, j])
+                kept = w * gain if w > 0 else np.float32(0)
+                total = np.float32(0)
+                for d in range(dim):
+                    g = to_float(d_out[s, p, d])
+                    total += g * to_float(event[s, j, 1, h, d])
+                    d_event[s, j, 1, h, d] = from_float(kept * g, d_event[s, j, 1, h, d])
+                before = to_float(d_dropped[s, p * heads + h, j])
+                d_dropped[s, p * heads + h, j] = from_float(before + total, d_dropped[s, 0, 0])
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def add_event_logits_backward(d_logits, normed, event, parent, d_normed, d_event):  # type: ignore[no-untyped-def]
+    """Add to ``d_normed`` (S, C, D) float32 and write the keys' part of ``d_event``."""
+    n, size, _, heads, dim = event.shape
+    for s in range(n):
+        for h in range(heads):
+            for d in range(dim):
+                d_event[s, 0, 0, h, d] = from_float(np.float32(0), d_event[s, 0, 0, h, d])
+        for j in range(1, size):
+            p = parent[j]
+            for h in range(heads):
+                g = to_float(d_logits[s, p * heads + h, j])
+                for d in range(dim):
+                    d_normed[s, p, d] += g * to_float(event[s, j, 0, h, d])
+                    d_event[s, j, 0, h, d] = from_float(g * to_float(normed[s, p, d]), d_event[s, j, 0, h, d])
