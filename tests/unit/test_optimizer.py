@@ -8,7 +8,7 @@ import sys
 import torch
 from torch import nn
 
-from cordgt.training.optimizer import FusedAdam
+from cordgt.training.optimizer import GPU_SLICE, FusedAdam, _split_large
 
 
 def test_the_same_bits_as_torch_computes() -> None:
@@ -40,3 +40,19 @@ def test_no_import_of_the_compiler() -> None:
         "w.sum().backward(); adam.step(); print('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_slices_cover_every_number_once() -> None:
+    """As on a GPU: large tensors in slices, and tensors of another memory layout whole."""
+    shapes = [(3, 5000), (7,), (2, GPU_SLICE), ()]
+    weights, grads = ([torch.randn(shape) for shape in shapes] for _ in range(2))
+    weights.append(torch.randn(5000, 3).t())
+    grads.append(torch.randn(3, 5000))
+    steps = [torch.tensor(float(i)) for i in range(5)]
+    parts, grad_parts, step_parts = _split_large([weights, grads, steps])
+    assert [len(x.view(-1)) for x in parts[:5]] == [GPU_SLICE, 15_000 - GPU_SLICE, 7, GPU_SLICE, GPU_SLICE]
+    assert [int(x) for x in step_parts] == [0, 0, 1, 2, 2, 3, 4]
+    assert parts[-1] is weights[-1] and grad_parts[-1] is grads[-1]
+    for x in parts:
+        x.fill_(0.0)
+    assert not any(x.any() for x in weights)

@@ -46,7 +46,15 @@ from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
 from cordgt.training.run_folder import CHECKPOINT_FILES, ReadOnlyRunFolder, RunFolder
 from cordgt.training.settings import Settings
-from cordgt.training.step import CudaGraphStep, Ema, PrefetchStep, Step, dropout_generator, make_optimizer
+from cordgt.training.step import (
+    CudaGraphStep,
+    Ema,
+    PrefetchStep,
+    Step,
+    dropout_generator,
+    make_optimizer,
+    prepare_capture,
+)
 from cordgt.training.time_estimate import StepTimer, TimeEstimate
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl, within an epoch
@@ -171,8 +179,7 @@ class Trainer:
         on_host = self.task.is_history_on_host
         has_plain_sampler = self.settings.training.train_negatives != "random" and not on_host
         is_recorded = self.device.type == "cuda" and is_single and not has_plain_sampler
-        # Stateful models such as TGN: `cordgt bench step` captures their step. Training so is not tested on a GPU yet.
-        is_recorded = is_recorded and not self.model.is_stateful
+        is_recorded = is_recorded and prepare_capture(self.task, self.model, self.settings.training.batch_size)
         if on_host and self.settings.training.micro_batches:
             raise SettingError("Set micro_batches=0: history is on the host here, which supports only whole batches.")
         step = Step.from_settings(

@@ -1,6 +1,6 @@
 """Transformer encoder over short sequences, with fused kernels and a hand-written backward pass.
 
-A layer needs 8 launches forward and 13 backward; 4 and 8 of them are matrix products. The last bias of a feed-forward
+A layer needs 6 launches forward and 11 backward; 2 and 4 of them are matrix products. The last bias of a feed-forward
 net is added with its branch in the next layer's norm, which passes over the rows anyway.
 
 Torch reference: `cordgt.models.cordgt.CordgtLayer` and the pooling after it.
@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cordgt.nn.kernels import attention, norm
+from cordgt.nn.kernels import attention, feed_forward, norm
+from cordgt.nn.kernels.sums import sum_rows
 
 
 def supports_shape(size: int, dim: int, events: bool) -> bool:
@@ -75,28 +76,24 @@ class _Layer(torch.autograd.Function):
         out, normal2, mean2, rstd2 = norm.forward(
             joined, attended @ w_out.t(), b_out, seed, scale2, shift2, dropout_p=dropout_p, eps=eps, dtype=dtype
         )
-        inner = norm.bias_relu_(normal2 @ w_fc1.t(), b_fc1)
         ctx.save_for_backward(
-            joined, normal1, mean1, rstd1, scale1, qkv, edge, attended, out, normal2, mean2, rstd2, scale2, inner,
-            w_qkv, w_out, w_fc1, w_fc2, attn_mask, edge_x, parent, seed,
+            joined, normal1, mean1, rstd1, scale1, qkv, edge, attended, out, normal2, mean2, rstd2, scale2,
+            w_qkv, w_out, w_fc1, b_fc1, w_fc2, attn_mask, edge_x, parent, seed,
         )  # fmt: skip
         ctx.dropout_p, ctx.has_branch, ctx.has_bias = dropout_p, branch is not None, bias is not None
-        return out, inner @ w_fc2.t()
+        return out, feed_forward.forward(normal2, w_fc1, b_fc1, w_fc2)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, d_branch: Tensor) -> tuple[Tensor | None, ...]:
         (
-            joined, normal1, mean1, rstd1, scale1, qkv, edge, attended, out, normal2, mean2, rstd2, scale2, inner,
-            w_qkv, w_out, w_fc1, w_fc2, attn_mask, edge_x, parent, seed,
+            joined, normal1, mean1, rstd1, scale1, qkv, edge, attended, out, normal2, mean2, rstd2, scale2,
+            w_qkv, w_out, w_fc1, b_fc1, w_fc2, attn_mask, edge_x, parent, seed,
         ) = ctx.saved_tensors  # fmt: skip
-        dropout_p, dtype, dim, wide = ctx.dropout_p, qkv.dtype, out.shape[1], inner.shape[1]
-        sizes = [wide, dim, dim, dim, dim, dim, dim]
-        partial = norm.empty_partial_sums(len(out), sum(sizes), out.device)
-        d_fc2 = _weight_gradient(d_branch, inner)
-        d_inner = norm.bias_relu_backward_(d_branch @ w_fc2, inner, partial)
-        d_fc1 = _weight_gradient(d_inner, normal2)
+        dropout_p, dtype, dim = ctx.dropout_p, qkv.dtype, out.shape[1]
+        partial = norm.empty_partial_sums(len(out), 6 * dim, out.device)
+        d_normal2, d_fc1, d_b_fc1, d_fc2 = feed_forward.backward(d_branch.contiguous(), normal2, w_fc1, b_fc1, w_fc2)
         d_joined, d_attended = norm.backward(
-            d_out, d_inner @ w_fc1, out, seed, scale2, mean2, rstd2, partial[:, wide:], dropout_p=dropout_p, dtype=dtype
+            d_out, d_normal2, out, seed, scale2, mean2, rstd2, partial, dropout_p=dropout_p, dtype=dtype
         )
         assert d_attended is not None
         d_w_out = _weight_gradient(d_attended, attended)
@@ -107,10 +104,10 @@ class _Layer(torch.autograd.Function):
         d_qkv = d_qkv.view(len(attended), -1)
         d_w_qkv = _weight_gradient(d_qkv, normal1)
         d_x, d_before = norm.backward(
-            d_joined, d_qkv @ w_qkv, joined, seed, scale1, mean1, rstd1, partial[:, wide + 3 * dim :], dropout_p=0.0,
+            d_joined, d_qkv @ w_qkv, joined, seed, scale1, mean1, rstd1, partial[:, 3 * dim :], dropout_p=0.0,
             dtype=dtype if ctx.has_branch else None,
         )  # fmt: skip
-        d_b_fc1, d_scale2, d_shift2, d_b_out, d_scale1, d_shift1, d_bias = partial.sum(dim=0).split(sizes)
+        d_scale2, d_shift2, d_b_out, d_scale1, d_shift1, d_bias = sum_rows(partial).split(dim)
         return (
             d_x, d_before, d_bias if ctx.has_bias else None, d_scale1, d_shift1, d_w_qkv, d_w_edge, d_w_out, d_b_out,
             d_scale2, d_shift2, d_fc1, d_b_fc1, d_fc2, *([None] * 8),
