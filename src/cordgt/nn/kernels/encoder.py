@@ -38,17 +38,30 @@ def encode(
     attn_mask = attn_mask.contiguous()
     edge_x = None if edge_x is None else edge_x.to(dtype).contiguous()
     with torch.autocast(kind, enabled=False):
-        for layer in layers:
+        for layer, products in zip(layers, _product_weights(layers, dtype), strict=True):
             a = layer.attention
             edge_weight = None if edge_x is None else a.edge_kv.weight
             seed = torch.randint(2**31 - 1, (2,), device=x.device)
             states, branch = _Layer.apply(
                 states, branch, bias, layer.norm1.weight, layer.norm1.bias, a.qkv.weight, edge_weight, a.out.weight,
                 a.out.bias, layer.norm2.weight, layer.norm2.bias, layer.fc1.weight, layer.fc1.bias, layer.fc2.weight,
-                attn_mask, edge_x, a.parent, seed, a.heads, dropout_p, layer.norm1.eps, dtype,
+                products, attn_mask, edge_x, a.parent, seed, a.heads, dropout_p, layer.norm1.eps,
             )  # fmt: skip
             bias = layer.fc2.bias
         return _Pool.apply(states, branch, weight.contiguous()) + bias
+
+
+def _product_weights(layers: Sequence[Any], dtype: torch.dtype) -> list[tuple[Tensor, ...]]:
+    """Return the weights of each layer's matrix products in ``dtype``, without gradients, with one launch for all."""
+    weights = [
+        (layer.attention.qkv.weight, layer.attention.out.weight, layer.fc1.weight, layer.fc2.weight) for layer in layers
+    ]
+    own = [weight.detach() for row in weights for weight in row]
+    if dtype != torch.float32:
+        copies = [torch.empty_like(weight, dtype=dtype) for weight in own]
+        torch._foreach_copy_(copies, own)
+        own = copies
+    return [tuple(own[i : i + 4]) for i in range(0, len(own), 4)]
 
 
 class _Layer(torch.autograd.Function):
@@ -60,11 +73,11 @@ class _Layer(torch.autograd.Function):
         x: Tensor, branch: Tensor | None, bias: Tensor | None, scale1: Tensor, shift1: Tensor, w_qkv: Tensor,
         w_edge: Tensor | None, w_out: Tensor, b_out: Tensor, scale2: Tensor, shift2: Tensor, w_fc1: Tensor,
         b_fc1: Tensor, w_fc2: Tensor,
-        attn_mask: Tensor, edge_x: Tensor | None, parent: Tensor, seed: Tensor, heads: int, dropout_p: float,
-        eps: float, dtype: torch.dtype,
+        products: tuple[Tensor, ...], attn_mask: Tensor, edge_x: Tensor | None, parent: Tensor, seed: Tensor,
+        heads: int, dropout_p: float, eps: float,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        dim, size = x.shape[1], attn_mask.shape[2]
-        w_qkv, w_out, w_fc1, w_fc2 = (w.to(dtype) for w in (w_qkv, w_out, w_fc1, w_fc2))
+        dim, size, dtype = x.shape[1], attn_mask.shape[2], products[0].dtype
+        w_qkv, w_out, w_fc1, w_fc2 = products  # the arguments of these names receive the gradients
         joined, normal1, mean1, rstd1 = norm.forward(
             x, branch, bias, seed, scale1, shift1, dropout_p=0.0, eps=eps, dtype=dtype
         )
