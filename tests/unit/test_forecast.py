@@ -24,6 +24,7 @@ from cordgt.tasks.probability import log_loss, probability_metrics, reliability_
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.questions import Questions
 from cordgt.tasks.time_grid import TimeGrid
+from cordgt.training.forecast_process import ForecastProcess
 from cordgt.training.run_folder import RunFolder
 from cordgt.workflows.upgrade import upgrade_run
 
@@ -444,3 +445,10 @@ def test_damaged_activity_is_an_error_of_the_run(forecaster: Forecaster, damage:
     content = {**forecaster.to_dict(), **damage} if damage else {}
     with pytest.raises(RunError, match="damaged"):
         Forecaster.from_dict(content)
+
+
+def test_the_part_without_a_model_is_fitted_in_a_process(task: LinkTask) -> None:
+    process = ForecastProcess(task)
+    found = process.result()
+    process.close()
+    assert found is not None and found.to_dict() == Forecaster.fit_nodes(task).to_dict()

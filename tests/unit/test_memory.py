@@ -551,21 +551,31 @@ def test_resume_after_stopping_at_every_second_batch(kind: str, tmp_path: Path) 
         assert whole.metrics[part] == found.metrics[part]
 
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+# On a GPU the step is recorded. Elsewhere the same code runs without a CUDA graph.
+RECORDING_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@needs_gpu
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train as on a GPU: with `CudaGraphStep` and static shapes."""
+
+    def prepare(self: trainer.Trainer) -> bool:
+        return trainer.prepare_capture(self.task, self.model, self.settings.training.batch_size)
+
+    monkeypatch.setattr(trainer.Trainer, "_is_recorded", prepare)
+    monkeypatch.setattr(trainer, "SECONDS_BETWEEN_LINES", 0.0)  # a GPU reports its steps only then
+
+
 @every_kind
 def test_a_recorded_training_is_like_one_without_a_cuda_graph(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, records: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two epochs with a padded last batch, evaluation in between and a refit, without dropout."""
-    options: dict[str, Any] = {"device": "cuda", "precision": "fp32", "refit": True, "report": False}
+    options: dict[str, Any] = {"device": RECORDING_DEVICE, "precision": "fp32", "refit": True, "report": False}
     options |= {} if kind == "jodie" else {"dropout": 0.0}
     recorded = fit(kind, tmp_path / "recorded", **options)
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "prepare_capture", lambda *_: False)
-        plain = fit(kind, tmp_path / "plain", **options)
+    monkeypatch.setattr(trainer, "prepare_capture", lambda *_: False)
+    plain = fit(kind, tmp_path / "plain", **options)
     for name in ("model.safetensors", "refit.safetensors"):
         a, b = (run.folder.read_tensors(name)[0] for run in (recorded, plain))
         assert a.keys() == b.keys()
@@ -576,12 +586,10 @@ def test_a_recorded_training_is_like_one_without_a_cuda_graph(
             assert value is None or recorded.metrics[part]["transductive"][key] == pytest.approx(value, abs=0.02)
 
 
-@needs_gpu
 @every_kind
-def test_resume_of_a_recorded_training(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_of_a_recorded_training(kind: str, tmp_path: Path, records: None) -> None:
     """The memory of a checkpoint continues in a new CUDA graph: the same weights, bit by bit."""
-    monkeypatch.setattr(trainer, "SECONDS_BETWEEN_LINES", 0.0)  # a GPU reports its steps only then
-    options: dict[str, Any] = {"device": "cuda", "refit": True, "report": False}
+    options: dict[str, Any] = {"device": RECORDING_DEVICE, "refit": True, "report": False}
     whole = fit(kind, tmp_path / "whole", **options)
     for turn in range(40):
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import torch
 from torch import nn
 
-from cordgt.training.optimizer import GPU_SLICE, FusedAdam, _split_large
+from cordgt.training.optimizer import GPU_SLICE, FusedAdam, FusedAdamW, _split_large
 
 
 def test_the_same_bits_as_torch_computes() -> None:
@@ -31,6 +32,21 @@ def test_the_same_bits_as_torch_computes() -> None:
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         own, other = fused[0].state[a], fused[1].state[b]
         assert own.keys() == other.keys() and all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_weight_decay_as_torch_computes_it() -> None:
+    ours, theirs = (nn.Linear(5, 3) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.1, "fused": True}
+    for net, optimizer in (
+        (ours, FusedAdamW(ours.parameters(), **options)),
+        (theirs, torch.optim.AdamW(theirs.parameters(), **options)),
+    ):
+        for _ in range(3):
+            optimizer.zero_grad()
+            net(torch.ones(2, 5)).square().sum().backward()
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
 def test_no_import_of_the_compiler() -> None:

@@ -22,6 +22,7 @@ def _plain(method: Any) -> Any:
 class FusedAdam(torch.optim.Adam):
     """`torch.optim.Adam` with ``fused=True``, in one group of parameters on one device."""
 
+    _update = staticmethod(torch._fused_adam_)
     add_param_group = _plain(torch.optim.Adam.add_param_group)
     zero_grad = _plain(torch.optim.Adam.zero_grad)
 
@@ -43,18 +44,24 @@ class FusedAdam(torch.optim.Adam):
         lists += [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq")]
         if parameters[0].device.type == "cuda":
             *lists, steps = _split_large([*lists, steps])
-        torch._fused_adam_(
+        self._update(
             *lists,
             [],
             steps,
             lr=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            weight_decay=0.0,
+            weight_decay=group["weight_decay"],
             eps=group["eps"],
             amsgrad=False,
             maximize=False,
         )
+
+
+class FusedAdamW(FusedAdam):
+    """The same with decoupled weight decay, as `torch.optim.AdamW`."""
+
+    _update = staticmethod(torch._fused_adamw_)
 
 
 def _split_large(lists: Sequence[list[Tensor]]) -> list[list[Tensor]]:

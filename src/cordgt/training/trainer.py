@@ -42,6 +42,7 @@ from cordgt.training.blend import choose_counts_weight, copy_counts, counts_sett
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
 from cordgt.training.devices import peak_memory_mb, set_matmul_precision
 from cordgt.training.evaluation import evaluate_splits, training_objective
+from cordgt.training.forecast_process import ForecastProcess
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
 from cordgt.training.run_folder import CHECKPOINT_FILES, ReadOnlyRunFolder, RunFolder
@@ -171,15 +172,23 @@ class Trainer:
             except ProcessLostError as lost:
                 raise self._save_after_loss(lost) from None
 
+    def _is_recorded(self) -> bool:
+        """Return whether a CUDA graph records the step; then a stateful model uses static shapes from now on.
+
+        A CUDA graph needs fixed shapes and cannot record an all-reduce. It records no sampler of negatives but the
+        built-in random one, unless that reads on the host.
+        """
+        training = self.settings.training
+        if self.device.type != "cuda" or self.task.group.world_size > 1:
+            return False
+        if training.train_negatives != "random" and not self.task.is_history_on_host:
+            return False
+        return prepare_capture(self.task, self.model, training.batch_size)
+
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
         is_single = self.task.group.world_size == 1
-        # A CUDA graph needs fixed shapes and cannot record an all-reduce.
-        # It records no sampler of negatives but the built-in random one, unless that reads on the host.
-        on_host = self.task.is_history_on_host
-        has_plain_sampler = self.settings.training.train_negatives != "random" and not on_host
-        is_recorded = self.device.type == "cuda" and is_single and not has_plain_sampler
-        is_recorded = is_recorded and prepare_capture(self.task, self.model, self.settings.training.batch_size)
+        on_host, is_recorded = self.task.is_history_on_host, self._is_recorded()
         if on_host and self.settings.training.micro_batches:
             raise SettingError("Set micro_batches=0: history is on the host here, which supports only whole batches.")
         step = Step.from_settings(
@@ -401,6 +410,25 @@ def _run_phases(
 ) -> RunMetrics:
     """Train, save the best weights and evaluate them; then refit on all events if ``refit``."""
     make_trainer = partial(Trainer, folder, settings, init_weights=init_weights, callbacks=callbacks, stop=stop)
+    nodes = ForecastProcess.start(task) if task.group.is_main_process else None
+    try:
+        return _run_phases_beside(nodes, make_trainer, folder, settings, task, refit, callbacks, stop)
+    finally:
+        if nodes is not None:
+            nodes.close()
+
+
+def _run_phases_beside(
+    nodes: ForecastProcess | None,
+    make_trainer: Callable[..., Trainer],
+    folder: RunFolder,
+    settings: Settings,
+    task: LinkTask,
+    refit: bool,
+    callbacks: Callback,
+    stop: StopRequest,
+) -> RunMetrics:
+    """`_run_phases` while ``nodes``, if there is one, fits the forecaster's part that needs no model."""
     trainer = make_trainer(task, phase="fit", epochs=settings.training.epochs, evaluates=True, refits=refit)
     model, best = trainer.model, trainer.fit()
     progress = trainer.progress
@@ -431,7 +459,8 @@ def _run_phases(
     metrics |= evaluate_splits(model, task, stoppable)
     if task.protocol.activity:
         callbacks.on_phase_start("activity")
-        forecaster = Forecaster.fit(task, model, stoppable)
+        fitted = None if nodes is None else nodes.result()
+        forecaster = (fitted or Forecaster.fit_nodes(task)).calibrate_pairs(task, model, stoppable)
         folder.write_activity(forecaster)
         metrics |= forecast_metrics(forecaster, task, model, stoppable)
     if refit and model.is_trainable:

@@ -67,11 +67,14 @@ def train_in_processes(
     messages: Any = context.Queue()
     failures: dict[str, str] = {}
     with defer_signals() as stop, shared_gpu():
-        workers = {}
+        workers, inboxes = {}, []
         for name, settings in by_folder.items():
-            arguments = (LoadedPlugins(), stream, settings, out / name, name, options, messages)
-            workers[name] = context.Process(target=_train, args=arguments)
+            inbox: Any = context.Queue()  # unlike an argument, what it sends does not wait until the process is ready
+            workers[name] = context.Process(target=_train, args=(LoadedPlugins(), inbox, messages))
             workers[name].start()
+            inbox.put((name, stream, settings, out / name, options))
+            inbox.cancel_join_thread()
+            inboxes.append(inbox)  # it must live until the process has opened it
         try:
             is_stopping = False
             while any(worker.is_alive() for worker in workers.values()):
@@ -110,22 +113,15 @@ def _relay(messages: Any, callbacks: Callback, failures: dict[str, str], timeout
     return True
 
 
-def _train(
-    _plugins: LoadedPlugins,
-    stream: EventStream,
-    settings: Settings,
-    out: Path,
-    name: str,
-    options: dict[str, Any],
-    messages: Any,
-) -> None:
+def _train(_plugins: LoadedPlugins, inbox: Any, messages: Any) -> None:
     """Train one run in a worker process, which ignores Ctrl-C and obeys the SIGTERM that the main process forwards."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
-    relay, code = RelayCallback(messages), 0
-    relay.on_run_start(name)
+    relay, code, name = RelayCallback(messages), 0, ""
     try:
+        name, stream, settings, out, options = inbox.get()
+        relay.on_run_start(name)
         run = train_run(stream, settings, out, callbacks=relay, **options)
         relay.on_run_end(name, dict(run.metrics))
     except KeyboardInterrupt:  # a training that stops has saved a checkpoint
