@@ -48,7 +48,7 @@ ORDER = """
     training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
     training.devices training.model_factory training.blend training.optimizer
     training.step training.oom training.evaluation
-    training.time_estimate training.checkpoint training.forecast_process training.trainer training.tensorboard
+    training.time_estimate training.checkpoint training.side_process training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
     inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer

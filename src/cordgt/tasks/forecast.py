@@ -95,9 +95,9 @@ class Forecaster:
         raw = cls(rates, drift, grid, tuple(horizons), {}, tuple(pool[chosen].tolist()), len(pool))
         return raw._calibrate_nodes(task)
 
-    def without_cache(self) -> Forecaster:
-        """Return the forecaster without what it has computed from an index."""
-        return replace(self, cache={})
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was computed from an index."""
+        return vars(self) | {"cache": {}}
 
     @property
     def longest_horizon(self) -> float:

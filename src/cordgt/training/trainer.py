@@ -32,6 +32,7 @@ from cordgt.models.cordgt_plus import CordgtPlus
 from cordgt.models.counts import Counts
 from cordgt.runtime.distributed import ProcessGroup, ProcessLostError
 from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped, defer_signals
+from cordgt.tasks.baselines import baseline_metrics
 from cordgt.tasks.forecast import Forecaster
 from cordgt.tasks.forecast_metrics import forecast_metrics
 from cordgt.tasks.link import LinkTask
@@ -42,11 +43,11 @@ from cordgt.training.blend import choose_counts_weight, copy_counts, counts_sett
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
 from cordgt.training.devices import peak_memory_mb, set_matmul_precision
 from cordgt.training.evaluation import evaluate_splits, training_objective
-from cordgt.training.forecast_process import ForecastProcess
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
 from cordgt.training.run_folder import CHECKPOINT_FILES, ReadOnlyRunFolder, RunFolder
 from cordgt.training.settings import Settings
+from cordgt.training.side_process import SideProcess, can_work_aside
 from cordgt.training.step import (
     CudaGraphStep,
     Ema,
@@ -410,16 +411,19 @@ def _run_phases(
 ) -> RunMetrics:
     """Train, save the best weights and evaluate them; then refit on all events if ``refit``."""
     make_trainer = partial(Trainer, folder, settings, init_weights=init_weights, callbacks=callbacks, stop=stop)
-    nodes = ForecastProcess.start(task) if task.group.is_main_process else None
-    try:
-        return _run_phases_beside(nodes, make_trainer, folder, settings, task, refit, callbacks, stop)
-    finally:
-        if nodes is not None:
-            nodes.close()
+    with ExitStack() as closing:
+        aside: dict[str, SideProcess] = {}
+        if can_work_aside(task):
+            aside["baselines"] = SideProcess(baseline_metrics, task)
+            if task.protocol.activity:
+                aside["nodes"] = SideProcess(Forecaster.fit_nodes, task)
+        for process in aside.values():
+            closing.callback(process.close)
+        return _run_phases_beside(aside, make_trainer, folder, settings, task, refit, callbacks, stop)
 
 
 def _run_phases_beside(
-    nodes: ForecastProcess | None,
+    aside: Mapping[str, SideProcess],
     make_trainer: Callable[..., Trainer],
     folder: RunFolder,
     settings: Settings,
@@ -428,7 +432,7 @@ def _run_phases_beside(
     callbacks: Callback,
     stop: StopRequest,
 ) -> RunMetrics:
-    """`_run_phases` while ``nodes``, if there is one, fits the forecaster's part that needs no model."""
+    """`_run_phases` while other processes do what needs no model, if there are any."""
     trainer = make_trainer(task, phase="fit", epochs=settings.training.epochs, evaluates=True, refits=refit)
     model, best = trainer.model, trainer.fit()
     progress = trainer.progress
@@ -456,11 +460,12 @@ def _run_phases_beside(
         metrics["counts_weight"] = dict(
             zip(("same_source", "across_sources"), model.counts_weight.tolist(), strict=True)
         )
-    metrics |= evaluate_splits(model, task, stoppable)
+    baselines = aside["baselines"].result if "baselines" in aside else None
+    metrics |= evaluate_splits(model, task, stoppable, read_baselines=baselines)
     if task.protocol.activity:
         callbacks.on_phase_start("activity")
-        fitted = None if nodes is None else nodes.result()
-        forecaster = (fitted or Forecaster.fit_nodes(task)).calibrate_pairs(task, model, stoppable)
+        nodes: Forecaster = aside["nodes"].result() if "nodes" in aside else Forecaster.fit_nodes(task)
+        forecaster = nodes.calibrate_pairs(task, model, stoppable)
         folder.write_activity(forecaster)
         metrics |= forecast_metrics(forecaster, task, model, stoppable)
     if refit and model.is_trainable:

@@ -15,7 +15,7 @@ from torch import Tensor
 from cordgt.nn.kernels.sums import sum_rows
 
 ROWS = 32  # slots per block
-MAX_PROGRAMS = 264  # of the backward pass; each sums the parameters' gradients over its rows
+MAX_PROGRAMS = 132  # of the backward pass; each sums the parameters' gradients over its rows
 
 
 @triton.jit
