@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cordgt.callbacks import NO_CALLBACK, Callback
@@ -17,9 +17,17 @@ from cordgt.training.settings import Settings
 
 
 def evaluate_splits(
-    model: LinkModel, task: LinkTask, callbacks: Callback = NO_CALLBACK, splits: Sequence[str] = SPLITS
+    model: LinkModel,
+    task: LinkTask,
+    callbacks: Callback = NO_CALLBACK,
+    splits: Sequence[str] = SPLITS,
+    *,
+    read_baselines: Callable[[], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return ``{"validation": {"transductive": …, "inductive": …}, "test": …, "baselines": …}``."""
+    """Return ``{"validation": {"transductive": …, "inductive": …}, "test": …, "baselines": …}``.
+
+    ``read_baselines`` returns the metrics of the baselines on both splits, if they are computed elsewhere.
+    """
     metrics: dict[str, Any] = {}
     for split in splits:
         metrics[split] = {}
@@ -27,7 +35,7 @@ def evaluate_splits(
             callbacks.on_stage_start(f"evaluating: {split}, {setting}", len(task.evaluation_events(split, setting)[0]))
             metrics[split][setting] = evaluate(model, task, split, setting, callbacks=callbacks)
     callbacks.on_phase_start("baselines")
-    metrics["baselines"] = baseline_metrics(task, splits)
+    metrics["baselines"] = baseline_metrics(task, splits) if read_baselines is None else read_baselines()
     for split in splits:
         for setting in SETTINGS:
             popularity = metrics["baselines"]["popularity"][split][setting]
