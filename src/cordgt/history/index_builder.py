@@ -28,7 +28,7 @@ _COUNT_CHUNK = 1 << 22  # events per chunk when counting degrees
 class IndexArrays(NamedTuple):
     """The input of `TemporalIndex.from_arrays`."""
 
-    index: IndexData
+    data: IndexData
     elapsed: npt.NDArray[np.float64]  # (E,)
     tie_start: Ids  # (E,)
     src: Ids  # (E,)

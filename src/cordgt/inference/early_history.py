@@ -5,6 +5,7 @@ Nothing here imports torch. Reading and building take a third of the time of one
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -28,7 +29,8 @@ class EarlyHistory:
     @classmethod
     def start(cls, folder: Path) -> EarlyHistory | None:
         """Begin to read. None if the folder has no events of its own: it is no run, or its events are in a store."""
-        if not all((folder / name).is_file() for name in ("config.toml", "metrics.json", "events.parquet")):
+        needed = ("config.toml", "metrics.json", "events.parquet")
+        if not all(os.path.isfile(folder / name) for name in needed):  # Path.is_file raises without permission
             return None
         early = cls(folder)
         threading.Thread(target=early._read, name="cordgt-events").start()

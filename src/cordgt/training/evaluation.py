@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from cordgt.models.base import LinkModel
 from cordgt.tasks.baselines import baseline_metrics
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
-from cordgt.tasks.metrics import LINK_METRICS
+from cordgt.tasks.metrics import LINK_METRICS, LinkMetrics
 from cordgt.tasks.recommendation_metrics import add_lift
 from cordgt.tasks.run_metrics import SETTINGS, SPLITS
 from cordgt.training.settings import Settings
@@ -22,16 +23,21 @@ def evaluate_splits(
     callbacks: Callback = NO_CALLBACK,
     splits: Sequence[str] = SPLITS,
     *,
+    validation: LinkMetrics | None = None,
     read_baselines: Callable[[], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Return ``{"validation": {"transductive": …, "inductive": …}, "test": …, "baselines": …}``.
 
-    ``read_baselines`` returns the metrics of the baselines on both splits, if they are computed elsewhere.
+    ``validation``: the metrics of the same weights on all validation events, if they are known. ``read_baselines``
+    returns the metrics of the baselines on both splits, if they are computed elsewhere.
     """
     metrics: dict[str, Any] = {}
     for split in splits:
         metrics[split] = {}
         for setting in SETTINGS:
+            if (split, setting) == ("validation", "transductive") and validation is not None:
+                metrics[split][setting] = copy.deepcopy(validation)
+                continue
             callbacks.on_stage_start(f"evaluating: {split}, {setting}", len(task.evaluation_events(split, setting)[0]))
             metrics[split][setting] = evaluate(model, task, split, setting, callbacks=callbacks)
     callbacks.on_phase_start("baselines")

@@ -37,7 +37,8 @@ from cordgt.tasks.forecast import Forecaster
 from cordgt.tasks.forecast_metrics import forecast_metrics
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
-from cordgt.tasks.metrics import LINK_METRICS, summary_metrics
+from cordgt.tasks.metrics import LINK_METRICS, LinkMetrics, summary_metrics
+from cordgt.tasks.negatives import NEGATIVES
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.blend import choose_counts_weight, copy_counts, counts_settings, counts_weights
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
@@ -99,6 +100,7 @@ class Trainer:
         self.state = TrainingState(self.model, self.optimizer, Ema.from_settings(settings, self.model))
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, on the network's device
+        self.best_validation: LinkMetrics | None = None  # of the best epoch; None if an earlier process validated it
         self.last_checkpoint = time.perf_counter()
         self.timer = StepTimer(device)
         self.estimate = TimeEstimate.from_task(
@@ -304,6 +306,7 @@ class Trainer:
             gain = value - p.best_metric if LINK_METRICS[monitor].higher_is_better else p.best_metric - value
             if p.best_epoch == 0 or gain > self.settings.training.min_delta * abs(p.best_metric):
                 p.best_metric, p.best_epoch = value, epoch
+                self.best_validation = metrics
                 self.state.record_best()
                 self.folder.write_tensors(
                     "model.safetensors", self.state.best, {"epoch": epoch, f"validation_{monitor}": value}
@@ -461,7 +464,9 @@ def _run_phases_beside(
             zip(("same_source", "across_sources"), model.counts_weight.tolist(), strict=True)
         )
     baselines = aside["baselines"].result if "baselines" in aside else None
-    metrics |= evaluate_splits(model, task, stoppable, read_baselines=baselines)
+    is_blend = isinstance(model, CordgtPlus) and model.counts is not None  # its weight is chosen after the epochs
+    validation = None if is_blend or NEGATIVES[task.protocol.negatives].replaces_source else trainer.best_validation
+    metrics |= evaluate_splits(model, task, stoppable, validation=validation, read_baselines=baselines)
     if task.protocol.activity:
         callbacks.on_phase_start("activity")
         nodes: Forecaster = aside["nodes"].result() if "nodes" in aside else Forecaster.fit_nodes(task)
