@@ -9,6 +9,7 @@ from cordgt.tasks.metrics import ap_and_auc
 WEIGHTS = np.linspace(0.0, 1.0, 11)
 MARGIN = 0.001  # AP that the blend may lose to one of both scores with any kind of negatives
 MAX_PAIRS = 30_000  # of the validation split that are scored
+MIN_TIMES = 5  # different times of the validation split, without which a choice is chance
 
 
 def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray], *, reference: int = 1) -> float:
@@ -33,7 +34,7 @@ def blend(scores: np.ndarray, w: float) -> np.ndarray:
     return mean
 
 
-def sample_validation(n: int, pairs_per_event: int) -> np.ndarray:
-    """Return the positions of at most `MAX_PAIRS` / ``pairs_per_event`` of ``n`` events, evenly spread."""
-    n_chosen = min(n, max(1, MAX_PAIRS // pairs_per_event))
+def sample_validation(n: int, pairs_per_event: int, max_pairs: int = MAX_PAIRS) -> np.ndarray:
+    """Return the positions of at most ``max_pairs`` / ``pairs_per_event`` of ``n`` events, evenly spread."""
+    n_chosen = min(n, max(1, max_pairs // pairs_per_event))
     return np.linspace(0, n - 1, n_chosen).astype(np.int64)

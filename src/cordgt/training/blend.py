@@ -18,17 +18,25 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt_plus import CordgtPlus
-from cordgt.tasks.blend_weight import WEIGHTS, average_precisions, blend, choose_by_ap, sample_validation
+from cordgt.tasks.blend_weight import (
+    MIN_TIMES,
+    WEIGHTS,
+    average_precisions,
+    blend,
+    choose_by_ap,
+    sample_validation,
+)
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.negatives import draw_candidates
-from cordgt.tasks.pair_scores import TRUE, validation_pairs
+from cordgt.tasks.pair_scores import TRUE, best_slope, validation_pairs
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import mean_ranks
 from cordgt.training.settings import Settings, TrainingSettings
 
 PREFIX = "counts."  # of the network's weights in those of CorDGT+
 N_CANDIDATES = 100  # ranked, if the run is trained for ranking
+MAX_PAIRS = 12_000  # of one source each that are scored
 SAME_SOURCE_NEGATIVES = ("random", "historical", "inductive")
 
 
@@ -62,13 +70,16 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
 
     For one source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
     among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources
-    the same, with whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`. If the run is
-    trained for ranking: the weight with the highest MRR.
+    the same, with whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`, which is then
+    chosen from the same logits. If the run is trained for ranking: the weight with the highest MRR. If the validation
+    split has fewer than `MIN_TIMES` different times: 1, because events of one time are one observation.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
         return
+    if len(np.unique(task.stream.t[task.split.validation])) < MIN_TIMES:
+        model.counts_weight.fill_(1.0)
+        return
     callbacks.on_stage_start("choosing the weight of counts", None)
-    model.counts_weight.zero_()
     if model.learns_ranking or LINK_METRICS[monitor].needs_ranks:
         same = across = _choose_by_mrr(model, task, callbacks)
     else:
@@ -85,7 +96,7 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     by_kind = {}
     for kind in SAME_SOURCE_NEGATIVES:
         _, by_kind[kind] = task.with_protocol(negatives=kind).evaluation_queries("validation", "transductive")
-    chosen = sample_validation(len(task.split.validation), 1 + len(by_kind))
+    chosen = sample_validation(len(task.split.validation), 1 + len(by_kind), MAX_PAIRS)
     negatives = [queries.dst[:, 1:] for queries in by_kind.values()]
     queries = by_kind["random"]
     queries = replace(queries, dst=torch.cat([queries.dst[:, :1], *negatives], dim=1)).take(chosen)
@@ -106,7 +117,9 @@ def _choose_across_sources(model: CordgtPlus, task: LinkTask, callbacks: Callbac
         positive = columns.pop(TRUE)
         w = choose_by_ap(positive, columns)
         found.append((np.mean(average_precisions(positive, columns, w)), w))
-    return max(found)[1]
+    weight = max(found)[1]
+    model.pair_slope = best_slope({kind: blend(both, weight) for kind, both in logits.items()}, rates)
+    return weight
 
 
 def _choose_by_mrr(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
@@ -129,14 +142,16 @@ def _choose_by_mrr(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> fl
 
 def _score_both(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> Callable[[Queries], np.ndarray]:
     """Return a function that scores queries with CorDGT+'s own network and with `Counts`: (2, B, M)."""
-    counts = model.counts
-    assert counts is not None
 
     def score(queries: Queries) -> np.ndarray:
-        both = (
-            score_queries(network, task.full_history, queries, callbacks=callbacks, group=task.group)
-            for network in (model, counts)
+        both = score_queries(
+            model,
+            task.full_history,
+            queries,
+            callbacks=callbacks,
+            group=task.group,
+            forward=model.own_and_counts,
         )
-        return np.stack(list(both))
+        return np.moveaxis(both, -1, 0)
 
     return score
