@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numba import njit
 
 from cordgt.history import rng
+from cordgt.runtime.threads import parallel_map
 
 _MAX_ATTEMPTS = 64
+_BATCHES_PER_TASK = 64  # drawn by one thread
 
 
 def draw_negative_pairs(
@@ -29,27 +32,57 @@ def draw_negative_pairs(
     event, without the pairs in the batch's own time range and, where ``trained_until`` is given, without those up to
     that time. Returns fewer pairs if too few exist.
     """
-    pairs, pair_of_event = np.unique(np.stack([src, dst], axis=1), axis=0, return_inverse=True)
-    pair_of_event = pair_of_event.reshape(-1)
-    first = np.full(len(pairs), len(src), dtype=np.int64)
-    np.minimum.at(first, pair_of_event, np.arange(len(src)))
+    width = np.int64(int(dst.max(initial=0)) + 1)
+    pairs, first, pair_of_event = np.unique(src * width + dst, return_index=True, return_inverse=True)
+    by_first = np.argsort(first)
     n_trained = 0 if trained_until is None else int(np.searchsorted(t, trained_until, side="right"))
-    found = []
-    for number, batch in enumerate(batches):
-        start, end = t[batch[0]], t[batch[-1]]
-        past = first < np.searchsorted(t, start, side="right")
-        in_batch = slice(np.searchsorted(t, start, side="left"), np.searchsorted(t, end, side="right"))
-        past[pair_of_event[in_batch]] = False
-        past &= first >= n_trained
-        eligible = np.flatnonzero(past)
-        key = (
-            rng.fold_in(rng.fold_in_int(rng.mix64_int(seed), number), torch.from_numpy(eligible))
-            .numpy()
-            .view(np.uint64)
-        )
-        chosen = eligible[np.argsort(key, kind="stable")[: len(batch)]]
-        found.append((pairs[chosen, 0], pairs[chosen, 1]))
-    return found
+    start, end = (t[[batch[place] for batch in batches]] for place in (0, -1))
+    until = np.searchsorted(t, start, side="right")
+    # one past the last pair, by first event, of those that each batch may draw; and the events of its own time range
+    bounds = np.searchsorted(first[by_first], np.stack([np.full_like(until, n_trained), until]))
+    own = np.stack([np.searchsorted(t, start, side="left"), np.searchsorted(t, end, side="right")])
+    keys = rng.fold_in(rng.mix64_int(seed), torch.arange(len(batches))).numpy().view(np.uint64)
+
+    def draw(some: range) -> list[np.ndarray]:
+        is_own, buffer = np.zeros(len(pairs), dtype=np.bool_), np.empty((2, len(pairs)), dtype=np.uint64)
+        chosen = []
+        for b in some:
+            own_pairs = pair_of_event[own[0, b] : own[1, b]]
+            is_own[own_pairs] = True
+            chosen.append(
+                _smallest_hashes(keys[b], len(batches[b]), by_first[bounds[0, b] : bounds[1, b]], is_own, buffer)
+            )
+            is_own[own_pairs] = False
+        return chosen
+
+    ranges = (range(i, min(i + _BATCHES_PER_TASK, len(batches))) for i in range(0, len(batches), _BATCHES_PER_TASK))
+    found = (pairs[chosen] for some in parallel_map(draw, ranges) for chosen in some)
+    return [(pair // width, pair % width) for pair in found]
+
+
+def _smallest_hashes(
+    key: np.uint64, size: int, candidates: np.ndarray, is_own: np.ndarray, buffer: np.ndarray
+) -> np.ndarray:
+    """Return the ``size`` candidates with the smallest hashes in ascending order of these, without the batch's own."""
+    share = (2.0 * size + 32.0) / max(len(candidates), 1)  # of the hashes: nearly always enough, and few to sort
+    while True:
+        limit = int(min(share, 1.0) * 2.0**64) - 1
+        n = _collect_hashes(key, np.uint64(limit), candidates, is_own, buffer)
+        if n >= size or share >= 1.0:
+            return buffer[1, :n][np.argsort(buffer[0, :n])][:size].astype(np.int64)
+        share *= 4.0
+
+
+@njit(cache=True, nogil=True)
+def _collect_hashes(key, limit, candidates, is_own, buffer):  # type: ignore[no-untyped-def]
+    """Write hash and number of each candidate up to ``limit`` into ``buffer`` (2, n); return how many."""
+    n = 0
+    for pair in candidates:
+        value = rng.fold_in_u64(key, pair)
+        if value <= limit and not is_own[pair]:
+            buffer[0, n], buffer[1, n] = value, pair
+            n += 1
+    return n
 
 
 def draw_random_pairs(

@@ -104,15 +104,18 @@ def negative_pair_queries(task: LinkTask, split: str, setting: str, *, stop: int
     seen_until = None if protocol.negatives == "historical-pairs" else float(stream.t[seen[-1]])
     src, dst = (np.empty(len(positions), dtype=np.int64) for _ in range(2))
     n_random, key = 0, negatives_key(protocol.eval_seed)
+    sources, destinations = np.unique(all_src), np.unique(all_dst)
     drawn = draw_negative_pairs(
         all_src, all_dst, np.asarray(stream.t[own]), batches, trained_until=seen_until, seed=protocol.eval_seed
     )
     for number, (batch, (u, v)) in enumerate(zip(batches, drawn, strict=True)):
         n_missing = len(batch) - len(u)
-        true = all_src[batch], all_dst[batch]
-        any_u, any_v = draw_random_pairs(all_src, all_dst, n_missing, true, key=rng.fold_in_int(key, number))
+        if n_missing:
+            true = all_src[batch], all_dst[batch]
+            any_u, any_v = draw_random_pairs(sources, destinations, n_missing, true, key=rng.fold_in_int(key, number))
+            u, v = np.concatenate([u, any_u]), np.concatenate([v, any_v])
+            n_random += n_missing
         rows = slice(number * size, number * size + len(batch))
-        src[rows], dst[rows] = np.concatenate([u, any_u]), np.concatenate([v, any_v])
-        n_random += n_missing
+        src[rows], dst[rows] = u, v
     new_src, new_dst = (torch.from_numpy(x).to(task.device) for x in (src, dst))
     return replace(queries, src=new_src, dst=new_dst[:, None]), n_random
