@@ -70,7 +70,7 @@ def unsortable(key):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def exp(x):  # type: ignore[no-untyped-def]
-    """Return exp(x) for x <= 0, with a relative error below 3e-7; 0 below -80. It vectorizes, which `math.exp` does not."""
+    """Return exp(x) for x <= 0, with a relative error below 3e-7; 0 below -80. Unlike `math.exp` it vectorizes."""
     t = max(x, np.float32(-80.0)) * np.float32(1.44269504)
     n = np.floor(t)
     f = t - n
