@@ -157,7 +157,7 @@ class _Encoder(torch.autograd.Function):
             rows = slice(start, min(n, start + block))
             events = None if edge_x is None else edge_x[rows].to(dtype)
             of_block = _Block(layers, attn_mask[rows], events, pool[rows], dropout, key, start, attention)
-            pooled[rows] = of_block.forward(x[rows])
+            pooled[rows] = of_block.forward(x[rows], saves)
             if saves:
                 saved.append(of_block)
         ctx.blocks = saved
@@ -204,8 +204,8 @@ class _Block:
         self.saved: list[Saved] = []
         self.pooled_hidden = pool
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the pooled states (S, D) of x (S, C, D)."""
+    def forward(self, x: Tensor, saves: bool) -> Tensor:
+        """Return the pooled states (S, D) of x (S, C, D). ``saves``: `backward` will follow."""
         n, size, dim = x.shape
         dtype = self.layers[0].query.dtype
         x = x.reshape(-1, dim)
@@ -238,7 +238,8 @@ class _Block:
             )
             hidden = normed2 @ w.fc1.T
             loops.add_relu(array(hidden), array(w.fc1_bias))
-            self.saved.append(Saved(x, stats1, normed1, y, weights, attended, x1, stats2, normed2, hidden))
+            if saves:
+                self.saved.append(Saved(x, stats1, normed1, y, weights, attended, x1, stats2, normed2, hidden))
             if number < len(self.layers) - 1:
                 x, change, bias = x1, hidden @ w.fc2.T, w.fc2_bias
         pool = self.pool.unsqueeze(1)  # (S, 1, C)
