@@ -388,3 +388,22 @@ def test_anchors(tmp_path: Path, on_few: EventStream) -> None:
     rows = report.sections[0].rows
     assert rows[0][:3] == ["best published", "97.35 (TPNet)", "96.00 (SNAM)"]
     assert [row[0] for row in rows[1:]] == ["EdgeBank", "EdgeBank, without activity"]
+
+
+def test_anchors_compare_cordgt_plus_with_the_counts_network_in_it(tmp_path: Path, on_few: EventStream) -> None:
+    tiny = {"hidden": 8, "heads": 2, "fanout": (2, 1), "epochs": 1}
+    store, request = CellStore(tmp_path), ExperimentRequest(["uci"], ["cordgt_plus", "counts"], [0], tiny)
+    cells = anchor_cells(replace(request, models=["cordgt_plus"], changes=tiny))
+    assert not run_cells(cells, store).failures
+    found = store.read(cells[0])
+    assert found is not None
+    figures = found["figures"]
+    assert set(figures["counts_weight"]) == {"test", "without_activity"}
+    for kind in (*ANCHOR_NEGATIVES, "historical", "inductive"):
+        assert set(figures[kind]["counts_alone"]) == set(SETTINGS)
+        if figures["counts_weight"]["without_activity"] == [1.0, 1.0]:
+            part = "without_activity" if kind.endswith("-pairs") else "test"
+            assert figures[kind][part] == figures[kind]["counts_alone"]
+    section = anchor_report(request, store).sections[-1]
+    assert section.heading == "CorDGT+ without activity, and its difference to the counts network in it"
+    assert [row[0] for row in section.rows] == ["uci, transductive", "uci, inductive"]

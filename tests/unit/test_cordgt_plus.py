@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from cordgt.inference.run import Run
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.base import comparing_sources
 from cordgt.models.cordgt_plus import CordgtPlus
+from cordgt.tasks.blend_weight import MIN_TIMES, choose_by_ap
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.scoring import score_queries
-from cordgt.training.blend import choose_by_ap, counts_weights
+from cordgt.training.blend import choose_counts_weight, counts_weights
 from cordgt.training.model_factory import build_model_for
 from cordgt.training.settings import from_toml, make_settings
 from cordgt.workflows.train import train
@@ -138,6 +140,20 @@ def test_weight_is_in_the_metrics_and_the_weights(blended: Run) -> None:
     assert set(chosen) == {"same_source", "across_sources"}
     saved = blended.read_weights("model.safetensors")["counts_weight"]
     assert saved.tolist() == pytest.approx(list(chosen.values()))
+
+
+@pytest.mark.parametrize(("n_times", "is_counts"), [(MIN_TIMES - 1, True), (MIN_TIMES, False)])
+def test_few_times_give_the_weight_to_counts(blended: Run, n_times: int, is_counts: bool) -> None:
+    """The validation split has this many times. Events of one time are one observation."""
+    model, task = blended.evaluation_task()
+    assert isinstance(model, CordgtPlus)
+    t = np.array(task.stream.t)
+    validation = task.split.validation
+    t[validation] = t[validation[0]] + np.arange(len(validation)) * n_times // len(validation)
+    model.counts_weight.fill_(-1.0)
+    choose_counts_weight(model, replace(task, stream=replace(task.stream, t=t)), "ap")
+    chosen = model.counts_weight.tolist()
+    assert chosen == [1.0, 1.0] if is_counts else all(0 <= w <= 1 for w in chosen)
 
 
 def test_training_for_ranking_chooses_one_weight(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def anchor_report(request: ExperimentRequest, store: CellStore) -> Report:
         columns = [f"{s}, {kind}" for s in SETTINGS for kind in ANCHOR_NEGATIVES]
         sections.append(Section(results.heading(data), ["", *columns, "seeds"], rows))
     if {"cordgt_plus", "counts"} <= set(request.models):
-        sections.append(_counts_section(request, results))
+        sections += _counts_sections(request, results)
     title = "AP next to the best published, by kind of negatives, in percent"
     notes = [
         f"AP: mean over batches of {EVAL_BATCH_SIZE} test events, as the published results. Mean ± sample standard "
@@ -87,26 +87,41 @@ def anchor_report(request: ExperimentRequest, store: CellStore) -> Report:
     return Report(title, sections, records, notes, draw if panels else None)
 
 
-def _counts_section(request: ExperimentRequest, results: ResultSet) -> Section:
-    """Compare CorDGT+ with `counts`, which it contains: every kind of negatives, no activity, seeds that both have."""
+def _counts_sections(request: ExperimentRequest, results: ResultSet) -> list[Section]:
+    """Compare CorDGT+ with `counts`, which it contains: every kind of negatives, no activity, seeds that both have.
+
+    First with the network in the same run. Cells of older versions do not have its metrics. Then with trainings of
+    `counts` alone, which are the same network if they ran on the same device.
+    """
     kinds = (ANCHOR_NEGATIVES[0], *HARD_NEGATIVES, *ANCHOR_NEGATIVES[1:])
-    rows = []
+    rows: dict[str, list[list[str]]] = {"inside": [], "alone": []}
     for data in request.datasets:
         plus, counts = (results.select(data, model) for model in ("cordgt_plus", "counts"))
         shared = {cell["seed"] for cell in plus} & {cell["seed"] for cell in counts}
-        plus, counts = ([cell for cell in cells if cell["seed"] in shared] for cells in (plus, counts))
-        for setting in SETTINGS:
-            row = [f"{data}, {setting}"]
-            for kind in kinds:
-                part = "without_activity" if NEGATIVES[kind].replaces_source else "test"
-                own, other = (
-                    Comparison(percentages(cells, kind, part, setting, "ap_batch"), None, len(cells)).mean
-                    for cells in (plus, counts)
-                )
-                row.append(MISSING if own is None or other is None else f"{own:.2f} ({own - other:+.2f})")
-            rows.append([*row, str(len(shared))])
-    heading = "CorDGT+ without activity, and its difference to counts without activity"
-    return Section(heading, ["", *kinds, "seeds"], rows)
+        with_inside = [cell for cell in plus if "counts_weight" in cell["figures"]]
+        pairs = {
+            "inside": (with_inside, with_inside),
+            "alone": tuple([cell for cell in cells if cell["seed"] in shared] for cells in (plus, counts)),
+        }
+        for name, (own, other) in pairs.items():
+            for setting in SETTINGS if own else ():
+                texts = [_difference_text(own, other, kind, setting, name) for kind in kinds]
+                rows[name].append([f"{data}, {setting}", *texts, str(len(own))])
+    headings = {
+        "inside": "CorDGT+ without activity, and its difference to the counts network in it",
+        "alone": "CorDGT+ without activity, and its difference to counts without activity",
+    }
+    return [Section(headings[name], ["", *kinds, "seeds"], part) for name, part in rows.items() if part]
+
+
+def _difference_text(own: list[CellResult], other: list[CellResult], kind: str, setting: str, name: str) -> str:
+    part = "without_activity" if NEGATIVES[kind].replaces_source else "test"
+    parts = (part, "counts_alone" if name == "inside" else part)
+    ours, theirs = (
+        Comparison(percentages(cells, kind, key, setting, "ap_batch"), None, len(cells)).mean
+        for cells, key in zip((own, other), parts, strict=True)
+    )
+    return MISSING if ours is None or theirs is None else f"{ours:.2f} ({ours - theirs:+.2f})"
 
 
 def _compare(own: list[CellResult], data: str, setting: str, kind: str, part: str) -> Comparison:

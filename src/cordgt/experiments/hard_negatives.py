@@ -14,6 +14,8 @@ import numpy as np
 from cordgt.callbacks import Callback, CallbackList
 from cordgt.experiments.tgb_evaluator import find_tgb_evaluator
 from cordgt.inference.run import Run
+from cordgt.models.base import LinkModel
+from cordgt.models.cordgt_plus import CordgtPlus
 from cordgt.runtime.signals import StopCallback, StopRequest, defer_signals
 from cordgt.tasks.link_evaluation import candidate_scores, evaluate
 from cordgt.tasks.metrics import ranking_metrics
@@ -52,27 +54,35 @@ def measure_anchors(run: Run, callbacks: Callback) -> dict[str, Any]:
     """Return test metrics with each kind of `ANCHOR_NEGATIVES` and `HARD_NEGATIVES`, as means over batches of 200.
 
     ``{kind: {"test": {setting: metrics}, "without_activity": {setting: metrics}}}``. Where the source is given,
-    activity has no part in it.
+    activity has no part in it. For CorDGT+ also ``counts_alone``: the `Counts` network in it, without activity; and
+    ``counts_weight``, with and without activity.
     """
     with _stoppable(callbacks) as (stoppable, stop):
         model, task = run.evaluation_task(eval_batch_size=EVAL_BATCH_SIZE, ranking="none")
-        metrics: dict[str, Any] = {kind: {} for kind in ANCHOR_NEGATIVES}
+        counts = model.counts if isinstance(model, CordgtPlus) else None
+        metrics: dict[str, Any] = {kind: {} for kind in (*ANCHOR_NEGATIVES, *HARD_NEGATIVES)}
+        weights = {}
+
+        def add(key: str, network: LinkModel, kind: str) -> None:
+            stoppable.on_stage_start(f"evaluating: test, {kind} negatives", None)
+            changed = task.with_protocol(negatives=kind)
+            metrics[kind][key] = {s: evaluate(network, changed, "test", s, callbacks=stoppable) for s in SETTINGS}
+            stop.raise_if_requested()
+
         for key, activity in (("test", True), ("without_activity", False)):
             task = task.with_protocol(activity=activity)
             if not activity:  # the weight that a run with `activity=false` chooses
                 own_batches = task.with_protocol(eval_batch_size=run.settings.protocol.eval_batch_size)
                 choose_counts_weight(model, own_batches, run.settings.training.monitor, stoppable)
-            for kind in ANCHOR_NEGATIVES:
-                if activity or NEGATIVES[kind].replaces_source:
-                    stoppable.on_stage_start(f"evaluating: test, {kind} negatives", None)
-                    changed = task.with_protocol(negatives=kind)
-                    metrics[kind][key] = {s: evaluate(model, changed, "test", s, callbacks=stoppable) for s in SETTINGS}
-                    stop.raise_if_requested()
-        for kind in HARD_NEGATIVES:  # they keep the source, so activity has no part in them
-            stoppable.on_stage_start(f"evaluating: test, {kind} negatives", None)
-            changed = task.with_protocol(negatives=kind)
-            metrics[kind] = {"test": {s: evaluate(model, changed, "test", s, callbacks=stoppable) for s in SETTINGS}}
-            stop.raise_if_requested()
+            if isinstance(model, CordgtPlus) and counts is not None:
+                weights[key] = model.counts_weight.tolist()
+            for kind in metrics:
+                if NEGATIVES[kind].replaces_source or activity:
+                    add(key, model, kind)
+        if counts is not None:
+            for kind in metrics:
+                add("counts_alone", counts, kind)
+            metrics["counts_weight"] = weights
         return metrics | {"test": metrics["random"]["test"]}
 
 

@@ -9,6 +9,7 @@ from cordgt.tasks.metrics import ap_and_auc
 WEIGHTS = np.linspace(0.0, 1.0, 11)
 MARGIN = 0.001  # AP that the blend may lose to one of both scores with any kind of negatives
 MAX_PAIRS = 30_000  # of the validation split that are scored
+MIN_TIMES = 5  # different times of the validation split, without which a choice is chance
 
 
 def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray], *, reference: int = 1) -> float:

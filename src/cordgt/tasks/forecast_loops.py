@@ -16,7 +16,6 @@ from numba import njit, prange
 from torch import Tensor
 
 from cordgt.history.activity import ROLES, ActivityBank, lookup_scalar
-from cordgt.history.index import run_loop
 from cordgt.history.rhythm import rescale_scalar
 from cordgt.models.activity import RateModel
 from cordgt.tasks.calibration import DEFAULT_SLOPES, Calibrator
@@ -55,8 +54,9 @@ class RateLoop:
         decay = np.empty((0, 0))
         if self.lengths_are_horizons and len(horizon) == 1:
             decay = np.expm1(-horizon[0][:, None] / self.taus)
-        horizon = np.ascontiguousarray(np.broadcast_to(horizon, expected.shape))
-        run_loop(_fill_log_expected, *self.arguments, decay, node, cut, t, horizon, expected, age)
+        if horizon.shape != expected.shape:
+            horizon = np.ascontiguousarray(np.broadcast_to(horizon, expected.shape))
+        _fill_log_expected(*self.arguments, decay, node, cut, t, horizon, expected, age)
         return expected, age
 
 

@@ -18,7 +18,14 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.history.queries import Queries
 from cordgt.models.base import LinkModel
 from cordgt.models.cordgt_plus import CordgtPlus
-from cordgt.tasks.blend_weight import WEIGHTS, average_precisions, blend, choose_by_ap, sample_validation
+from cordgt.tasks.blend_weight import (
+    MIN_TIMES,
+    WEIGHTS,
+    average_precisions,
+    blend,
+    choose_by_ap,
+    sample_validation,
+)
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.negatives import draw_candidates
@@ -64,9 +71,13 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
     For one source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
     among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources
     the same, with whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`, which is then
-    chosen from the same logits. If the run is trained for ranking: the weight with the highest MRR.
+    chosen from the same logits. If the run is trained for ranking: the weight with the highest MRR. If the validation
+    split has fewer than `MIN_TIMES` different times: 1, because events of one time are one observation.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
+        return
+    if len(np.unique(task.stream.t[task.split.validation])) < MIN_TIMES:
+        model.counts_weight.fill_(1.0)
         return
     callbacks.on_stage_start("choosing the weight of counts", None)
     if model.learns_ranking or LINK_METRICS[monitor].needs_ranks:
