@@ -33,7 +33,8 @@ ORDER = """
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
     io.datasets.gowalla io.datasets.tgb io.datasets.sources io.datasets.fetch io.convert
     nn.kernels nn.kernels.dropout nn.kernels.sums nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention
-    nn.kernels.norm nn.kernels.feed_forward nn.kernels.encoder nn.attention nn.folded_encoder nn.positional_encoding
+    nn.kernels.norm nn.kernels.feed_forward nn.kernels.encoder nn.dropout nn.cpu_loops nn.cpu_encoder
+    nn.folded_encoder nn.positional_encoding
     nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
     models.base models.identities models.two_tower models.counts models.cordgt models.cordgt_plus models.edgebank

@@ -78,7 +78,7 @@ class LinkModel(nn.Module):
     def is_thread_safe(self) -> bool:
         """Return whether several CPU threads may each process a part of a batch, or of an evaluation, at once.
 
-        True if ``forward`` stores nothing, draws only through `cordgt.nn.attention`, and runs no parallel
+        True if ``forward`` stores nothing, draws only through `cordgt.nn.dropout`, and runs no parallel
         compiled loop.
         """
         return False

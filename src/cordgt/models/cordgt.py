@@ -23,7 +23,6 @@ from cordgt.history.distinct_slots import find_distinct_slots
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel, to_device
-from cordgt.nn import attention as on_cpu
 from cordgt.nn import cpu_encoder, folded_encoder
 from cordgt.nn.layers import MergeHead, check_dropout, check_non_negative, check_positive
 from cordgt.nn.positional_encoding import DistanceEncoding, sinusoids
@@ -188,8 +187,6 @@ class TreeAttention(nn.Module):
         """Map x (S, C, D) to (S, C, D). attn_mask: (S, C or 1, C), True: row i may attend to j. edge_x: (S, C, De)."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, self.dim))  # (S, C, 3, H, D)
         drop = self.dropout if self.training else 0.0
-        if edge_x is None and on_cpu.is_supported(qkv):
-            return self.out(on_cpu.attention(qkv, attn_mask, drop).flatten(-2))
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (S, H, C, D) each
         if self.edge_kv is None or edge_x is None:
             y = F.scaled_dot_product_attention(
@@ -211,7 +208,7 @@ class TreeAttention(nn.Module):
         logits = q @ k.transpose(-1, -2)  # (S, H, C, C)
         logits = logits + torch.zeros_like(logits).scatter(2, place, F.pad(event, (1, 0)).unsqueeze(2))
         logits = (logits / math.sqrt(self.dim)).masked_fill(~attn_mask.unsqueeze(1), -torch.inf)
-        weight = dropout(logits.softmax(dim=-1), self.dropout if self.training else 0.0)
+        weight = F.dropout(logits.softmax(dim=-1), self.dropout if self.training else 0.0)
         edge_part = weight.gather(2, place).squeeze(2)[..., 1:, None] * edge_v[:, :, 1:]  # (S, H, C-1, D)
         return weight @ v + self._to_parents(edge_part)
 
@@ -234,11 +231,6 @@ class TreeAttention(nn.Module):
         return torch.cat([*sums, leaves], dim=2)
 
 
-def dropout(x: Tensor, drop: float) -> Tensor:
-    """Dropout with probability ``drop``."""
-    return on_cpu.dropout(x, drop) if on_cpu.is_supported(x) else F.dropout(x, drop)
-
-
 class CordgtLayer(nn.Module):
     """Pre-norm attention and feed-forward, each with its residual."""
 
@@ -253,7 +245,7 @@ class CordgtLayer(nn.Module):
 
     def forward(self, x: Tensor, attn_mask: Tensor, edge_x: Tensor | None) -> Tensor:
         """(S, C, D) to (S, C, D)."""
-        x = x + dropout(self.attention(self.norm1(x), attn_mask, edge_x), self.dropout if self.training else 0.0)
+        x = x + F.dropout(self.attention(self.norm1(x), attn_mask, edge_x), self.dropout if self.training else 0.0)
         return x + self.fc2(F.relu(self.fc1(self.norm2(x))))
 
 
@@ -353,7 +345,7 @@ class Cordgt(LinkModel):
         fused = kernels.load_kernels("nn.kernels.encoder", weight.device)
         has_events = batch.edge_x is not None
         drop = self.settings.dropout if self.training else 0.0
-        if on_cpu.is_supported(self.project.weight):
+        if cpu_encoder.is_supported(self.project.weight):
             pooled = cpu_encoder.encode(self.layers, *self.sequences(batch), weight.flatten(0, 1), drop)
             return pooled.unflatten(0, weight.shape[:2])
         if fused is None or not fused.supports_shape(self.shape.n_slots, self.settings.hidden, has_events):
@@ -368,7 +360,9 @@ class Cordgt(LinkModel):
             return False
         is_inference = not self.training and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
         return (
-            is_inference and batch.n_candidates >= MIN_DISTINCT_CANDIDATES and on_cpu.is_supported(self.project.weight)
+            is_inference
+            and batch.n_candidates >= MIN_DISTINCT_CANDIDATES
+            and cpu_encoder.is_supported(self.project.weight)
         )
 
     def _pooled_distinct(self, batch: CordgtBatch) -> Tensor:
@@ -458,7 +452,7 @@ class Cordgt(LinkModel):
             if fused.supports_shape(len(bias), 2 * len(frequency), len(table)):
                 waves = sinusoids(batch.td, frequency)
                 return fused.tokens(waves, batch.sd, fc1.weight, fc1.bias, to_td, table, bias, batch.n_candidates)
-        if on_cpu.is_supported(bias) and (to_td is not None or table is not None):
+        if cpu_encoder.is_supported(bias) and (to_td is not None or table is not None):
             return self._from_distinct_distances(batch, to_td, table) + bias
         total = bias.expand(*expand_to_pairs(batch.valid).shape, -1)
         if self.td is not None and to_td is not None:

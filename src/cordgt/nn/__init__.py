@@ -1,7 +1,6 @@
 """Encodings, attention and layers that models share, as ``torch.nn.Module``. The models are in `cordgt.models`.
 
-`cordgt.nn.attention` has attention on a CPU and repeatable dropout. `cordgt.nn.kernels` has fused Triton kernels, which
-are used on a GPU.
+`cordgt.nn.cpu_encoder` has the layers of CorDGT on a CPU, `cordgt.nn.kernels` fused Triton kernels for a GPU.
 """
 
 from cordgt.nn.graph_attention import GraphAttention

@@ -24,9 +24,15 @@ import torch
 from torch import Tensor
 
 from cordgt.nn import cpu_loops as loops
-from cordgt.nn.attention import new_key
+from cordgt.nn.dropout import new_key
+from cordgt.runtime import kernel_loader as kernels
 
 BLOCK_VALUES = 1 << 19  # attention weights, or queries, of the sequences that go through the layers at once
+
+
+def is_supported(x: Tensor) -> bool:
+    """Return True if this module handles ``x``; otherwise use the torch reference."""
+    return x.device.type == "cpu" and x.dtype == torch.float32 and not kernels.is_plain_forced()
 
 
 class LayerWeights(NamedTuple):
@@ -36,7 +42,7 @@ class LayerWeights(NamedTuple):
     out: Tensor  # (D, H D): from values to the output
     fc1: Tensor  # (4 D, D)
     fc2: Tensor  # (D, 4 D)
-    event: Tensor  # (2 H D, De): of event features' keys, times the queries and scaled, and of their values; (0, 0) if none
+    event: Tensor  # (2 H D, De): from event features to keys, times the queries and scaled, and to values; or (0, 0)
     out_bias: Tensor
     fc1_bias: Tensor
     fc2_bias: Tensor
@@ -59,6 +65,9 @@ class Dropout(NamedTuple):
     def of(cls, probability: float) -> Dropout:
         """Return dropout with this probability."""
         return cls(np.uint32(min(int(probability * 2**32), 2**32 - 1)), np.float32(1 / (1 - probability)))
+
+
+NO_KEY, NO_DROPOUT = np.uint32(0), Dropout.of(0.0)
 
 
 class Saved(NamedTuple):
@@ -148,7 +157,7 @@ class _Encoder(torch.autograd.Function):
             rows = slice(start, min(n, start + block))
             events = None if edge_x is None else edge_x[rows].to(dtype)
             of_block = _Block(layers, attn_mask[rows], events, pool[rows], dropout, key, start, attention)
-            pooled[rows] = of_block.forward(x[rows])
+            pooled[rows] = of_block.forward(x[rows], saves)
             if saves:
                 saved.append(of_block)
         ctx.blocks = saved
@@ -158,8 +167,10 @@ class _Encoder(torch.autograd.Function):
     def backward(ctx: Any, d_pooled: Tensor) -> tuple[Tensor | None, ...]:
         blocks, ctx.blocks = ctx.blocks, []
         gradients = [LayerWeights(*(torch.zeros(w.shape) for w in layer)) for layer in blocks[0].layers]
-        d_x = [block.backward(part, gradients) for block, part in zip(blocks, d_pooled.split(
-            [len(block.pool) for block in blocks]), strict=True)]
+        d_x = [
+            block.backward(part, gradients)
+            for block, part in zip(blocks, d_pooled.split([len(block.pool) for block in blocks]), strict=True)
+        ]
         return torch.cat(d_x), *(None,) * 8, *(g for layer in gradients for g in layer)
 
 
@@ -167,7 +178,10 @@ def _layers(weights: Sequence[Tensor], dtype: torch.dtype) -> list[LayerWeights]
     """Return the weights layer by layer, matrices in ``dtype``."""
     width = len(LayerWeights._fields)
     parts = [weights[i : i + width] for i in range(0, len(weights), width)]
-    return [LayerWeights(*(w.detach().to(dtype) for w in p[:N_MATRICES]), *(w.detach() for w in p[N_MATRICES:])) for p in parts]
+    return [
+        LayerWeights(*(w.detach().to(dtype) for w in p[:N_MATRICES]), *(w.detach() for w in p[N_MATRICES:]))
+        for p in parts
+    ]
 
 
 class _Block:
@@ -190,8 +204,8 @@ class _Block:
         self.saved: list[Saved] = []
         self.pooled_hidden = pool
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the pooled states (S, D) of x (S, C, D)."""
+    def forward(self, x: Tensor, saves: bool) -> Tensor:
+        """Return the pooled states (S, D) of x (S, C, D). ``saves``: `backward` will follow."""
         n, size, dim = x.shape
         dtype = self.layers[0].query.dtype
         x = x.reshape(-1, dim)
@@ -206,8 +220,13 @@ class _Block:
                 loops.add_event_logits(array(keys), array(event), self.parent, array(dropped))
             weights = torch.empty_like(dropped)
             loops.softmax_dropout(
-                array(dropped), array(self.attn_mask), array(weights), array(dropped),
-                self._key(2 * number), np.uint32(self.first * dropped[0].numel() % 2**32), *self.dropout,
+                array(dropped),
+                array(self.attn_mask),
+                array(weights),
+                array(dropped),
+                self._key(2 * number),
+                np.uint32(self.first * dropped[0].numel() % 2**32),
+                *self.dropout,
             )
             attended = (dropped @ keys).view(len(x), -1)
             change = attended @ w.out.T
@@ -219,7 +238,8 @@ class _Block:
             )
             hidden = normed2 @ w.fc1.T
             loops.add_relu(array(hidden), array(w.fc1_bias))
-            self.saved.append(Saved(x, stats1, normed1, y, weights, attended, x1, stats2, normed2, hidden))
+            if saves:
+                self.saved.append(Saved(x, stats1, normed1, y, weights, attended, x1, stats2, normed2, hidden))
             if number < len(self.layers) - 1:
                 x, change, bias = x1, hidden @ w.fc2.T, w.fc2_bias
         pool = self.pool.unsqueeze(1)  # (S, 1, C)
@@ -248,8 +268,13 @@ class _Block:
             loops.add_relu_backward(array(d_hidden), array(saved.hidden), array(g.fc1_bias))
             g.fc1.add_(d_hidden.T @ saved.normed2)
             loops.norm_backward(
-                array(d_hidden @ w.fc1), array(saved.x1), array(saved.stats2), array(w.scale2),
-                array(d_x), array(g.scale2), array(g.shift2),
+                array(d_hidden @ w.fc1),
+                array(saved.x1),
+                array(saved.stats2),
+                array(w.scale2),
+                array(d_x),
+                array(g.scale2),
+                array(g.shift2),
             )
             self._attention_backward(number, saved, d_x, g)
         return d_x.view(n, size, -1)
@@ -270,8 +295,13 @@ class _Block:
         if event is not None:
             d_event, by_slot = torch.empty_like(event), array(d_out.view(keys.shape))
             loops.add_event_values_backward(
-                by_slot, array(saved.weights), array(event), self.parent, self.dropout.gain,
-                array(d_logits), array(d_event),
+                by_slot,
+                array(saved.weights),
+                array(event),
+                self.parent,
+                self.dropout.gain,
+                array(d_logits),
+                array(d_event),
             )
         loops.softmax_dropout_backward(array(saved.weights), array(d_logits), array(dropped), self.dropout.gain)
         d_y = (d_logits @ keys).view(len(d_x), -1)
@@ -286,8 +316,13 @@ class _Block:
         d_normed = d_normed.view(d_x.shape)
         d_normed += d_y @ w.query
         loops.norm_backward(
-            array(d_normed), array(saved.x), array(saved.stats1), array(w.scale1),
-            array(d_x), array(g.scale1), array(g.shift1),
+            array(d_normed),
+            array(saved.x),
+            array(saved.stats1),
+            array(w.scale1),
+            array(d_x),
+            array(g.scale1),
+            array(g.shift1),
         )
 
     def _event(self, w: LayerWeights) -> Tensor | None:
@@ -297,14 +332,33 @@ class _Block:
         return (self.edge_x @ w.event.T).unflatten(-1, (2, self.heads, -1))
 
     def _add_norm(
-        self, x: Tensor, change: Tensor, bias: Tensor, scale: Tensor, shift: Tensor,
-        key: np.uint32 = np.uint32(0), dropout: Dropout = Dropout.of(0.0),
+        self,
+        x: Tensor,
+        change: Tensor,
+        bias: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        key: np.uint32 = NO_KEY,
+        dropout: Dropout = NO_DROPOUT,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return x + dropout(change + bias), its layer norm, and the mean and 1 / std of each row."""
-        out, normed, stats = torch.empty_like(x), torch.empty(x.shape, dtype=self.layers[0].query.dtype), x.new_empty(len(x), 2)
+        out, normed, stats = (
+            torch.empty_like(x),
+            torch.empty(x.shape, dtype=self.layers[0].query.dtype),
+            x.new_empty(len(x), 2),
+        )
         loops.add_norm(
-            array(x), array(change), array(bias), key, self._first(x), *dropout,
-            array(out), array(normed), array(stats), array(scale), array(shift),
+            array(x),
+            array(change),
+            array(bias),
+            key,
+            self._first(x),
+            *dropout,
+            array(out),
+            array(normed),
+            array(stats),
+            array(scale),
+            array(shift),
         )
         return out, normed, stats
 

@@ -70,7 +70,7 @@ def unsortable(key):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def exp(x):  # type: ignore[no-untyped-def]
-    """Return exp(x) for x <= 0, with a relative error below 3e-7; 0 below -80. It vectorizes, which `math.exp` does not."""
+    """Return exp(x) for x <= 0, with a relative error below 3e-7; 0 below -80. Unlike `math.exp` it vectorizes."""
     t = max(x, np.float32(-80.0)) * np.float32(1.44269504)
     n = np.floor(t)
     f = t - n
@@ -123,7 +123,7 @@ def softmax_dropout(logits, attn_mask, weights, dropped, key, first, threshold, 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def softmax_dropout_backward(weights, grad, dropped, gain):  # type: ignore[no-untyped-def]
-    """Turn the gradient of `softmax_dropout`'s ``dropped`` into that of its logits, in place; write ``dropped`` again."""
+    """Turn the gradient of ``dropped`` into that of the logits, in place; write ``dropped`` again."""
     n, n_rows, size = weights.shape
     row = np.empty(size, np.float32)
     for s in range(n):
@@ -167,7 +167,7 @@ def add_norm(x, change, bias, key, first, threshold, gain, out, normed, stats, s
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def norm_backward(grad, x, stats, scale, d_x, d_scale, d_shift):  # type: ignore[no-untyped-def]
-    """Add the gradients of a layer norm of x (N, D) to ``d_x``, ``d_scale`` and ``d_shift``. ``grad``: of its result."""
+    """Add the gradients of a layer norm of x (N, D) to ``d_x``, ``d_scale``, ``d_shift``. ``grad``: of its result."""
     n, dim = x.shape
     for i in range(n):
         mean, inverse = stats[i, 0], stats[i, 1]
@@ -208,7 +208,7 @@ def add_relu(x, bias):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def add_relu_backward(grad, hidden, d_bias):  # type: ignore[no-untyped-def]
-    """Turn the gradient of `add_relu`'s result ``hidden`` into that of its input, in place, and add it to ``d_bias``."""
+    """Turn the gradient of the result ``hidden`` into that of the input, in place; add it to ``d_bias``."""
     n, dim = grad.shape
     for i in range(n):
         for j in range(dim):

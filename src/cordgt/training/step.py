@@ -22,7 +22,7 @@ from torch import Tensor
 from cordgt.errors import SettingError
 from cordgt.history import rng
 from cordgt.models.base import LinkModel, list_tensors, map_tensors, to_device
-from cordgt.nn.attention import dropout_seed
+from cordgt.nn.dropout import dropout_seed
 from cordgt.runtime.signals import StopRequest
 from cordgt.runtime.threads import parallel_map, pin_num_threads, single_thread
 from cordgt.tasks.hidden_candidates import hide_candidates, with_hidden_nodes
