@@ -77,7 +77,7 @@ def main() -> None:
     parent, (torch_threads, numba_threads), function, stream, protocol = pickle.load(sys.stdin.buffer)
     threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
     torch.set_num_threads(torch_threads)
-    numba.set_num_threads(min(numba_threads, numba.config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(min(numba_threads, numba.get_num_threads()))
     pin_num_threads()
     sys.stdout.buffer.write(pickle.dumps(function(LinkTask.prepare(stream, protocol))))
 
