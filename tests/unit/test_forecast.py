@@ -461,3 +461,8 @@ def test_a_side_process_that_fails(task: LinkTask) -> None:
     process.close()
     process.function = lambda _: 7
     assert process.result() == 7
+
+
+def test_a_request_that_cannot_be_sent(task: LinkTask) -> None:
+    process = SideProcess(lambda task: task.stream.n_events, task)
+    assert process.result() == task.stream.n_events

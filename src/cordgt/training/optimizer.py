@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ def _plain(method: Any) -> Any:
 class FusedAdam(torch.optim.Adam):
     """`torch.optim.Adam` with ``fused=True``, in one group of parameters on one device."""
 
-    _update = staticmethod(torch._fused_adam_)
+    _update: ClassVar[Any] = staticmethod(torch._fused_adam_)
     add_param_group = _plain(torch.optim.Adam.add_param_group)
     zero_grad = _plain(torch.optim.Adam.zero_grad)
 
@@ -40,7 +40,7 @@ class FusedAdam(torch.optim.Adam):
         states = [self.state[q] for q in parameters]
         steps = [state["step"] for state in states]
         torch._foreach_add_(steps, 1)
-        lists: list[list[Tensor]] = [parameters, [q.grad for q in parameters]]  # type: ignore[list-item]
+        lists: list[list[Tensor]] = [parameters, [q.grad for q in parameters]]
         lists += [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq")]
         if parameters[0].device.type == "cuda":
             *lists, steps = _split_large([*lists, steps])
@@ -61,7 +61,7 @@ class FusedAdam(torch.optim.Adam):
 class FusedAdamW(FusedAdam):
     """The same with decoupled weight decay, as `torch.optim.AdamW`."""
 
-    _update = staticmethod(torch._fused_adamw_)
+    _update: ClassVar[Any] = staticmethod(torch._fused_adamw_)
 
 
 def _split_large(lists: Sequence[list[Tensor]]) -> list[list[Tensor]]:

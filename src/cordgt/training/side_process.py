@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,10 @@ class SideProcess:
             stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": ""},
         )
+        threads = torch.get_num_threads(), numba.get_num_threads()  # each thread has its own number
+        request = os.getpid(), threads, function, task.stream, task.protocol
         self.output = b""
-        self.thread = threading.Thread(target=self._communicate, daemon=True)
+        self.thread = threading.Thread(target=self._communicate, args=(request,), daemon=True)
         self.thread.start()
 
     def result(self) -> Any:
@@ -57,11 +58,11 @@ class SideProcess:
         self.process.kill()
         self.process.wait()
 
-    def _communicate(self) -> None:
-        threads = torch.get_num_threads(), numba.get_num_threads()
-        request = os.getpid(), threads, self.function, self.task.stream, self.task.protocol
-        with suppress(OSError, ValueError):
+    def _communicate(self, request: tuple[Any, ...]) -> None:
+        try:
             self.output, _ = self.process.communicate(pickle.dumps(request))
+        except Exception:  # it cannot be sent, or the process has ended: `result` calls the function
+            self.process.kill()
 
 
 def can_work_aside(task: LinkTask) -> bool:
@@ -77,7 +78,7 @@ def main() -> None:
     parent, (torch_threads, numba_threads), function, stream, protocol = pickle.load(sys.stdin.buffer)
     threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
     torch.set_num_threads(torch_threads)
-    numba.set_num_threads(min(numba_threads, numba.config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(min(numba_threads, numba.get_num_threads()))
     pin_num_threads()
     sys.stdout.buffer.write(pickle.dumps(function(LinkTask.prepare(stream, protocol))))
 

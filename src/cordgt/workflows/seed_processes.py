@@ -92,10 +92,11 @@ def train_in_processes(
                 worker.join()
     if stop.signum is not None:
         raise TrainingStopped(stop.signum)
-    for name, worker in workers.items():
-        if name in failures or worker.exitcode:
-            reason = failures.get(name, f"its process ended with exit code {worker.exitcode}.")
-            raise RunError(f"{name}: {reason}")
+    exit_codes = {name: worker.exitcode for name, worker in workers.items() if worker.exitcode}
+    failures = failures or {name: f"its process ended with exit code {code}." for name, code in exit_codes.items()}
+    if failures:
+        name, reason = next(iter(failures.items()))
+        raise RunError(f"{name}: {reason}")
     return [RunFolder(out / name).read_metrics() for name in by_folder]
 
 
@@ -129,6 +130,7 @@ def _train(_plugins: LoadedPlugins, inbox: Any, messages: Any) -> None:
     except CordgtError as error:
         messages.put([("failure", name, str(error))])
         code = 1
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended already, and still sends its last message
     messages.close()
     messages.join_thread()
     raise SystemExit(code)
