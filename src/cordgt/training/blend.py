@@ -24,12 +24,14 @@ from cordgt.tasks.blend_weight import (
     average_precisions,
     blend,
     choose_by_ap,
+    choose_by_gain,
     sample_validation,
 )
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.negatives import draw_candidates
 from cordgt.tasks.pair_scores import TRUE, validation_pairs
+from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import mean_ranks
 from cordgt.training.settings import Settings, TrainingSettings
@@ -68,8 +70,9 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
     """Set ``counts_weight`` of a trained CorDGT+ by the validation split; do nothing for other models.
 
     For one source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
-    among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources
-    the same, with whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`. If the run is
+    among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources:
+    the weight with the highest gain against whole pairs that is sure (`choose_by_gain`), together with a slope as in
+    `cordgt.tasks.pair_scores`; for all events and for those of new nodes, and of both the larger one. If the run is
     trained for ranking: the weight with the highest MRR. If the validation split has fewer than `MIN_TIMES` different
     times: 1, because events of one time are one observation.
     """
@@ -105,17 +108,24 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
 
 
 def _choose_across_sources(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
-    """Return the weight for whole pairs. With activity, it is the best one together with a slope of the logits."""
-    score, pairs = _score_both(model, task, callbacks), validation_pairs(task)
+    """Return the larger of the weights for whole pairs of all events and of those that touch new nodes."""
+    every = task.with_protocol(positives="all")
+    settings = [s for s in SETTINGS if len(every.evaluation_events("validation", s)[0])]
+    return max(_choose_for_pairs(model, task, validation_pairs(task, s), callbacks) for s in settings)
+
+
+def _choose_for_pairs(model: CordgtPlus, task: LinkTask, pairs: dict[str, Queries], callbacks: Callback) -> float:
+    """Return the weight for these pairs. With activity, it is the best one together with a slope of the logits."""
+    score, t = _score_both(model, task, callbacks), pairs[TRUE].t.cpu().numpy()
     logits = {kind: score(queries)[:, :, 0] for kind, queries in pairs.items()}  # (2, B)
     if not task.protocol.activity:
-        return choose_by_ap(logits.pop(TRUE), logits)
+        return choose_by_gain(logits.pop(TRUE), logits, t)
     rates = {kind: task.log_source_rates(queries) for kind, queries in pairs.items()}
     found = []
     for slope in WEIGHTS[1:]:
         columns = {kind: rates[kind] + slope * logits[kind] for kind in logits}
         positive = columns.pop(TRUE)
-        w = choose_by_ap(positive, columns)
+        w = choose_by_gain(positive, columns, t)
         found.append((np.mean(average_precisions(positive, columns, w)), w))
     return max(found)[1]
 
