@@ -271,6 +271,14 @@ def _read_npy_header(path: Path, file: BinaryIO) -> tuple[tuple[int, int], bool,
     return (int(shape[0]), int(shape[1])), is_fortran, dtype
 
 
+def follow_link(path: Path) -> Path:
+    """Return the run folder that a link of `--replace` names now; any other path unchanged."""
+    try:
+        return path.parent / os.readlink(path)
+    except OSError:
+        return path
+
+
 def read_run_parquet(path: Path) -> Any:
     """Read a Parquet file of a run folder as an Arrow table. RunError if it is missing or damaged."""
     open_regular_file(path, error=RunError).close()

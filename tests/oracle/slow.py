@@ -705,6 +705,10 @@ class Evaluation:
         known = set(self.history.dst[:cut])
         return known - self.met(node, pair_cut) if self.rules.filter == "seen" else known
 
+    def is_ranked(self, q: Question) -> bool:
+        """Whether the true destination is known, if the protocol ranks known destinations only."""
+        return self.rules.filter == "none" or self.history.dst[q.position] in self.history.dst[: q.cut]
+
     def own_time(self, position: int) -> list[int]:
         """All events with the time of this one."""
         elapsed = self.history.elapsed
@@ -763,7 +767,7 @@ class Evaluation:
         return found
 
     def metrics(self, model: Edgebank | Popularity, part: str, setting: str) -> dict[str, float | int | None]:
-        pos, neg, ranks, at_random = [], [], [], 0
+        pos, neg, ranks, at_random, unknown = [], [], [], 0, 0
         for q in self.questions(part, setting):
             u, v, t = self.history.src[q.position], self.history.dst[q.position], self.history.elapsed[q.position]
 
@@ -773,12 +777,16 @@ class Evaluation:
             pos.append(score(u, v))
             neg.append(score(*q.negative))
             at_random += q.at_random
-            ranks.append(mean_rank(pos[-1], [score(u, w) for w in q.candidates]))
+            if self.is_ranked(q):
+                ranks.append(mean_rank(pos[-1], [score(u, w) for w in q.candidates]))
+            unknown += not self.is_ranked(q)
         found = link_metrics(pos, neg, self.rules.eval_batch_size)
         if self.rules.negatives != "random":
             found["random_negatives"] = at_random
         if self.rules.ranking != "none":
             found |= ranking_metrics(ranks)
+        if self.rules.filter != "none":
+            found["unknown_destinations"] = unknown
         return found
 
     def list_metrics(self, model: Edgebank | Popularity, part: str, setting: str, tolerance: float) -> dict[str, Any]:
@@ -786,7 +794,7 @@ class Evaluation:
         ranks: dict[int, list[float]] = {}
         groups: dict[str, list[float]] = {}
         novelty, listed, known = [], set(), set()
-        for q in self.questions(part, setting):
+        for q in filter(self.is_ranked, self.questions(part, setting)):
             u, v, t = self.history.src[q.position], self.history.dst[q.position], self.history.elapsed[q.position]
             scores = {w: model.score(self.history, u, w, t, q.cut, q.pair_cut) for w in [v, *q.candidates]}
             rank = mean_rank(scores[v], [scores[w] for w in q.candidates], tolerance)

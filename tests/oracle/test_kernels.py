@@ -25,8 +25,9 @@ from cordgt.history.kernels import collaborative as collaborative_kernels
 from cordgt.history.kernels import trees as tree_kernels
 from cordgt.history.queries import History, Queries
 from cordgt.models.cordgt import Cordgt, CordgtSettings
-from cordgt.nn.kernels import attention, norm
+from cordgt.nn.kernels import attention, feed_forward, norm
 from cordgt.nn.kernels import sinusoids as sinusoid_kernels
+from cordgt.nn.kernels.sums import sum_rows
 from cordgt.nn.positional_encoding import DISTANCE_SCALE, frequencies, sinusoids
 from cordgt.runtime import kernel_loader as kernels
 from cordgt.tasks.negatives import draw_negatives, negatives_key
@@ -293,6 +294,26 @@ def test_attention_dropout_has_its_probability_and_the_same_mask_backward() -> N
     assert torch.equal(y, again) and not torch.equal(y, other)
     gradient, _ = attention.backward(torch.ones_like(y), qkv, None, attn_mask, parent, ints([5]), drop)
     assert float(gradient[:, :, 2].sum()) == pytest.approx(float(y.sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize(("n", "dim"), [(1, 16), (150, 16), (131, 64)])
+def test_feed_forward(n: int, dim: int) -> None:
+    torch.manual_seed(n)
+    x, d_out = (torch.randn(n, dim, device=DEVICE) for _ in range(2))
+    w1, b1, w2 = (torch.randn(shape, device=DEVICE) / 8 for shape in ((4 * dim, dim), (4 * dim,), (dim, 4 * dim)))
+    leaves = [q.clone().requires_grad_() for q in (x, w1, b1, w2)]
+    expected = F.linear(F.relu(F.linear(*leaves[:3])), leaves[3])
+    expected.backward(d_out)
+    torch.testing.assert_close(feed_forward.forward(x, w1, b1, w2), expected.detach(), rtol=1e-4, atol=1e-5)
+    for got, leaf in zip(feed_forward.backward(d_out, x, w1, b1, w2), leaves, strict=True):
+        assert leaf.grad is not None and got.dtype == torch.float32
+        torch.testing.assert_close(got, leaf.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("n", "width"), [(1, 1), (3, 17), (66, 100), (264, 5000)])
+def test_sum_of_rows(n: int, width: int) -> None:
+    x = torch.randn(n, width, device=DEVICE)
+    torch.testing.assert_close(sum_rows(x), x.sum(dim=0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mask", [False, True])

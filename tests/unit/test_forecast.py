@@ -15,6 +15,7 @@ from cordgt import models
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream
 from cordgt.models.base import LinkModel
+from cordgt.tasks.baselines import baseline_metrics
 from cordgt.tasks.calibration import Calibrator, probability, split_questions
 from cordgt.tasks.forecast import ACT_ROLES, Forecaster
 from cordgt.tasks.forecast_metrics import forecast_metrics
@@ -25,6 +26,7 @@ from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.questions import Questions
 from cordgt.tasks.time_grid import TimeGrid
 from cordgt.training.run_folder import RunFolder
+from cordgt.training.side_process import SideProcess
 from cordgt.workflows.upgrade import upgrade_run
 
 
@@ -444,3 +446,18 @@ def test_damaged_activity_is_an_error_of_the_run(forecaster: Forecaster, damage:
     content = {**forecaster.to_dict(), **damage} if damage else {}
     with pytest.raises(RunError, match="damaged"):
         Forecaster.from_dict(content)
+
+
+def test_a_side_process_gives_the_same_bits(task: LinkTask) -> None:
+    """As beside a training on a GPU: what needs no model."""
+    processes = [SideProcess(Forecaster.fit_nodes, task), SideProcess(baseline_metrics, task)]
+    nodes, baselines = (process.result() for process in processes)
+    assert nodes.to_dict() == Forecaster.fit_nodes(task).to_dict() and baselines == baseline_metrics(task)
+    assert all(process.output for process in processes), "the processes have failed"
+
+
+def test_a_side_process_that_fails(task: LinkTask) -> None:
+    process = SideProcess(len, task)  # type: ignore[arg-type]
+    process.close()
+    process.function = lambda _: 7
+    assert process.result() == 7

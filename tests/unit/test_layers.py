@@ -14,8 +14,8 @@ import cordgt
 # Modules from left to right, in the direction of the data flow. The modules of a package are contiguous, so that
 # packages too import only from packages to their left.
 ORDER = """
-    errors plugins callbacks locks files runtime runtime.limits runtime.threads runtime.launch runtime.distributed
-    runtime.profiling runtime.phase_times runtime.signals runtime.kernel_loader
+    errors plugins callbacks locks files runtime runtime.imports runtime.limits runtime.threads runtime.launch
+    runtime.distributed runtime.profiling runtime.phase_times runtime.signals runtime.relay runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.columns events.backing events.notes events.frames events.fingerprints events.stream events.durations
     events.export events.describe
@@ -32,14 +32,15 @@ ORDER = """
     io.event_chunks io.folders
     io.datasets io.datasets.synthetic io.datasets.twins io.datasets.registry io.datasets.download io.datasets.archives
     io.datasets.gowalla io.datasets.tgb io.datasets.sources io.datasets.fetch io.convert
-    nn.kernels nn.kernels.dropout nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention nn.kernels.norm
-    nn.kernels.encoder nn.attention nn.folded_encoder nn.positional_encoding nn.time_encoding nn.layers
-    nn.graph_attention nn
+    nn.kernels nn.kernels.dropout nn.kernels.sums nn.kernels.sinusoids nn.kernels.tokens nn.kernels.attention
+    nn.kernels.norm nn.kernels.feed_forward nn.kernels.encoder nn.attention nn.folded_encoder nn.positional_encoding
+    nn.time_encoding nn.layers nn.graph_attention nn
     models.activity models.activity_fit models.activity_rhythm
     models.base models.identities models.two_tower models.counts models.cordgt models.cordgt_plus models.edgebank
     models.popularity models.item_knn models.als models.cawn models.dygformer models.graphmixer models.tcl models.tgat
     models.tgsrec models.memory models.tgn models.dyrep models.jodie models.ctdne models.presets models tasks
-    tasks.split tasks.negatives tasks.negative_pairs tasks.protocol tasks.benchmarks tasks.metrics tasks.ties
+    tasks.split tasks.negatives tasks.hidden_candidates tasks.negative_pairs tasks.protocol tasks.benchmarks
+    tasks.metrics tasks.ties
     tasks.blend_weight tasks.run_metrics tasks.recommendation_metrics tasks.histories tasks.link tasks.candidate_filter
     tasks.scoring tasks.pair_scores
     tasks.link_evaluation tasks.node tasks.baselines tasks.probability tasks.calibration tasks.time_grid
@@ -48,7 +49,7 @@ ORDER = """
     training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
     training.devices training.model_factory training.blend training.optimizer
     training.step training.oom training.evaluation
-    training.time_estimate training.checkpoint training.trainer training.tensorboard
+    training.time_estimate training.checkpoint training.side_process training.trainer training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
     inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer
@@ -56,14 +57,15 @@ ORDER = """
     inference.retrieval.budget
     inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
     inference.run_loading inference.run_evaluation inference.run_recommendations inference.run_arguments
-    inference.run inference.recommend_batch inference.part_files inference.recommend_all inference.recommend_workers
-    inference.ray analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
+    inference.early_history inference.run inference.recommend_batch inference.part_files inference.recommend_all
+    inference.recommend_workers inference.ray
+    analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
     analysis.audit analysis.audit.checks
     analysis.audit.perturbations analysis.audit.model analysis.audit.forecasts analysis.audit.data analysis.compare
     analysis.report analysis.report.html analysis.report.charts analysis.report.sample analysis.report.influence
     analysis.report.data analysis.report.plots analysis.report.explanations analysis.report.probabilities
     analysis.report.run_report analysis.report.comparison_report
-    workflows workflows.train workflows.seeds workflows.search workflows.node_classification
+    workflows workflows.train workflows.seed_processes workflows.seeds workflows.search workflows.node_classification
     workflows.upgrade
     serving serving.errors serving.event_batch serving.event_log serving.sqlite_log serving.postgres_log
     serving.live_history serving.questions serving.answerer serving.model_store serving.forecast_answers serving.quality
@@ -76,7 +78,7 @@ ORDER = """
     experiments.bench.scaling experiments.bench.multiprocess experiments.bench.report
     experiments.paper experiments.published_results experiments.cells experiments.provenance experiments.heatmap_data
     experiments.cost_growth experiments.tgb_evaluator experiments.hard_negatives experiments.partner_ranking
-    experiments.measurements
+    experiments.retrieval_measurement experiments.measurements
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
     experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
     experiments.new_partners experiments.retrieval experiments.calibration experiments.sensitivity
@@ -176,6 +178,7 @@ def test_no_relative_imports(name: str) -> None:
         "io.datasets.synthetic",
         "cli.console",
         "tasks.run_metrics",
+        "inference.early_history",
         "analysis.remarks",
     ],
 )

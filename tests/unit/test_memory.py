@@ -32,6 +32,7 @@ from cordgt.tasks.histories import build_history
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.protocol import Protocol
 from cordgt.tasks.scoring import score_queries
+from cordgt.training import trainer
 from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import make_settings
@@ -528,7 +529,7 @@ class StopAfter(Callback):
 
 def fit(kind: str, out: Path, **options: Any) -> Run:
     known = {k: v for k, v in TINY.items() if kind != "jodie" or k not in ("num_neighbors", "heads")}
-    return train(tied_stream(), kind, out=out, device="cpu", **(known | options))
+    return train(tied_stream(), kind, out=out, **({"device": "cpu"} | known | options))
 
 
 @every_kind
@@ -548,6 +549,58 @@ def test_resume_after_stopping_at_every_second_batch(kind: str, tmp_path: Path) 
         assert not [k for k in a if "memory" in k or "pending" in k], "states are no weights"
     for part in ("validation", "test"):
         assert whole.metrics[part] == found.metrics[part]
+
+
+# On a GPU the step is recorded. Elsewhere the same code runs without a CUDA graph.
+RECORDING_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train as on a GPU: with `CudaGraphStep` and static shapes."""
+
+    def prepare(self: trainer.Trainer) -> bool:
+        return trainer.prepare_capture(self.task, self.model, self.settings.training.batch_size)
+
+    monkeypatch.setattr(trainer.Trainer, "_is_recorded", prepare)
+    monkeypatch.setattr(trainer, "SECONDS_BETWEEN_LINES", 0.0)  # a GPU reports its steps only then
+
+
+@every_kind
+def test_a_recorded_training_is_like_one_without_a_cuda_graph(
+    kind: str, tmp_path: Path, records: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two epochs with a padded last batch, evaluation in between and a refit, without dropout."""
+    options: dict[str, Any] = {"device": RECORDING_DEVICE, "precision": "fp32", "refit": True, "report": False}
+    options |= {} if kind == "jodie" else {"dropout": 0.0}
+    recorded = fit(kind, tmp_path / "recorded", **options)
+    monkeypatch.setattr(trainer, "prepare_capture", lambda *_: False)
+    plain = fit(kind, tmp_path / "plain", **options)
+    for name in ("model.safetensors", "refit.safetensors"):
+        a, b = (run.folder.read_tensors(name)[0] for run in (recorded, plain))
+        assert a.keys() == b.keys()
+        for key, value in b.items():
+            torch.testing.assert_close(a[key], value, rtol=1e-3, atol=1e-4)
+    for part in ("validation", "test"):
+        for key, value in plain.metrics[part]["transductive"].items():
+            assert value is None or recorded.metrics[part]["transductive"][key] == pytest.approx(value, abs=0.02)
+
+
+@every_kind
+def test_resume_of_a_recorded_training(kind: str, tmp_path: Path, records: None) -> None:
+    """The memory of a checkpoint continues in a new CUDA graph: the same weights, bit by bit."""
+    options: dict[str, Any] = {"device": RECORDING_DEVICE, "refit": True, "report": False}
+    whole = fit(kind, tmp_path / "whole", **options)
+    for turn in range(40):
+        try:
+            found = fit(kind, tmp_path / "run", resume=turn > 0, callbacks=StopAfter(5), **options)
+            break
+        except TrainingStopped:
+            continue
+    assert turn > 1
+    for name in ("model.safetensors", "refit.safetensors"):
+        a, b = (run.folder.read_tensors(name)[0] for run in (whole, found))
+        assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
 def test_checkpoint_without_its_memory(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import make_settings
 from cordgt.training.step import Ema
-from cordgt.workflows.seeds import train_seeds
+from cordgt.workflows.seed_processes import train_in_processes
+from cordgt.workflows.seeds import settings_by_folder, train_seeds
 from cordgt.workflows.train import train, train_run
 
 TINY: dict[str, Any] = {
@@ -691,6 +692,53 @@ def test_several_seeds(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "runs" / "metrics.json").read_text(encoding="utf-8")) == summary
     # The same events are asked of all of them, against the same destinations.
     assert len({m["test"]["transductive"]["events"] for m in each}) == 1
+
+
+class Recorder(Callback):
+    """Records which runs have trained which epochs, and which are finished."""
+
+    def __init__(self) -> None:
+        self.run, self.epochs, self.finished = "", set[tuple[str, int]](), set[str]()
+
+    def on_run_start(self, name: str) -> None:
+        self.run = name
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        self.epochs.add((self.run, record["epoch"]))
+
+    def on_run_end(self, name: str, result: dict[str, Any]) -> None:
+        self.finished.add(name)
+
+
+def test_seeds_at_once_equal_single_runs(tmp_path: Path) -> None:
+    """As on a GPU: a process for each seed. Weights and metrics are those of single runs, to the bit."""
+    settings = make_settings("counts", {"epochs": 2})
+    by_folder = settings_by_folder(settings, 2, None)
+    options: dict[str, Any] = {"device": "cpu", "report": False, "resume": False}
+    seen = Recorder()
+    found = train_in_processes(habits(), by_folder, tmp_path / "runs", seen, options)
+    assert seen.finished == {"seed-0", "seed-1"} and not seen.epochs ^ {
+        ("seed-0", 1),
+        ("seed-0", 2),
+        ("seed-1", 1),
+        ("seed-1", 2),
+    }
+    for (name, own), metrics in zip(by_folder.items(), found, strict=True):
+        single = train_run(habits(), own, tmp_path / name, device="cpu", report=False)
+        assert metrics["test"] == single.metrics["test"] and metrics["seed"] == own.seed
+        a, b = (
+            RunFolder(path).read_tensors("model.safetensors")[0] for path in (tmp_path / "runs" / name, tmp_path / name)
+        )
+        assert all(torch.equal(a[key], b[key]) for key in b)
+
+
+def test_a_failing_seed_is_named(tmp_path: Path) -> None:
+    settings = make_settings("counts", {"epochs": 1})
+    (tmp_path / "runs" / "seed-1").mkdir(parents=True)
+    (tmp_path / "runs" / "seed-1" / "mine.txt").write_text("x", encoding="utf-8")
+    options: dict[str, Any] = {"device": "cpu", "report": False, "resume": False}
+    with pytest.raises(RunError, match=r"seed-1: .*seed-1"):
+        train_in_processes(habits(), settings_by_folder(settings, 2, None), tmp_path / "runs", Callback(), options)
 
 
 def test_several_seeds_are_resumed(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ def remarks(metrics: RunMetrics) -> list[str]:
     return [
         *undefined_remarks(metrics),
         *random_negative_remarks(metrics),
+        *unknown_destination_remarks(metrics),
         *constant_remarks(metrics),
         *initial_run_remarks(metrics),
         *baseline_remarks(metrics),
@@ -41,6 +42,20 @@ def random_negative_remarks(metrics: RunMetrics) -> list[str]:
         f"{split}, {setting}: {share:.0%} of the negatives are random, because the requested kind gave none."
         for (split, setting), share in shares.items()
         if share > 0
+    ]
+
+
+def unknown_destination_remarks(metrics: RunMetrics) -> list[str]:
+    """A sentence for each split and setting in which a filtered ranking leaves events out."""
+    counts = {
+        (split, s): metrics.metric("unknown_destinations", split, s).mean
+        for split in metrics.splits
+        for s in metrics[split]
+    }
+    return [
+        f"{split}, {setting}: {n:,.0f} events are not ranked, because their destination has no event before."
+        for (split, setting), n in counts.items()
+        if n
     ]
 
 

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +36,7 @@ from cordgt.cli.distributed import distributed_command, exit_at_once, has_proces
 from cordgt.cli.options import add_plugin_option
 from cordgt.cli.resume import training_started
 from cordgt.errors import CordgtError, RunWarning, is_out_of_memory
+from cordgt.runtime.imports import import_blocked
 from cordgt.runtime.limits import address_space_limit
 
 
@@ -226,20 +226,8 @@ def _skip_pandas() -> None:
     """
     if "pandas" in sys.modules or any(word.startswith("--plugin") for word in sys.argv):
         return
-    finder = _PandasImportBlocker()
-    sys.meta_path.insert(0, finder)
-    try:
+    with import_blocked("pandas"):
         pa.array(["text"]).to_numpy(zero_copy_only=False)
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _PandasImportBlocker(MetaPathFinder):
-    """Refuses to import pandas."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        if fullname == "pandas":
-            raise ImportError(fullname)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cordgt.callbacks import Callback
 from cordgt.cli import console
-from cordgt.cli.loading import open_run, query_columns
+from cordgt.cli.loading import open_run, query_columns, start_quickly
 from cordgt.cli.options import (
     FILE_ENDINGS,
     At,
@@ -51,6 +51,12 @@ def predict(
     --within 7d adds the probability that the pair has an event within 7 days.
     Column options apply to --pairs, and to --events if that file has these columns.
     """
+    is_single = source is not None and destination is not None
+    if is_single == (pairs is not None) or (source is None) != (destination is None):
+        raise SettingError("Give either --pairs FILE, or --source ID and --destination ID.")
+    if pairs is None and events is None and columns:
+        raise SettingError("--src, --dst and --time name columns of a file, but no file was given.")
+    early_history = start_quickly(run)
     import numpy as np
 
     from cordgt.cli import answers, writers
@@ -58,14 +64,9 @@ def predict(
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_pairs
 
-    is_single = source is not None and destination is not None
-    if is_single == (pairs is not None) or (source is None) != (destination is None):
-        raise SettingError("Give either --pairs FILE, or --source ID and --destination ID.")
-    if pairs is None and events is None and columns:
-        raise SettingError("--src, --dst and --time name columns of a file, but no file was given.")
     writers.check_output(output)
     writers.check_json(json_)
-    loaded = open_run(run, device, events, columns)
+    loaded = open_run(run, device, events, columns, early_history)
     if pairs is None:
         sources, destinations = (answers.parse_ids(loaded, [str(one)]) for one in (source, destination))
         times = None if at is None else np.array([loaded.stream.parse_time(at)])
@@ -145,12 +146,6 @@ def recommend(
     --within 7d ranks by the probability of an event within 7 days.
     --destination ID finds the best sources of a destination instead.
     """
-    from cordgt.cli import answers, writers
-    from cordgt.inference.answers import recommendation_table
-    from cordgt.io.groups import read_groups
-    from cordgt.io.open_table import load_file
-    from cordgt.io.readers import read_ids
-
     only_with_all = {"--shard": shard, "--workers": workers, "--part-size": part_size}
     only_without_all = {"--source": source, "--sources": sources, "--destination": destination, "--within": within}
     check_all_options(all_, only_without_all | only_with_all)
@@ -162,6 +157,13 @@ def recommend(
         raise SettingError("Give --per-group N and --groups FILE together.")
     if exhaustive and budget is not None:
         raise SettingError("--exhaustive ranks every candidate, so it has no --budget. Give one of the two.")
+    early_history = None if all_ else start_quickly(run)
+    from cordgt.cli import answers, writers
+    from cordgt.inference.answers import recommendation_table
+    from cordgt.io.groups import read_groups
+    from cordgt.io.open_table import load_file
+    from cordgt.io.readers import read_ids
+
     if all_:
 
         def read_destinations(path: Path | None, given: list[str], may_be_empty: bool = False) -> list[Any] | None:
@@ -196,7 +198,7 @@ def recommend(
         )
     writers.check_output(output)
     writers.check_json(json_)
-    loaded = open_run(run, device, events, columns)
+    loaded = open_run(run, device, events, columns, early_history)
 
     def read_file(path: Path, name: Side) -> list[Any]:
         file = load_file(path)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from cordgt.cli import console
 from cordgt.errors import SettingError
+from cordgt.runtime.imports import quick_imports
 
 if TYPE_CHECKING:
+    from cordgt.inference.early_history import EarlyHistory
     from cordgt.inference.run import Run
     from cordgt.training.settings import ParsedSettings, Settings
 
@@ -35,10 +37,10 @@ def build_settings(
 
     1. defaults, 2. the paper's settings for a known dataset, 3. the run of --init, 4. --config, 5. --set.
     """
+    from cordgt.files import follow_link
     from cordgt.models.presets import PRESETS, published_settings
     from cordgt.training.run_folder import RunFolder
     from cordgt.training.settings import ParsedSettings, check_all_used, make_settings, parse_assignments, read_config
-    from cordgt.training.versions import follow_link
 
     from_file = ParsedSettings(None, None, {}) if config is None else read_config(config)
     from_init = None if init is None else RunFolder(follow_link(init)).read_config().settings
@@ -80,7 +82,24 @@ def _is_error_of_file(message: str, from_file: ParsedSettings, model: str, prese
     return False
 
 
-def open_run(path: Path, device: str, events: Path | None = None, columns: dict[str, Any] | None = None) -> Run:
+def start_quickly(path: Path) -> EarlyHistory | None:
+    """Begin to read the history of a run, and import what answers it meanwhile. `open_run` takes the result."""
+    from cordgt.files import follow_link
+    from cordgt.inference.early_history import EarlyHistory
+
+    early_history = EarlyHistory.start(follow_link(path))
+    with quick_imports():
+        import cordgt.inference.run  # noqa: F401
+    return early_history
+
+
+def open_run(
+    path: Path,
+    device: str,
+    events: Path | None = None,
+    columns: dict[str, Any] | None = None,
+    early_history: EarlyHistory | None = None,
+) -> Run:
     """Load a run and append later ``events``, read with the options ``columns``, to its history.
 
     SettingError for --node-features without --events, or for a run without node features.
@@ -90,7 +109,7 @@ def open_run(path: Path, device: str, events: Path | None = None, columns: dict[
     columns = columns or {}
     if events is None and "node_features" in columns:
         raise SettingError("--node-features describes the nodes of --events. Remove it, or add --events.")
-    loaded = Run.load(path, device)
+    loaded = Run.load(path, device, early_history=early_history)
     if events is None:
         return loaded
     if "node_features" in columns and not loaded.stream.node_dim:

@@ -89,11 +89,12 @@ def train(
     launch_processes(processes, data)
     from cordgt.callbacks import NO_CALLBACK, CallbackList
     from cordgt.cli import writers
+    from cordgt.files import follow_link
     from cordgt.runtime.phase_times import PhaseTimes
     from cordgt.training.devices import choose_device
     from cordgt.training.output_folder import default_folder
     from cordgt.training.run_folder import RunFolder
-    from cordgt.training.versions import DEFAULT_KEEP, RunVersions, follow_link
+    from cordgt.training.versions import DEFAULT_KEEP, RunVersions
     from cordgt.workflows.seeds import settings_by_folder, train_seeds
     from cordgt.workflows.train import train_run
 

@@ -15,13 +15,13 @@ from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import DataError, RunError
 from cordgt.events.stream import EventStream
 from cordgt.experiments import provenance
-from cordgt.experiments.bench.recommendation import measure_retrieval
 from cordgt.experiments.bench.scaling import first_events
 from cordgt.experiments.cells import QUICK_EVENTS, Cell, CellResult, CellStore, flatten_settings, nan_to_none
 from cordgt.experiments.cost_growth import measure_cost_growth
 from cordgt.experiments.hard_negatives import measure_anchors, measure_hard_negatives, measure_ranking
 from cordgt.experiments.heatmap_data import measure_heatmap
 from cordgt.experiments.partner_ranking import measure_new_partners
+from cordgt.experiments.retrieval_measurement import measure_retrieval
 from cordgt.inference.run import Run
 from cordgt.io.datasets import registry
 from cordgt.tasks.link import split_stream
@@ -61,12 +61,12 @@ RUN_MEASUREMENTS: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
     "hard": measure_hard_negatives,
     "ranking": measure_ranking,
     "anchors": measure_anchors,
-    "retrieval": measure_retrieval,
     "calibration": measure_calibration,
 }
 STREAM_MEASUREMENTS: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {
     "growth": measure_cost_growth,
     "partners": measure_new_partners,
+    "retrieval": measure_retrieval,
 }
 
 

@@ -13,6 +13,7 @@ for each row, on events of the validation split.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,9 +30,8 @@ from cordgt.models.cordgt_plus import CordgtPlus
 from cordgt.models.item_knn import ItemKnn, ItemKnnSettings
 from cordgt.runtime.signals import StopRequest, defer_signals
 from cordgt.tasks.blend_weight import WEIGHTS
-from cordgt.tasks.candidate_filter import first_as_destination
 from cordgt.tasks.link import LinkTask
-from cordgt.tasks.link_evaluation import compute_ranks, score_candidates
+from cordgt.tasks.link_evaluation import compute_ranks, ranked_queries, score_candidates
 from cordgt.tasks.metrics import ranking_metrics
 from cordgt.tasks.run_metrics import SPLITS
 from cordgt.tasks.scoring import score_queries
@@ -55,13 +55,13 @@ ROWS: dict[str, tuple[str, dict[str, str]]] = {
 def measure_new_partners(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any]:
     """Train the cell's model; return ``{row: {split: metrics}}`` of at most `MAX_EVENTS` events of each split.
 
-    Only models without training have metrics of the validation split, which choose among their settings.
+    A model that chooses nothing on the validation split has no metrics of it.
     """
     task = LinkTask.prepare(stream, cell.settings.protocol, seed=cell.seed, device=device)
     with defer_signals() as stop:
         model = fit_model(task, cell.settings, stop)
-        splits = ("test",) if model.is_trainable else SPLITS
-        return {row: {split: rank_partners(model, task, row, split, stop) for split in splits} for row in ROWS}
+        splits = ("test",) if model.is_trainable and own_counts(model) is None else SPLITS
+        return {row: rank_partners(model, task, row, splits, stop) for row in ROWS}
 
 
 def fit_model(task: LinkTask, settings: Settings, stop: StopRequest) -> LinkModel:
@@ -84,20 +84,28 @@ def fit_model(task: LinkTask, settings: Settings, stop: StopRequest) -> LinkMode
     return trainer.model.eval()
 
 
-def rank_partners(model: LinkModel, task: LinkTask, row: str, split: str, stop: StopRequest) -> dict[str, Any]:
-    """Return the metrics of a row, with the number of ranked events."""
-    stop.raise_if_requested()
-    first, task = first_stage(model), task.with_protocol(**ROWS[row][1])
-    own, about = sample_events(task, split), {}
-    if first is None or not len(own.evaluation_events(split, "transductive")[0]):
-        ranks = compute_ranks(model, own, split, "transductive")
-    else:
-        stages, weight = score_two_stages(first, model, own, split), 0.0
-        if first is own_counts(model):
-            weight = best_weight(score_two_stages(first, model, sample_events(task, "validation"), "validation"))
-            about["counts_weight"] = weight
-        ranks = stages.ranks(weight)
-    return ranking_metrics(ranks) | {"events": len(ranks), "candidates": 0 if first is None else N_CANDIDATES} | about
+def rank_partners(
+    model: LinkModel, task: LinkTask, row: str, splits: Sequence[str], stop: StopRequest
+) -> dict[str, dict[str, Any]]:
+    """Return the metrics of a row by split, with the number of ranked events.
+
+    The weight of `Counts` in CorDGT+ is the best one on the validation split, which ``splits`` must contain.
+    """
+    first, task, metrics = first_stage(model), task.with_protocol(**ROWS[row][1]), {}
+    weight, about = 0.0, {"candidates": 0 if first is None else N_CANDIDATES}
+    for split in sorted(splits, key=SPLITS.index):  # validation first
+        stop.raise_if_requested()
+        own = sample_events(task, split)
+        if first is None:
+            ranks = compute_ranks(model, own, split, "transductive")
+        else:
+            stages = score_two_stages(first, model, own, split)
+            if split == "validation" and first is own_counts(model):
+                weight = best_weight(stages)
+                about = about | {"counts_weight": weight}
+            ranks = stages.ranks(weight)
+        metrics[split] = ranking_metrics(ranks) | {"events": len(ranks)} | about
+    return metrics
 
 
 def own_counts(model: LinkModel) -> LinkModel | None:
@@ -127,13 +135,14 @@ class TwoStageScores(NamedTuple):
 
 
 def best_weight(stages: TwoStageScores) -> float:
-    """Return the weight of the first stage with the highest MRR; the largest of equal ones."""
-    return float(max(reversed(WEIGHTS), key=lambda weight: float((1 / stages.ranks(weight)).mean())))
+    """Return the weight of the first stage with the highest MRR; the largest of equal ones. 1 without events."""
+    return float(max(reversed(WEIGHTS), key=lambda weight: float((1 / stages.ranks(weight)).sum())))
 
 
 def score_two_stages(first: LinkModel, second: LinkModel, task: LinkTask, split: str) -> TwoStageScores:
     """Score every destination with ``first``, and the best `N_CANDIDATES` with ``second``, the true one included."""
-    found = []
+    empty = np.empty((0, N_CANDIDATES))
+    found = [(empty[:, 0], empty, empty, empty[:, 1:] > 0)]
     for chunk in score_candidates(first, task, split, "transductive"):
         true, others, competes = chunk.scores
         n_missing = max(0, N_CANDIDATES - 1 - others.shape[1])
@@ -153,14 +162,7 @@ def score_two_stages(first: LinkModel, second: LinkModel, task: LinkTask, split:
 
 
 def sample_events(task: LinkTask, split: str, n: int = MAX_EVENTS) -> LinkTask:
-    """Return the task with at most ``n`` of a split's evaluated events, evenly spread; always the same ones.
-
-    If a filter leaves only known destinations as candidates, events with an unknown one are left out. Otherwise the
-    true destination would be the only unknown candidate, and a model could recognize it by that.
-    """
-    positions = task.evaluation_events(split, "transductive")[0]
-    if task.protocol.filter != "none":
-        own_time = task.tie_ranges(positions)[0]
-        positions = positions[first_as_destination(task)[np.asarray(task.stream.dst[positions])] < own_time]
+    """Return the task with at most ``n`` of the events that a split ranks, evenly spread; always the same ones."""
+    positions = ranked_queries(task, split, "transductive")[0]
     rows = evenly_spaced(len(positions), n)
     return replace(task, split=replace(task.split, **{split: positions[rows]}))

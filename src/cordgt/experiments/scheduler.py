@@ -26,6 +26,7 @@ from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, CellResult, CellStore
 from cordgt.experiments.measurements import run_cell
 from cordgt.plugins import LoadedPlugins
+from cordgt.runtime.relay import RelayCallback, exit_with_parent
 from cordgt.runtime.signals import SignalInterrupt, TrainingStopped, defer_signals, raise_on_signal, time_limit
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.devices import choose_device
@@ -240,36 +241,6 @@ def _relay_message(messages: Any, total: WorkResult, callbacks: Callback, timeou
     return True
 
 
-class RelayCallback(Callback):
-    """Sends runs, epochs and messages of a worker to the main process.
-
-    A message is a list of calls: method name and arguments. The epochs of several workers interleave, so each comes
-    with the name of its run.
-    """
-
-    def __init__(self, queue: Any) -> None:
-        self.queue, self.run = queue, ""
-
-    def on_run_start(self, name: str) -> None:
-        self.run = name
-
-    def on_run_end(self, name: str, result: dict[str, Any]) -> None:
-        self.queue.put([("on_run_end", name, result)])
-
-    def on_epoch_end(self, record: dict[str, Any]) -> None:
-        self.queue.put([("on_run_start", self.run), ("on_epoch_end", record)])
-
-    def on_message(self, text: str) -> None:
-        self.queue.put([("on_message", text)])
-
-
-def _exit_with_parent(parent: int) -> None:
-    """Send SIGTERM to this process when the main process is gone, so that no training is orphaned."""
-    while os.getppid() == parent:
-        time.sleep(2)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _worker(
     _plugins: LoadedPlugins, number: int, cells: list[Cell], store: CellStore, options: dict[str, Any], messages: Any
 ) -> None:
@@ -282,7 +253,7 @@ def _worker(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(options["n_threads"])
     parent = os.getppid()
-    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
     limits = TimeBudget(time.monotonic() + options["seconds_left"], options["seconds"])
     result = WorkResult()
     time.sleep(0.05 * number)  # claim the first cells in their order

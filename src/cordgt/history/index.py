@@ -23,8 +23,7 @@ from numba import njit, prange
 from torch import Tensor
 
 from cordgt.events.backing import IndexData
-from cordgt.events.times import tie_starts
-from cordgt.history.index_builder import build_index, index_dtype
+from cordgt.history.index_builder import IndexArrays
 from cordgt.runtime import kernel_loader as kernels
 from cordgt.runtime.threads import parallel_map
 
@@ -71,12 +70,7 @@ class TemporalIndex:
         keep: np.ndarray | None = None,
     ) -> TemporalIndex:
         """Index the events where ``keep`` is True (all, if None). ``elapsed`` never decreases."""
-        dtype = index_dtype(n_nodes, len(src))
-        src, dst = (np.ascontiguousarray(x, dtype) for x in (src, dst))
-        elapsed = np.ascontiguousarray(elapsed, np.float64)
-        tie_start = tie_starts(elapsed, dtype=dtype)
-        keep = None if keep is None else np.ascontiguousarray(keep, np.bool_)
-        return cls.from_arrays(build_index(src, dst, tie_start, n_nodes, keep), elapsed, tie_start, src)
+        return cls.from_arrays(*IndexArrays.build(src, dst, elapsed, n_nodes, keep))
 
     @classmethod
     def from_arrays(

@@ -8,13 +8,14 @@ nodes from them. `build_index` does so in memory for all nodes; `cordgt.store.in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from cordgt.events.backing import IndexData
+from cordgt.events.times import tie_starts
 
 Ids = npt.NDArray[Any]  # int32 or int64
 Mask = npt.NDArray[np.bool_]
@@ -22,6 +23,32 @@ Keep = Callable[[slice], Mask]  # returns (n,) for a slice of events, True: inde
 KEEP_ALL = np.zeros(0, np.bool_)
 _ENTRY_CHUNK = 1 << 14  # events per chunk of entries: fits into the processor's cache
 _COUNT_CHUNK = 1 << 22  # events per chunk when counting degrees
+
+
+class IndexArrays(NamedTuple):
+    """The input of `TemporalIndex.from_arrays`."""
+
+    data: IndexData
+    elapsed: npt.NDArray[np.float64]  # (E,)
+    tie_start: Ids  # (E,)
+    src: Ids  # (E,)
+
+    @classmethod
+    def build(
+        cls,
+        src: npt.NDArray[Any],
+        dst: npt.NDArray[Any],
+        elapsed: npt.NDArray[Any],
+        n_nodes: int,
+        keep: npt.NDArray[Any] | None = None,
+    ) -> IndexArrays:
+        """Index the events where ``keep`` is True (all, if None). ``elapsed`` never decreases."""
+        dtype = index_dtype(n_nodes, len(src))
+        src, dst = (np.ascontiguousarray(x, dtype) for x in (src, dst))
+        elapsed = np.ascontiguousarray(elapsed, np.float64)
+        tie_start = tie_starts(elapsed, dtype=dtype)
+        keep = None if keep is None else np.ascontiguousarray(keep, np.bool_)
+        return cls(build_index(src, dst, tie_start, n_nodes, keep), elapsed, tie_start, src)
 
 
 def index_dtype(n_nodes: int, n_events: int) -> np.dtype[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from cordgt.callbacks import NO_CALLBACK, Callback
 from cordgt.errors import RunError
 from cordgt.inference.predictor import Predictor
-from cordgt.inference.retrieval.budget import choose_budget
+from cordgt.inference.retrieval.budget import BudgetChoice, choose_budget
 from cordgt.inference.retrieval.first_scorer import FirstScorer, distill_first_scorer, new_first_scorer
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.tensor_files import read_checksum
@@ -51,11 +51,7 @@ class FirstScorerFile:
         """
         scorer = self.read()
         if scorer is None:
-            train, validation = split_positions()
-            model, history, destinations = predictor.model, predictor.history, predictor.destinations
-            scorer = distill_first_scorer(model, history, destinations, train, callbacks)
-            choice = choose_budget(model, scorer, history, destinations, validation, callbacks)
-            scorer = scorer.with_budget(choice.budget)
+            scorer, choice = make_first_scorer(predictor, *split_positions(), callbacks)
             measured = {"questions": choice.n_questions, "recall": {str(k): v for k, v in choice.recall.items()}}
             with suppress(RunError):
                 self.folder.write_tensors(FIRST_SCORER_FILE, scorer.state_dict(), self._origin() | measured)
@@ -64,3 +60,13 @@ class FirstScorerFile:
     def _origin(self) -> dict[str, Any]:
         """Return what a first scorer depends on: the checksum of the model's weights."""
         return {"weights": read_checksum(self.folder.path / self.weights_file)}
+
+
+def make_first_scorer(
+    predictor: Predictor, train: np.ndarray, validation: np.ndarray, callbacks: Callback = NO_CALLBACK
+) -> tuple[FirstScorer, BudgetChoice]:
+    """Train a first scorer at the events ``train``, and measure its budget at the events ``validation``."""
+    model, history, destinations = predictor.model, predictor.history, predictor.destinations
+    scorer = distill_first_scorer(model, history, destinations, train, callbacks)
+    choice = choose_budget(model, scorer, history, destinations, validation, callbacks)
+    return scorer.with_budget(choice.budget), choice

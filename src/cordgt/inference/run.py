@@ -21,8 +21,10 @@ from cordgt.errors import RunError, RunWarning, SettingError, check_choice
 from cordgt.events.arrays import unique_nodes
 from cordgt.events.durations import parse_horizon
 from cordgt.events.stream import EventStream
+from cordgt.files import follow_link
 from cordgt.history.queries import History
 from cordgt.inference.answers import embedding_table, recommendation_table, score_table
+from cordgt.inference.early_history import EarlyHistory
 from cordgt.inference.first_scorer_file import FirstScorerFile
 from cordgt.inference.forecasts import ActiveNode, Forecasts, NextEvent
 from cordgt.inference.id_lists import IdList, as_list, check_ids, is_list
@@ -51,7 +53,6 @@ from cordgt.training.devices import choose_device
 from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.run_folder import ACTIVITY_FILE, RunConfig, RunFolder, is_same_data
 from cordgt.training.settings import Settings
-from cordgt.training.versions import follow_link
 
 
 @dataclass(frozen=True)
@@ -76,29 +77,36 @@ class Run:
     metrics: RunMetrics
     device: torch.device
     checksums: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # of files, in metrics.json
+    early_history: EarlyHistory | None = field(default=None, repr=False, compare=False)
     _weights: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)  # by file name
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {self.settings.model} on {self.stream.name or 'a stream without a name'}>"
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "auto") -> Run:
-        """Load a finished run. RunError if the folder is missing, unfinished or damaged."""
+    def load(cls, path: str | Path, device: str = "auto", *, early_history: EarlyHistory | None = None) -> Run:
+        """Load a finished run. RunError if the folder is missing, unfinished or damaged.
+
+        ``early_history`` is the folder's history, if a thread reads it already.
+        """
         pin_num_threads()
         folder = RunFolder(follow_link(Path(path)))
-        return cls.from_folder(folder, folder.read_config(), device)
+        return cls.from_folder(folder, folder.read_config(), device, early_history)
 
     @classmethod
-    def from_folder(cls, folder: RunFolder, config: RunConfig, device: str) -> Run:
+    def from_folder(
+        cls, folder: RunFolder, config: RunConfig, device: str, early_history: EarlyHistory | None = None
+    ) -> Run:
         """`load` for a folder whose config.toml is read already."""
         metrics, checksums = folder.read_result()
         check_metrics_match_config(folder, config, metrics)
         metrics["protocol"] = dict(vars(config.settings.protocol))
         folder.check_events(config.data)
-        original, stream = folder.streams(config.data_fingerprint)
+        load = EventStream.load if early_history is None else early_history.load
+        original, stream = folder.streams(config.data_fingerprint, load)
         if not is_same_data(original, config.data):
             raise RunError(f"{folder.path} is damaged: its events are not those it was trained on.")
-        return cls(folder, config, stream, original, metrics, choose_device(device), checksums)
+        return cls(folder, config, stream, original, metrics, choose_device(device), checksums, early_history)
 
     @property
     def path(self) -> Path:
@@ -390,7 +398,8 @@ class Run:
     @cached_property
     def predictor(self) -> Predictor:
         """The model on its device, with its history. A refitted run uses the refitted weights."""
-        history = build_history(self.stream, seed=self.settings.seed, device=self.device)
+        index = None if self.early_history is None else self.early_history.index(self.stream)
+        history = build_history(self.stream, seed=self.settings.seed, device=self.device, index_arrays=index)
         return Predictor(self.model, self.stream, history, self.has_training_events, self.load_first_scorer)
 
     @cached_property

@@ -24,7 +24,7 @@ from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import History, Queries
 from cordgt.models.base import LinkModel, to_device
 from cordgt.nn import attention as on_cpu
-from cordgt.nn import folded_encoder
+from cordgt.nn import cpu_encoder, folded_encoder
 from cordgt.nn.layers import MergeHead, check_dropout, check_non_negative, check_positive
 from cordgt.nn.positional_encoding import DistanceEncoding, sinusoids
 from cordgt.runtime import kernel_loader as kernels
@@ -352,10 +352,13 @@ class Cordgt(LinkModel):
         weight = self._pooling(batch)
         fused = kernels.load_kernels("nn.kernels.encoder", weight.device)
         has_events = batch.edge_x is not None
+        drop = self.settings.dropout if self.training else 0.0
+        if on_cpu.is_supported(self.project.weight):
+            pooled = cpu_encoder.encode(self.layers, *self.sequences(batch), weight.flatten(0, 1), drop)
+            return pooled.unflatten(0, weight.shape[:2])
         if fused is None or not fused.supports_shape(self.shape.n_slots, self.settings.hidden, has_events):
             states = self._encode(batch)
             return (weight.unsqueeze(-2).to(states.dtype) @ states).squeeze(-2).float()
-        drop = self.settings.dropout if self.training else 0.0
         pooled = fused.encode(self.layers, *self.sequences(batch), weight.flatten(0, 1), drop)
         return pooled.unflatten(0, weight.shape[:2])
 
@@ -455,6 +458,8 @@ class Cordgt(LinkModel):
             if fused.supports_shape(len(bias), 2 * len(frequency), len(table)):
                 waves = sinusoids(batch.td, frequency)
                 return fused.tokens(waves, batch.sd, fc1.weight, fc1.bias, to_td, table, bias, batch.n_candidates)
+        if on_cpu.is_supported(bias) and (to_td is not None or table is not None):
+            return self._from_distinct_distances(batch, to_td, table) + bias
         total = bias.expand(*expand_to_pairs(batch.valid).shape, -1)
         if self.td is not None and to_td is not None:
             total = total + F.linear(self._summed(batch, self.td.hidden(batch.td)), to_td)
@@ -462,6 +467,26 @@ class Cordgt(LinkModel):
             values = torch.arange(len(table), device=table.device)
             total = total + self._summed(batch, (batch.sd.unsqueeze(-1) == values).to(table.dtype)) @ table
         return total
+
+    def _from_distinct_distances(self, batch: CordgtBatch, to_td: Tensor | None, table: Tensor | None) -> Tensor:
+        """Return `_from_distances` without the bias, on the CPU. Each value of a distance is encoded once."""
+        n, device = batch.n_candidates, batch.valid.device
+        place = torch.arange(2 * n or 1, device=device)
+        relations = [(place - n + (n > 0)).clamp_min(0)]  # the order of `tree_relations`
+        if batch.td.shape[1] > n + 1:
+            is_source = place < n
+            relations = [torch.where(is_source, 0, place + 1), place + torch.where(is_source, 1, n + 1)]
+        tables, rows = [], []
+        if self.td is not None and to_td is not None:
+            value, at_value = torch.unique(batch.td, return_inverse=True)
+            tables.append(F.linear(self.td.hidden(value), to_td))
+            rows += [at_value[:, relation] for relation in relations]
+        if table is not None:
+            n_values = len(tables[0]) if tables else 0
+            rows += [batch.sd[:, relation] + n_values for relation in relations]
+            tables.append(table)
+        total = cpu_encoder.sum_rows(torch.cat(tables), torch.stack(rows).flatten(1))
+        return total.unflatten(0, rows[0].shape)
 
     def _summed(self, batch: CordgtBatch, x: Tensor) -> Tensor:
         """Sum the values of a slot's distance to its own root and, if read, of its distance to the other end.

@@ -136,15 +136,25 @@ class CordgtPlus(Cordgt):
         assert isinstance(batch, CordgtPlusBatch)
         own = self._own_scores(batch, pooled)
         with full_precision(pooled):
-            if self.identities is not None:
-                own = own + self.identities(batch.identity)
             if self.counts is None or self.training:
                 return own
             return torch.lerp(own, self.counts(batch.pair_x), self.counts_weight[int(self.compares_sources)])
 
-    def _own_scores(self, batch: CordgtBatch, pooled: Tensor) -> Tensor:
+    def own_and_counts(self, batch: CordgtPlusBatch) -> Tensor:
+        """Return the logits of the network itself and those of `Counts`, (B, M, 2)."""
+        assert self.counts is not None
+        return torch.stack([self._own_scores(batch, self._pooled(batch)), self.counts(batch.pair_x)], dim=-1)
+
+    def _own_scores(self, batch: CordgtPlusBatch, pooled: Tensor) -> Tensor:
+        """Return the logits (B, M) of the network itself."""
+        own = self._head_scores(batch, pooled)
+        if self.identities is None:
+            return own
+        with full_precision(pooled):
+            return own + self.identities(batch.identity)
+
+    def _head_scores(self, batch: CordgtPlusBatch, pooled: Tensor) -> Tensor:
         """Return logits (B, M). With the linear head the pair adds its own share to those of the context nodes."""
-        assert isinstance(batch, CordgtPlusBatch)
         n = pooled.shape[1] // 2
         src, dst = pooled[:, :n], pooled[:, n:]
         with full_precision(pooled):

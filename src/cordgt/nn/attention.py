@@ -37,13 +37,13 @@ def attention(qkv: Tensor, attn_mask: Tensor, dropout_p: float) -> Tensor:
     attn_mask: (S, C or 1, C) bool, True: row i may attend to column j. dropout_p: probability of dropping a weight.
     """
     function = _Attention if qkv.dtype == torch.float32 else _Bf16Attention
-    return function.apply(qkv.contiguous(), attn_mask, dropout_p, _new_key() if dropout_p else 0)
+    return function.apply(qkv.contiguous(), attn_mask, dropout_p, new_key() if dropout_p else 0)
 
 
 def dropout(x: Tensor, dropout_p: float) -> Tensor:
     """Apply dropout, as `torch.nn.functional.dropout` does in training. The result is float32."""
     x = x.float()
-    return _Dropout.apply(x.contiguous(), dropout_p, _new_key()) if dropout_p else x
+    return _Dropout.apply(x.contiguous(), dropout_p, new_key()) if dropout_p else x
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def dropout_seed(seed: int) -> Iterator[None]:
         _thread.generator = None
 
 
-def _new_key() -> int:
+def new_key() -> int:
     """Return a random key from this thread's generator, or from torch's."""
     return int(torch.randint(2**31 - 1, (), generator=getattr(_thread, "generator", None)))
 

@@ -74,7 +74,7 @@ def blend(scores: np.ndarray, w: float) -> np.ndarray:
     return mean
 
 
-def sample_validation(n: int, pairs_per_event: int) -> np.ndarray:
-    """Return the positions of at most `MAX_PAIRS` / ``pairs_per_event`` of ``n`` events, evenly spread."""
-    n_chosen = min(n, max(1, MAX_PAIRS // pairs_per_event))
+def sample_validation(n: int, pairs_per_event: int, max_pairs: int = MAX_PAIRS) -> np.ndarray:
+    """Return the positions of at most ``max_pairs`` / ``pairs_per_event`` of ``n`` events, evenly spread."""
+    n_chosen = min(n, max(1, max_pairs // pairs_per_event))
     return np.linspace(0, n - 1, n_chosen).astype(np.int64)

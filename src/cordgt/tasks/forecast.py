@@ -74,6 +74,11 @@ class Forecaster:
 
         Pairs are calibrated on the validation period, unless a horizon is too long for it.
         """
+        return cls.fit_nodes(task).calibrate_pairs(task, model, callbacks)
+
+    @classmethod
+    def fit_nodes(cls, task: LinkTask) -> Forecaster:
+        """Return the part of `fit` that needs no link model: the rates of both roles and their calibration."""
         index = task.host_index
         train_stop, test_start = int(task.split.validation[0]), int(task.split.test[0])
         pool = task.pools.train.cpu().numpy()
@@ -88,8 +93,11 @@ class Forecaster:
         n_nodes = int(task.stream.src[:test_start].max()) + 1
         drift = Drift() if grid.step else Drift.from_span(span, n_nodes)
         raw = cls(rates, drift, grid, tuple(horizons), {}, tuple(pool[chosen].tolist()), len(pool))
-        begin = float(elapsed[train_stop - 1])
-        return raw._calibrate(task, model, begin, span, callbacks)
+        return raw._calibrate_nodes(task)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was computed from an index."""
+        return vars(self) | {"cache": {}}
 
     @property
     def longest_horizon(self) -> float:
@@ -265,27 +273,43 @@ class Forecaster:
 
     # -------------------- calibration
 
-    def _calibrate(self, task: LinkTask, model: LinkModel, begin: float, end: float, callbacks: Callback) -> Forecaster:
-        """Fit the calibrators to questions that are asked, and answered, before the test period."""
+    def _calibrate_nodes(self, task: LinkTask) -> Forecaster:
+        """Fit the calibrators of both roles to questions that are asked, and answered, before the test period."""
         if not self.horizons:
             return self
-        # Questions begin with the validation period, or earlier where the horizon leaves too little of it. In a stream
-        # of few times they begin in its middle.
-        begins = [min(begin, end - h - max(N_WINDOWS * h, (end - begin) / 2)) for h in self.horizons]
-        begins = [end / 2] * len(begins) if self.grid.step else begins
-        first, last = max(min(begins), 0.0), end - self.horizons[0]
-        banks, n_events = {role: self.bank(task.host_index, role) for role in ACT_ROLES}, int(task.split.test[0])
+        begins, first, last, end = self._question_period(task)
+        n = limit_questions(N_QUESTIONS, int(task.split.test[0]))
         found: dict[str, tuple[Calibrator | None, ...]] = {}
-        for role, bank in banks.items():
-            questions = sample_questions(bank, first, last, n=limit_questions(N_QUESTIONS, n_events), seed=0)
+        for role in ACT_ROLES:
+            questions = sample_questions(self.bank(task.host_index, role), first, last, n=n, seed=0)
             found[role] = self._fit_calibrators(task, questions, role, begins, end)
-        n = limit_questions(N_PAIRS // 4 if model.learns_ranking else N_PAIRS, n_events)
+        return replace(self, calibrators=found, cache=self.cache)
+
+    def calibrate_pairs(self, task: LinkTask, model: LinkModel, callbacks: Callback = NO_CALLBACK) -> Forecaster:
+        """Return the forecaster with calibrators of pairs, fitted to questions that the link model answers too."""
+        if not self.horizons:
+            return self
+        begins, first, last, end = self._question_period(task)
+        banks = {role: self.bank(task.host_index, role) for role in ACT_ROLES}
+        n = limit_questions(N_PAIRS // 4 if model.learns_ranking else N_PAIRS, int(task.split.test[0]))
         questions = sample_questions(banks["source"], first, last, n=n, seed=1)
         questions = add_partners(questions, banks["destination"], seed=1)
         callbacks.on_stage_start("evaluating: calibration", len(questions))
         log_partner = self.log_partner(model, task.full_history, pair_queries(task, questions), callbacks)
-        found["pair"] = self._fit_calibrators(task, questions, "pair", begins, end, log_partner)
-        return replace(self, calibrators=found, cache=self.cache)
+        pairs = self._fit_calibrators(task, questions, "pair", begins, end, log_partner)
+        return replace(self, calibrators=self.calibrators | {"pair": pairs}, cache=self.cache)
+
+    def _question_period(self, task: LinkTask) -> tuple[list[float], float, float, float]:
+        """Return when the questions of each horizon begin, when the first and the last are asked, and the end.
+
+        Questions begin with the validation period, or earlier where the horizon leaves too little of it. In a stream of
+        few times they begin in its middle.
+        """
+        elapsed = task.host_index.elapsed
+        begin, end = float(elapsed[int(task.split.validation[0]) - 1]), float(elapsed[int(task.split.test[0]) - 1])
+        begins = [min(begin, end - h - max(N_WINDOWS * h, (end - begin) / 2)) for h in self.horizons]
+        begins = [end / 2] * len(begins) if self.grid.step else begins
+        return begins, max(min(begins), 0.0), end - self.horizons[0], end
 
     def _fit_calibrators(
         self,

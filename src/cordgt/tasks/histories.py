@@ -11,6 +11,7 @@ from cordgt.errors import SettingError, check_choice
 from cordgt.events.backing import IndexData, StreamBacking
 from cordgt.events.stream import EventStream
 from cordgt.history.index import TemporalIndex, as_tensor
+from cordgt.history.index_builder import IndexArrays
 from cordgt.history.queries import History
 
 HISTORY_DEVICE_VARIABLE = "CORDGT_HISTORY_DEVICE"  # environment variable; see `choose_history_device`
@@ -32,10 +33,19 @@ def choose_history_device(device: torch.device, n_bytes: int) -> torch.device:
     return device if fits else torch.device("cpu")
 
 
-def build_history(stream: EventStream, *, seed: int, device: torch.device, n_nodes: int | None = None) -> History:
-    """Return the history of all events of a stream."""
+def build_history(
+    stream: EventStream,
+    *,
+    seed: int,
+    device: torch.device,
+    n_nodes: int | None = None,
+    index_arrays: IndexArrays | None = None,
+) -> History:
+    """Return the history of all events of a stream. ``index_arrays``: its index, if it is built already."""
     backing = stream.backing
-    if backing is not None and n_nodes is None:
+    if index_arrays is not None:
+        index = TemporalIndex.from_arrays(*index_arrays)
+    elif backing is not None and n_nodes is None:
         index = _stored_index(stream, backing, backing.index)
     else:
         n = stream.n_nodes if n_nodes is None else n_nodes

@@ -52,6 +52,9 @@ def evaluate(
         metrics |= ranking_metrics(lists.rank) | lists.metrics()
     elif protocol.ranking != "none":
         metrics |= ranking_metrics(compute_ranks(model, task, split, setting, callbacks=callbacks))
+    if protocol.filter != "none":
+        n_ranked = len(ranked_queries(task, split, setting)[0])
+        metrics["unknown_destinations"] = len(task.evaluation_events(split, setting)[0]) - n_ranked
     return metrics
 
 
@@ -80,6 +83,19 @@ def split_scores(
     return scores[:, 0], scores[:, 1], n_random
 
 
+def ranked_queries(task: LinkTask, split: str, setting: str) -> tuple[np.ndarray, Queries]:
+    """Return positions and queries of the events whose true destination is ranked.
+
+    With a filter, events with an unknown destination are left out: nobody could recommend it, and it would be the only
+    unknown candidate, which a model could recognize.
+    """
+    positions, queries = task.evaluation_queries(split, setting)
+    if task.protocol.filter == "none":
+        return positions, queries
+    known = first_as_destination(task)[np.asarray(task.stream.dst[positions])] < queries.cut.cpu().numpy()
+    return positions[known], queries.take(np.flatnonzero(known))
+
+
 class CandidateScores(NamedTuple):
     """Logits of true destinations and of the candidates they compete with."""
 
@@ -101,15 +117,15 @@ def compute_ranks(
 
     1 is best; near-equal scores tie, and ties get their mean rank (`mean_ranks`). Candidates come from the split's
     pool: as many as ``ranking`` says, or all. Other true destinations of the same source and time do not compete, nor
-    do candidates that ``filter`` leaves out. The queries see the same history as in `evaluate`;
-    ``max_pairs_per_batch`` limits how many candidates are in memory.
+    do candidates that ``filter`` leaves out. The events are those of `ranked_queries`. They see the same history as in
+    `evaluate`; ``max_pairs_per_batch`` limits how many candidates are in memory.
     """
     ranks = [np.empty(0)]
     for scores in candidate_scores(
         model, task, split, setting, max_pairs_per_batch=max_pairs_per_batch, callbacks=callbacks
     ):
         ranks.append(mean_ranks(*scores, model.score_tolerance))
-    n = len(task.evaluation_events(split, setting)[0])
+    n = len(ranked_queries(task, split, setting)[0])
     own = task.group.shard(n, _ranking_step(task, split, setting, max_pairs_per_batch))
     return gather_rows(task.group, np.concatenate(ranks), own, n)
 
@@ -145,7 +161,7 @@ def score_candidates(
     callbacks: Callback = NO_CALLBACK,
 ) -> Iterator[ScoredChunk]:
     """Yield the queries of this process in chunks, with the scores of their candidates."""
-    positions, queries = task.evaluation_queries(split, setting)
+    positions, queries = ranked_queries(task, split, setting)
     pool = _candidate_pool(task, split, setting).cpu().numpy()
     step = _ranking_step(task, split, setting, max_pairs_per_batch)
     own = task.group.shard(len(positions), step)
@@ -172,9 +188,9 @@ def recommendation_lists(
 ) -> RecommendationLists:
     """Return the best destinations of each query, and the rank of the true one as `compute_ranks` has it.
 
-    The protocol ranks all destinations that its ``filter`` allows. The true destination is always a candidate.
+    The protocol ranks all destinations that its ``filter`` allows.
     """
-    positions, queries = task.evaluation_queries(split, setting)
+    positions, queries = ranked_queries(task, split, setting)
     index, n = task.full_history.index, len(positions)
     rows = [np.empty((0, 2 + TOP))]
     for chunk in score_candidates(model, task, split, setting, max_pairs_per_batch, callbacks):

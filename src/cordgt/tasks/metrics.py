@@ -24,8 +24,8 @@ from cordgt.plugins import Registry, check_inputs, first_line
 HITS = (1, 3, 10)
 # Metrics of one split and setting; None if they are not defined. Besides the names of `LINK_METRICS`:
 # "events", the number of true events; "random_negatives", how many negatives are random because the source has none of
-# the requested kind (absent with random negatives). Where destinations are recommended, also those of
-# `RecommendationLists.metrics`.
+# the requested kind (absent with random negatives); "unknown_destinations", how many events a filtered ranking leaves
+# out. Where destinations are recommended, also those of `RecommendationLists.metrics`.
 LinkMetrics = dict[str, Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -107,7 +107,9 @@ def ndcg(ranks: np.ndarray, k: int = 10) -> float:
 
 METRIC_INPUTS = ("positive", "negative", "ranks", "batch_size")
 _INTERNAL_INPUTS = ("ap_auc", "batch_ap_auc")  # shared by metrics of cordgt
-_RESERVED_NAMES = ("events", "random_negatives", "split", "setting", "predictor", "name")  # of other facts and columns
+_RESERVED_NAMES = (  # of other facts and columns
+    "events", "random_negatives", "unknown_destinations", "split", "setting", "predictor", "name",
+)  # fmt: skip
 
 
 def make_metric(name: str, function: Callable[..., Any], **options: Any) -> LinkMetric:

@@ -59,10 +59,14 @@ def choose_pair_slope(model: LinkModel, task: LinkTask, callbacks: Callback = NO
     """
     if not len(task.split.validation):
         return 1.0
-    found = {}
-    for kind, queries in validation_pairs(task).items():
-        rates = task.log_source_rates(queries)
-        found[kind] = np.stack([rates + partner_logits(model, task, queries, callbacks=callbacks)[:, 0], rates])
+    pairs = validation_pairs(task)
+    logits = {kind: partner_logits(model, task, queries, callbacks=callbacks)[:, 0] for kind, queries in pairs.items()}
+    return best_slope(logits, {kind: task.log_source_rates(queries) for kind, queries in pairs.items()})
+
+
+def best_slope(logits: dict[str, np.ndarray], rates: dict[str, np.ndarray]) -> float:
+    """Return the slope of `choose_pair_slope` from the logits and log rates (B,) of the `validation_pairs`."""
+    found = {kind: np.stack([rates[kind] + logits[kind], rates[kind]]) for kind in logits}
     return round(1.0 - choose_by_ap(found.pop(TRUE), found, reference=0), 3)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +27,11 @@ def score_queries(
     max_pairs_per_batch: int | None = None,
     callbacks: Callback = NO_CALLBACK,
     group: ProcessGroup = SINGLE_PROCESS,
+    forward: Callable[[Any], torch.Tensor] | None = None,
 ) -> np.ndarray:
     """Return logits (B, M) of any number of queries, float64 on the host.
+
+    ``forward``: called on a batch instead of the model. Its result (B, M, …) may have further axes.
 
     ``max_pairs_per_batch`` limits how many candidates are scored at once, and so the memory; None: the model's value.
     The processes of a group share the batches, and each returns all scores. The scores do not depend on the number of
@@ -55,8 +60,8 @@ def score_queries(
     model.eval()
     with torch.inference_mode():
         use_threads = on_cpu and model.is_thread_safe()
-        call = torch.inference_mode()(model.__call__)
-        for logits in parallel_map(call, inputs) if use_threads else map(model, inputs):
+        call = torch.inference_mode()(forward or model.__call__)
+        for logits in parallel_map(call, inputs) if use_threads else map(call, inputs):
             row.append(logits)
             if len(row) < n_column_blocks:
                 continue

@@ -7,7 +7,7 @@ weight of 1 gives its scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from cordgt.tasks.blend_weight import (
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.negatives import draw_candidates
-from cordgt.tasks.pair_scores import TRUE, validation_pairs
+from cordgt.tasks.pair_scores import TRUE, best_slope, validation_pairs
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import mean_ranks
@@ -38,6 +38,7 @@ from cordgt.training.settings import Settings, TrainingSettings
 
 PREFIX = "counts."  # of the network's weights in those of CorDGT+
 N_CANDIDATES = 100  # ranked, if the run is trained for ranking
+MAX_PAIRS = 12_000  # of one source each that are scored
 SAME_SOURCE_NEGATIVES = ("random", "historical", "inductive")
 
 
@@ -72,9 +73,9 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
     For one source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
     among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources:
     the weight with the highest gain against whole pairs that is sure (`choose_by_gain`), together with a slope as in
-    `cordgt.tasks.pair_scores`; for all events and for those of new nodes, and of both the larger one. If the run is
-    trained for ranking: the weight with the highest MRR. If the validation split has fewer than `MIN_TIMES` different
-    times: 1, because events of one time are one observation.
+    `cordgt.tasks.pair_scores`; for all events and for those of new nodes, and of both the larger one. The slope of the
+    model is then chosen from the same logits. If the run is trained for ranking: the weight with the highest MRR. If
+    the validation split has fewer than `MIN_TIMES` different times: 1, because events of one time are one observation.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
         return
@@ -82,7 +83,6 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
         model.counts_weight.fill_(1.0)
         return
     callbacks.on_stage_start("choosing the weight of counts", None)
-    model.counts_weight.zero_()
     if model.learns_ranking or LINK_METRICS[monitor].needs_ranks:
         same = across = _choose_by_mrr(model, task, callbacks)
     else:
@@ -99,7 +99,7 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     by_kind = {}
     for kind in SAME_SOURCE_NEGATIVES:
         _, by_kind[kind] = task.with_protocol(negatives=kind).evaluation_queries("validation", "transductive")
-    chosen = sample_validation(len(task.split.validation), 1 + len(by_kind))
+    chosen = sample_validation(len(task.split.validation), 1 + len(by_kind), MAX_PAIRS)
     negatives = [queries.dst[:, 1:] for queries in by_kind.values()]
     queries = by_kind["random"]
     queries = replace(queries, dst=torch.cat([queries.dst[:, :1], *negatives], dim=1)).take(chosen)
@@ -107,27 +107,42 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     return scores[:, :, 0], {kind: scores[:, :, 1 + i] for i, kind in enumerate(by_kind)}
 
 
+@dataclass(frozen=True)
+class _PairScores:
+    """Logits of both networks (2, B) and log rates (B,) by kind of pairs; rates are empty without activity."""
+
+    logits: dict[str, np.ndarray]
+    rates: dict[str, np.ndarray]
+    t: np.ndarray  # (B,) times of the true events
+
+    def choose_weight(self) -> float:
+        """Return the weight of the second network: with activity, the best one together with a slope of the logits."""
+        found = []
+        for slope in WEIGHTS[1:] if self.rates else WEIGHTS[-1:]:
+            columns = {kind: self.rates.get(kind, 0.0) + slope * logits for kind, logits in self.logits.items()}
+            positive = columns.pop(TRUE)
+            w = choose_by_gain(positive, columns, self.t)
+            found.append((np.mean(average_precisions(positive, columns, w)), w))
+        return max(found)[1]
+
+
 def _choose_across_sources(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
-    """Return the larger of the weights for whole pairs of all events and of those that touch new nodes."""
-    every = task.with_protocol(positives="all")
-    settings = [s for s in SETTINGS if len(every.evaluation_events("validation", s)[0])]
-    return max(_choose_for_pairs(model, task, validation_pairs(task, s), callbacks) for s in settings)
-
-
-def _choose_for_pairs(model: CordgtPlus, task: LinkTask, pairs: dict[str, Queries], callbacks: Callback) -> float:
-    """Return the weight for these pairs. With activity, it is the best one together with a slope of the logits."""
-    score, t = _score_both(model, task, callbacks), pairs[TRUE].t.cpu().numpy()
-    logits = {kind: score(queries)[:, :, 0] for kind, queries in pairs.items()}  # (2, B)
-    if not task.protocol.activity:
-        return choose_by_gain(logits.pop(TRUE), logits, t)
-    rates = {kind: task.log_source_rates(queries) for kind, queries in pairs.items()}
-    found = []
-    for slope in WEIGHTS[1:]:
-        columns = {kind: rates[kind] + slope * logits[kind] for kind in logits}
-        positive = columns.pop(TRUE)
-        w = choose_by_gain(positive, columns, t)
-        found.append((np.mean(average_precisions(positive, columns, w)), w))
-    return max(found)[1]
+    """Return the larger of the weights for all events and for those of new nodes; with activity, set the slope."""
+    every, score = task.with_protocol(positives="all"), _score_both(model, task, callbacks)
+    found = {}
+    for setting in SETTINGS:
+        if len(every.evaluation_events("validation", setting)[0]):
+            pairs = validation_pairs(task, setting)
+            logits = {kind: score(queries)[:, :, 0] for kind, queries in pairs.items()}
+            is_rated = task.protocol.activity
+            rates = {kind: task.log_source_rates(queries) for kind, queries in pairs.items() if is_rated}
+            found[setting] = _PairScores(logits, rates, pairs[TRUE].t.cpu().numpy())
+    weight = max(scores.choose_weight() for scores in found.values())
+    every_pair = found["transductive"]
+    if every_pair.rates:
+        logits = {kind: blend(both, weight) for kind, both in every_pair.logits.items()}
+        model.pair_slope = best_slope(logits, every_pair.rates)
+    return weight
 
 
 def _choose_by_mrr(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
@@ -150,14 +165,16 @@ def _choose_by_mrr(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> fl
 
 def _score_both(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> Callable[[Queries], np.ndarray]:
     """Return a function that scores queries with CorDGT+'s own network and with `Counts`: (2, B, M)."""
-    counts = model.counts
-    assert counts is not None
 
     def score(queries: Queries) -> np.ndarray:
-        both = (
-            score_queries(network, task.full_history, queries, callbacks=callbacks, group=task.group)
-            for network in (model, counts)
+        both = score_queries(
+            model,
+            task.full_history,
+            queries,
+            callbacks=callbacks,
+            group=task.group,
+            forward=model.own_and_counts,
         )
-        return np.stack(list(both))
+        return np.moveaxis(both, -1, 0)
 
     return score

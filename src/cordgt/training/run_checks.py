@@ -168,6 +168,7 @@ def _check_splits(prefix: str, splits: Any) -> None:
     """Check the metrics of both splits in both settings."""
     shares = _metric_checks()
     required: dict[str, Check] = {"ap": _expect_share, "auc": _expect_share, "events": _expect_count}
+    optional = shares | {"random_negatives": _expect_count, "unknown_destinations": _expect_count}
     _check(prefix.rstrip("."), splits, _expect_table)
     for split in SPLITS:
         if split not in splits:
@@ -177,9 +178,7 @@ def _check_splits(prefix: str, splits: Any) -> None:
         if set(table) != set(SETTINGS):
             raise ValueError(f"'{prefix}{split}' must have the keys {' and '.join(SETTINGS)}")
         for setting in SETTINGS:
-            _check_keys(
-                f"{prefix}{split}.{setting}", table[setting], required, shares | {"random_negatives": _expect_count}
-            )
+            _check_keys(f"{prefix}{split}.{setting}", table[setting], required, optional)
 
 
 def _check_calibration(calibration: Any) -> None:

@@ -29,7 +29,7 @@ import json
 import os
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -162,13 +162,16 @@ class RunFolder:
         relative = os.path.relpath(store, self.path.resolve())
         self.write_text(STORE_FILE, json.dumps({"store": str(store), "relative": relative}) + "\n")
 
-    def streams(self, fingerprint: str) -> tuple[EventStream, EventStream]:
+    def streams(
+        self, fingerprint: str, load: Callable[[Path], EventStream] = EventStream.load
+    ) -> tuple[EventStream, EventStream]:
         """Return the events of the training, and the current events. These are more if a store has grown since.
 
-        ``fingerprint`` is that of the training. RunError if the events are missing, damaged or changed.
+        ``fingerprint`` is that of the training. ``load`` reads the folder's own events. RunError if the events are
+        missing, damaged or changed.
         """
         if not self.has(STORE_FILE):
-            stream = EventStream.load(self.path)
+            stream = load(self.path)
             return stream, stream
         try:
             paths = parse_json(self._read_text(STORE_FILE, MAX_CONFIG_BYTES))

@@ -62,6 +62,7 @@ class TrainingSettings:
     num_negatives: int = 1  # negatives per training event
     train_negatives: str = "random"  # kind of negatives in training; see `cordgt.tasks.negatives`
     past_negatives: float = 0.0  # share of random training negatives to replace by past partners of the source
+    hidden_candidates: float = 0.0  # share of training candidates the source never met to show without their events
     ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
     precision: str = "bf16"  # on a GPU: "bf16" (training only, if supported), "tf32", "fp32"; "bf16-cpu": on CPUs too
     micro_batches: int = 0  # split each batch; the same bits with any number of processes (CPU). 0: fastest
@@ -78,6 +79,10 @@ class TrainingSettings:
             raise SettingError(f"past_negatives={self.past_negatives}: use a share from 0 to below 1, such as 0.5.")
         if self.past_negatives and self.train_negatives != "random":
             raise SettingError("past_negatives replaces random negatives: remove it, or set train_negatives=random.")
+        if not 0 <= self.hidden_candidates < 1:
+            raise SettingError(
+                f"hidden_candidates={self.hidden_candidates}: use a share from 0 to below 1, such as 0.1."
+            )
         if self.micro_batches < 0:
             raise SettingError(f"micro_batches={self.micro_batches}: use a number from 1 up, or 0 for the fastest way.")
         if not self.checkpoint_minutes >= 0:

@@ -25,6 +25,7 @@ from cordgt.models.base import LinkModel, list_tensors, map_tensors, to_device
 from cordgt.nn.attention import dropout_seed
 from cordgt.runtime.signals import StopRequest
 from cordgt.runtime.threads import parallel_map, pin_num_threads, single_thread
+from cordgt.tasks.hidden_candidates import hide_candidates, with_hidden_nodes
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.negatives import mix_past_negatives, negatives_key, past_log_ratio
 from cordgt.tasks.protocol import visible_cuts
@@ -138,6 +139,7 @@ class Step:
     num_negatives: int = 1  # per event
     past_negatives: float = 0.0  # share of them that are past partners of the source
     negatives: str = "random"  # their kind
+    hidden_candidates: float = 0.0  # share of never-met candidates that are shown as new nodes
     ema: Ema | None = None
     micro_batches: int = 0  # splits a batch; gradients are summed in order. 0: fastest
     stop: StopRequest | None = (
@@ -157,6 +159,8 @@ class Step:
     ) -> Step:
         """Return the step that the settings describe."""
         training = settings.training
+        if training.hidden_candidates:
+            task = replace(task, train_history=with_hidden_nodes(task.train_history))
         return cls(
             model,
             task,
@@ -167,6 +171,7 @@ class Step:
             num_negatives=training.num_negatives,
             past_negatives=training.past_negatives,
             negatives=training.train_negatives,
+            hidden_candidates=training.hidden_candidates,
             ema=ema,
             micro_batches=training.micro_batches,
             stop=stop,
@@ -214,14 +219,19 @@ class Step:
             num_negatives=self.num_negatives,
             negatives=self.negatives,
         )
-        log_ratio = None
+        log_ratio, index = None, self.task.train_history.index
         if self.past_negatives:
-            pool, index = self.task.pools.train, self.task.train_history.index
-            key = rng.epoch_key(negatives_key(self.seed), self.epoch)
-            queries = mix_past_negatives(index, queries, pool, position, key=key, share=self.past_negatives)
+            pool = self.task.pools.train
+            queries = mix_past_negatives(index, queries, pool, position, key=self._key(), share=self.past_negatives)
             log_ratio = past_log_ratio(index, queries, len(pool), self.past_negatives)
+        if self.hidden_candidates:
+            queries = hide_candidates(index, queries, position, key=self._key(), share=self.hidden_candidates)
         history = replace(self.task.train_history, epoch=self.epoch)
         return TrainingBatch(self.model.reader.read(history, queries), log_ratio)
+
+    def _key(self) -> Tensor | int:
+        """The hashed seed of this epoch's draws."""
+        return rng.epoch_key(negatives_key(self.seed), self.epoch)
 
     def losses(self, batch: Any, log_ratio: Tensor | None = None) -> Tensor:
         """Return the loss of each event, (B,) float32, for the two parts of a `TrainingBatch`."""

@@ -32,11 +32,13 @@ from cordgt.models.cordgt_plus import CordgtPlus
 from cordgt.models.counts import Counts
 from cordgt.runtime.distributed import ProcessGroup, ProcessLostError
 from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped, defer_signals
+from cordgt.tasks.baselines import baseline_metrics
 from cordgt.tasks.forecast import Forecaster
 from cordgt.tasks.forecast_metrics import forecast_metrics
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
-from cordgt.tasks.metrics import LINK_METRICS, summary_metrics
+from cordgt.tasks.metrics import LINK_METRICS, LinkMetrics, summary_metrics
+from cordgt.tasks.negatives import NEGATIVES
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.blend import choose_counts_weight, copy_counts, counts_settings, counts_weights
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
@@ -46,7 +48,16 @@ from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
 from cordgt.training.run_folder import CHECKPOINT_FILES, ReadOnlyRunFolder, RunFolder
 from cordgt.training.settings import Settings
-from cordgt.training.step import CudaGraphStep, Ema, PrefetchStep, Step, dropout_generator, make_optimizer
+from cordgt.training.side_process import SideProcess, can_work_aside
+from cordgt.training.step import (
+    CudaGraphStep,
+    Ema,
+    PrefetchStep,
+    Step,
+    dropout_generator,
+    make_optimizer,
+    prepare_capture,
+)
 from cordgt.training.time_estimate import StepTimer, TimeEstimate
 
 SECONDS_BETWEEN_LINES = 5.0  # of history.jsonl, within an epoch
@@ -89,6 +100,7 @@ class Trainer:
         self.state = TrainingState(self.model, self.optimizer, Ema.from_settings(settings, self.model))
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, on the network's device
+        self.best_validation: LinkMetrics | None = None  # of the best epoch; None if an earlier process validated it
         self.last_checkpoint = time.perf_counter()
         self.timer = StepTimer(device)
         self.estimate = TimeEstimate.from_task(
@@ -163,16 +175,23 @@ class Trainer:
             except ProcessLostError as lost:
                 raise self._save_after_loss(lost) from None
 
+    def _is_recorded(self) -> bool:
+        """Return whether a CUDA graph records the step; then a stateful model uses static shapes from now on.
+
+        A CUDA graph needs fixed shapes and cannot record an all-reduce. It records no sampler of negatives but the
+        built-in random one, unless that reads on the host.
+        """
+        training = self.settings.training
+        if self.device.type != "cuda" or self.task.group.world_size > 1:
+            return False
+        if training.train_negatives != "random" and not self.task.is_history_on_host:
+            return False
+        return prepare_capture(self.task, self.model, training.batch_size)
+
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
         is_single = self.task.group.world_size == 1
-        # A CUDA graph needs fixed shapes and cannot record an all-reduce.
-        # It records no sampler of negatives but the built-in random one, unless that reads on the host.
-        on_host = self.task.is_history_on_host
-        has_plain_sampler = self.settings.training.train_negatives != "random" and not on_host
-        is_recorded = self.device.type == "cuda" and is_single and not has_plain_sampler
-        # Stateful models such as TGN: `cordgt bench step` captures their step. Training so is not tested on a GPU yet.
-        is_recorded = is_recorded and not self.model.is_stateful
+        on_host, is_recorded = self.task.is_history_on_host, self._is_recorded()
         if on_host and self.settings.training.micro_batches:
             raise SettingError("Set micro_batches=0: history is on the host here, which supports only whole batches.")
         step = Step.from_settings(
@@ -287,6 +306,7 @@ class Trainer:
             gain = value - p.best_metric if LINK_METRICS[monitor].higher_is_better else p.best_metric - value
             if p.best_epoch == 0 or gain > self.settings.training.min_delta * abs(p.best_metric):
                 p.best_metric, p.best_epoch = value, epoch
+                self.best_validation = metrics
                 self.state.record_best()
                 self.folder.write_tensors(
                     "model.safetensors", self.state.best, {"epoch": epoch, f"validation_{monitor}": value}
@@ -394,6 +414,28 @@ def _run_phases(
 ) -> RunMetrics:
     """Train, save the best weights and evaluate them; then refit on all events if ``refit``."""
     make_trainer = partial(Trainer, folder, settings, init_weights=init_weights, callbacks=callbacks, stop=stop)
+    with ExitStack() as closing:
+        aside: dict[str, SideProcess] = {}
+        if can_work_aside(task):
+            aside["baselines"] = SideProcess(baseline_metrics, task)
+            if task.protocol.activity:
+                aside["nodes"] = SideProcess(Forecaster.fit_nodes, task)
+        for process in aside.values():
+            closing.callback(process.close)
+        return _run_phases_beside(aside, make_trainer, folder, settings, task, refit, callbacks, stop)
+
+
+def _run_phases_beside(
+    aside: Mapping[str, SideProcess],
+    make_trainer: Callable[..., Trainer],
+    folder: RunFolder,
+    settings: Settings,
+    task: LinkTask,
+    refit: bool,
+    callbacks: Callback,
+    stop: StopRequest,
+) -> RunMetrics:
+    """`_run_phases` while other processes do what needs no model, if there are any."""
     trainer = make_trainer(task, phase="fit", epochs=settings.training.epochs, evaluates=True, refits=refit)
     model, best = trainer.model, trainer.fit()
     progress = trainer.progress
@@ -421,10 +463,14 @@ def _run_phases(
         metrics["counts_weight"] = dict(
             zip(("same_source", "across_sources"), model.counts_weight.tolist(), strict=True)
         )
-    metrics |= evaluate_splits(model, task, stoppable)
+    baselines = aside["baselines"].result if "baselines" in aside else None
+    is_blend = isinstance(model, CordgtPlus) and model.counts is not None  # its weight is chosen after the epochs
+    validation = None if is_blend or NEGATIVES[task.protocol.negatives].replaces_source else trainer.best_validation
+    metrics |= evaluate_splits(model, task, stoppable, validation=validation, read_baselines=baselines)
     if task.protocol.activity:
         callbacks.on_phase_start("activity")
-        forecaster = Forecaster.fit(task, model, stoppable)
+        nodes: Forecaster = aside["nodes"].result() if "nodes" in aside else Forecaster.fit_nodes(task)
+        forecaster = nodes.calibrate_pairs(task, model, stoppable)
         folder.write_activity(forecaster)
         metrics |= forecast_metrics(forecaster, task, model, stoppable)
     if refit and model.is_trainable:

@@ -26,14 +26,6 @@ from cordgt.training.run_folder import RunFolder
 DEFAULT_KEEP = 7  # former runs
 
 
-def follow_link(path: Path) -> Path:
-    """Return the run folder that a link of `--replace` names now; any other path unchanged."""
-    try:
-        return path.parent / os.readlink(path)
-    except OSError:
-        return path
-
-
 @dataclass(frozen=True)
 class RunVersions:
     """The runs under the name ``path``."""

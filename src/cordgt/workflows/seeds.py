@@ -13,6 +13,7 @@ from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.output_folder import check_run_names
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import Settings
+from cordgt.workflows.seed_processes import can_share_gpu, train_in_processes
 from cordgt.workflows.train import train_run
 
 
@@ -27,7 +28,7 @@ def train_seeds(
     callbacks: Callbacks = None,
     **options: Any,
 ) -> RunMetrics:
-    """Train several runs one after the other into the folders of `settings_by_folder`.
+    """Train several runs into the folders of `settings_by_folder`: on a GPU at once, elsewhere one after the other.
 
     Returns the metrics over all runs, as in `RunMetrics.from_runs`, and writes them to ``metrics.json`` in ``out``.
     ``options`` are those of `train_run`.
@@ -36,10 +37,13 @@ def train_seeds(
     if distributed.init_process_group().is_main_process:
         check_run_names(out, list(by_folder), resume)
     runs, callback = [], as_callback(callbacks)
-    for name, own in by_folder.items():
-        callback.on_run_start(name)
-        runs.append(train_run(stream, own, out / name, resume=resume, callbacks=callback, **options).metrics)
-        callback.on_run_end(name, runs[-1])
+    if len(by_folder) > 1 and can_share_gpu(stream, options.get("device", "auto"), options):
+        runs = train_in_processes(stream, by_folder, out, callback, {"resume": resume, **options})
+    else:
+        for name, own in by_folder.items():
+            callback.on_run_start(name)
+            runs.append(train_run(stream, own, out / name, resume=resume, callbacks=callback, **options).metrics)
+            callback.on_run_end(name, runs[-1])
     summary = RunMetrics.from_runs(runs)
     if distributed.current_group().is_main_process:
         RunFolder(out).write_metrics(summary)

@@ -20,8 +20,6 @@ from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.inference.predictor import Predictor
 from cordgt.inference.retrieval.gatherers import Question
 from cordgt.inference.retrieval.ranking import POOL_SIZE, CandidateFilter, Ranking, rank_destinations, resolve_budget
-from cordgt.inference.run import Run
-from cordgt.tasks.link import split_stream
 
 TOP = 10
 EVENTS_PER_DESTINATION = 20
@@ -30,7 +28,6 @@ TRAINING_STEPS = 25
 # Pairs that the exhaustive ranking scores in all; it decides the number of questions.
 MAX_PAIRS = {"cpu": 100_000, "cuda": 20_000_000}
 CHEAP_MAX_PAIRS = 20_000_000
-MAX_RUN_QUESTIONS = 1000  # of `cordgt reproduce retrieval`, so that a difference of 0.002 in MRR can be seen
 
 
 def generate_purchases(n_destinations: int, *, seed: int = 0) -> EventStream:
@@ -105,12 +102,6 @@ def measure_recommend(
         **recall,
         **_measure_times(predictor, chosen, min(n, n_oracle), n, budget),
     }
-
-
-def measure_retrieval(run: Run, callbacks: Callback) -> dict[str, Any]:
-    """Return the measurements of `measure_recommend` at the test events of a run."""
-    positions = split_stream(run.original_stream, run.settings.protocol).test
-    return measure_recommend(run.predictor, positions, max_questions=MAX_RUN_QUESTIONS, callbacks=callbacks)
 
 
 def _measure_recall(predictor: Predictor, positions: np.ndarray, n_oracle: int, budget: int) -> dict[str, Any]:

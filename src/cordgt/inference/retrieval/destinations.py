@@ -28,6 +28,7 @@ class Destinations:
         nodes = np.flatnonzero(self.first < len(dst))
         self.by_first = nodes[np.argsort(self.first[nodes], kind="stable")]  # (n,) in order of first event
         self._first_sorted = self.first[self.by_first]
+        self._counted = 0, np.zeros(n_nodes, np.int64)  # events of each destination among so many first events
         self._recent = lru_cache(maxsize=16)(self._find_recent)
         self._popular = lru_cache(maxsize=16)(self._find_popular)
 
@@ -72,15 +73,22 @@ class Destinations:
         return node[np.argsort(rank)], node[np.lexsort((rank, -count))]
 
     def _find_popular(self, cut: int) -> np.ndarray:
-        count = np.zeros(self.n_nodes, np.int64)
-        for start in range(0, cut, _CHUNK):
-            count += np.bincount(self.dst[start : min(start + _CHUNK, cut)], minlength=self.n_nodes)
+        count = self._count(cut)
         n: int = min(4096, int(np.count_nonzero(count)))
         if not n:
             return np.empty(0, np.int64)
         # All that tie with the last place, then the first of them: later nodes must not change which ones are taken.
         top = np.flatnonzero(count >= -np.partition(-count, n - 1)[n - 1])
         return top[np.lexsort((top, -count[top]))][:n]
+
+    def _count(self, cut: int) -> np.ndarray:
+        """Return the number of events of each destination (N,), counted from the last ``cut`` on if that is earlier."""
+        begin, count = self._counted
+        begin, count = (begin, count.copy()) if begin <= cut else (0, np.zeros(self.n_nodes, np.int64))
+        for start in range(begin, cut, _CHUNK):
+            count += np.bincount(self.dst[start : min(start + _CHUNK, cut)], minlength=self.n_nodes)
+        self._counted = cut, count  # replaced as a whole: other threads see the old counts or the new ones
+        return count
 
 
 @njit(cache=True)

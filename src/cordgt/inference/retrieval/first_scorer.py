@@ -24,6 +24,7 @@ from cordgt.inference.retrieval.neighborhood import NodeRows
 from cordgt.models.base import LinkModel
 from cordgt.nn.layers import make_mlp
 from cordgt.tasks.scoring import score_queries
+from cordgt.training.optimizer import FusedAdamW
 
 HIDDEN = 64
 MAX_QUESTIONS = 256  # events whose candidates the model scores; with N_CANDIDATES, 16,384 pairs
@@ -111,7 +112,7 @@ def distill_first_scorer(
     generator = torch.Generator().manual_seed(0)
     n_batches = -(-len(x) // BATCH_SIZE)
     with torch.enable_grad():
-        optimizer = torch.optim.AdamW(scorer.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
+        optimizer = FusedAdamW(scorer.parameters(), lr=LR, weight_decay=WEIGHT_DECAY, fused=True)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LR, total_steps=EPOCHS * n_batches)
         for _ in range(EPOCHS):
             for rows in torch.randperm(len(x), generator=generator).split(BATCH_SIZE):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-import torch
+from numba import njit
 
 from cordgt.history import rng
 from cordgt.history.index import TemporalIndex
@@ -92,8 +92,7 @@ def random_destinations(question: Question, n: int) -> np.ndarray:
     key = rng.mix64_int(question.seed)
     for value in (_HASH_TAG, question.source, question.cut):
         key = rng.fold_in_int(key, value)
-    draws = rng.randint(rng.fold_in(key, torch.arange(n if len(visible) else 0)), len(visible))
-    return visible[draws.numpy()]
+    return visible[_draw(np.uint64(key % 2**64), n, len(visible))]
 
 
 # Name, gatherer, and its share of the pool. The shares add up to more than 1, because gatherers overlap.
@@ -113,11 +112,23 @@ GATHERERS: dict[str, tuple[Gatherer, float]] = {
 def gather_candidates(question: Question, n: int) -> np.ndarray:
     """Return about ``n`` destinations, ascending and distinct, without the source itself."""
     found = [gather(question, max(1, int(share * n))) for gather, share in GATHERERS.values()]
-    nodes = np.unique(np.concatenate(found).astype(np.int64))
+    nodes = np.sort(np.concatenate(found).astype(np.int64))
+    nodes = nodes[np.diff(nodes, prepend=-1) > 0]  # distinct; faster than np.unique, which hashes
     return nodes[question.destinations.is_visible(nodes, question.cut) & (nodes != question.source)]
+
+
+@njit(cache=True)
+def _draw(key, n, size):  # type: ignore[no-untyped-def]
+    """Return ``n`` random numbers below ``size``; none if it is 0."""
+    draws = np.empty(n if size else 0, np.int64)
+    for i in range(len(draws)):
+        draws[i] = rng.randint_u64(rng.fold_in_u64(key, i), size)
+    return draws
 
 
 def _largest(node: np.ndarray, value: np.ndarray, n: int) -> np.ndarray:
     """Return the nodes with the ``n`` largest positive values, the largest first."""
     positive = np.flatnonzero(value > 0)
+    if len(positive) > n:  # sort only those that may be among them
+        positive = positive[value[positive] >= np.partition(value[positive], -n)[-n]]
     return node[positive[np.argsort(-value[positive], kind="stable")[:n]]]

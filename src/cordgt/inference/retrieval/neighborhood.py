@@ -14,6 +14,9 @@ from cordgt.history.index import TemporalIndex, degree_scalar
 
 MAX_OWN_EVENTS = 2048  # latest events of the source
 WALK_EVENTS = (32, 16, 16)  # latest events of the source, of its partners, and of their partners
+MAX_NODES = MAX_OWN_EVENTS + WALK_EVENTS[0] * (1 + WALK_EVENTS[1] * (1 + WALK_EVENTS[2]))  # reached, at most
+TABLE_BITS = 15  # of the hash table that finds a node's place; at most a third of it is used
+_HASH_FACTOR, _HASH_SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(64 - TABLE_BITS)
 
 
 @dataclass(frozen=True)
@@ -43,31 +46,44 @@ class Neighborhood:
 
 def find_neighborhood(rows: NodeRows, source: int, cut: int) -> Neighborhood:
     """Return the partners of a source, their partners and co-visited nodes, over the first ``cut`` events."""
-    n_leaves = WALK_EVENTS[0] * (1 + WALK_EVENTS[1] * (1 + WALK_EVENTS[2]))
-    node = np.empty(MAX_OWN_EVENTS + n_leaves, np.int64)
-    hop, weight, last = np.empty(len(node), np.int8), np.empty(len(node)), np.empty(len(node), np.int64)
+    node, last = (np.empty(MAX_NODES, np.int64) for _ in range(2))
+    sums = np.zeros((3, MAX_NODES))
+    slots = np.zeros(1 << TABLE_BITS, np.int32)
     n = _walk(
-        rows.row_start, rows.nbr, rows.pos, source, cut, MAX_OWN_EVENTS, np.array(WALK_EVENTS), node, hop, weight, last
+        rows.row_start, rows.nbr, rows.pos, source, cut, MAX_OWN_EVENTS, np.array(WALK_EVENTS), slots, node, last, sums
     )
-    node, hop, weight, last = node[:n], hop[:n], weight[:n], last[:n]
-    distinct, at = np.unique(node, return_inverse=True)
-    sums = [np.bincount(at[hop == k], weight[hop == k], minlength=len(distinct)) for k in (1, 2, 3)]
-    latest = np.full(len(distinct), -1)
-    np.maximum.at(latest, at[hop == 1], last[hop == 1])
-    return Neighborhood(distinct, sums[0], latest, sums[1], sums[2])
+    order = np.argsort(node[:n])
+    partner, two_hops, three_hops = sums[:, order]
+    return Neighborhood(node[order], partner, last[order], two_hops, three_hops)
+
+
+@njit(inline="always")
+def _find_slot(slots, node, v):  # type: ignore[no-untyped-def]
+    """Return the slot of ``v`` in the hash table, or the free slot where it belongs."""
+    slot = np.int64((np.uint64(v) * _HASH_FACTOR) >> _HASH_SHIFT)
+    while slots[slot] != 0 and node[slots[slot] - 1] != v:
+        slot = (slot + 1) & (len(slots) - 1)
+    return slot
 
 
 @njit(cache=True)
-def _walk(row_start, nbr, pos, source, cut, max_own, width, out_node, out_hop, out_weight, out_last):  # type: ignore[no-untyped-def]
-    """Write the nodes of all walks, with their number of steps and weight; return how many."""
+def _walk(row_start, nbr, pos, source, cut, max_own, width, slots, node, last, sums):  # type: ignore[no-untyped-def]
+    """Fill the nodes that walks reach, in order of first arrival, with their sums by steps; return how many.
+
+    ``slots``: an empty hash table, place in ``node`` + 1. ``sums``: (3, nodes) zeros.
+    """
     n = 0
     degree = degree_scalar(row_start, pos, source, cut)
     if degree == 0:
         return n
     end = row_start[source] + degree
     for i in range(end - 1, max(end - max_own, row_start[source]) - 1, -1):
-        out_node[n], out_hop[n], out_weight[n], out_last[n] = nbr[i], 1, 1.0, pos[i]
-        n += 1
+        slot = _find_slot(slots, node, nbr[i])
+        if slots[slot] == 0:
+            node[n], last[n] = nbr[i], pos[i]
+            n += 1
+            slots[slot] = n
+        sums[0, slots[slot] - 1] += 1.0
     own = min(degree, width[0])
     for i in range(end - own, end):
         v = nbr[i]
@@ -76,11 +92,19 @@ def _walk(row_start, nbr, pos, source, cut, max_own, width, out_node, out_hop, o
         for j in range(v_end - v_n, v_end):
             w = nbr[j]
             two = 1.0 / (own * v_n)
-            out_node[n], out_hop[n], out_weight[n], out_last[n] = w, 2, two, -1
-            n += 1
+            slot = _find_slot(slots, node, w)
+            if slots[slot] == 0:
+                node[n], last[n] = w, -1
+                n += 1
+                slots[slot] = n
+            sums[1, slots[slot] - 1] += two
             w_end = row_start[w] + degree_scalar(row_start, pos, w, cut)
             w_n = min(w_end - row_start[w], width[2])
             for k in range(w_end - w_n, w_end):
-                out_node[n], out_hop[n], out_weight[n], out_last[n] = nbr[k], 3, two / w_n, -1
-                n += 1
+                slot = _find_slot(slots, node, nbr[k])
+                if slots[slot] == 0:
+                    node[n], last[n] = nbr[k], -1
+                    n += 1
+                    slots[slot] = n
+                sums[2, slots[slot] - 1] += two / w_n
     return n

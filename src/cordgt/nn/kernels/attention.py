@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cordgt.nn.kernels.dropout import block_key, dropout_threshold, keep_mask
+from cordgt.nn.kernels.dropout import block_key, dropout_threshold, keep_mask_of_pairs
 
 
 def tile_sizes(size: int) -> tuple[int, int]:
@@ -125,9 +125,9 @@ def _forward_tile(
     a, b = _weights(a, b, TWO)
     if DROP:
         gain = 1.0 / (1.0 - dropout_p)
-        a = tl.where(keep_mask(key, row[:, None] * size + column_a[None, :], threshold), a * gain, 0.0)
+        a = tl.where(keep_mask_of_pairs(key, row[:, None], column_a[None, :], size, threshold), a * gain, 0.0)
         if TWO:
-            b = tl.where(keep_mask(key, row[:, None] * size + column_b[None, :], threshold), b * gain, 0.0)
+            b = tl.where(keep_mask_of_pairs(key, row[:, None], column_b[None, :], size, threshold), b * gain, 0.0)
     y = tl.dot(a.to(v_a.dtype), v_a, input_precision=PRECISION)
     if EDGES:
         y += tl.dot(_for_parent(a, row, column_a, parent, size).to(v_a.dtype), ev_a, input_precision=PRECISION)
@@ -182,7 +182,7 @@ def _backward_columns(
         dw += _for_parent(tl.dot(dy, tl.trans(ev), input_precision=PRECISION), row, column, parent, size)
     dropped = weight
     if DROP:
-        keep = keep_mask(key, row[:, None] * size + column[None, :], threshold)
+        keep = keep_mask_of_pairs(key, row[:, None], column[None, :], size, threshold)
         gain = 1.0 / (1.0 - dropout_p)
         dropped = tl.where(keep, weight * gain, 0.0)
         dw = tl.where(keep, dw * gain, 0.0)

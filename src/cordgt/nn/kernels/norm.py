@@ -1,4 +1,4 @@
-"""Fused residual add, dropout and layer norm; bias and ReLU; weighted pooling. One pass over the rows each way."""
+"""Fused residual add, dropout and layer norm; weighted pooling. One pass over the rows each way."""
 
 from __future__ import annotations
 
@@ -144,42 +144,6 @@ def backward(
 def empty_partial_sums(n: int, width: int, device: torch.device) -> Tensor:
     """Return an empty (P, width) float32 tensor for the sums of P programs, each over its share of the n rows."""
     return torch.empty((max(1, min(MAX_PROGRAMS, triton.cdiv(n, ROWS))), width), device=device)
-
-
-@triton.jit
-def _bias_relu(x, bias, n, D: tl.constexpr, ROWS: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    d = tl.arange(0, D)
-    at = row[:, None] * D + d[None, :]
-    value = tl.load(x + at, mask=(row < n)[:, None], other=0.0).to(tl.float32) + tl.load(bias + d)[None, :]
-    tl.store(x + at, tl.maximum(value, 0.0).to(x.dtype.element_ty), mask=(row < n)[:, None])
-
-
-@triton.jit
-def _bias_relu_backward(d_y, y, partial, width, n, D: tl.constexpr, ROWS: tl.constexpr):
-    d = tl.arange(0, D)
-    d_bias = tl.zeros((D,), tl.float32)
-    for block_id in range(tl.program_id(0), tl.cdiv(n, ROWS), tl.num_programs(0)):
-        row = (block_id + tl.zeros((), tl.int64)) * ROWS + tl.arange(0, ROWS)
-        at = row[:, None] * D + d[None, :]
-        in_range = (row < n)[:, None]
-        is_active = tl.load(y + at, mask=in_range, other=0.0) > 0
-        grad = tl.where(is_active, tl.load(d_y + at, mask=in_range, other=0.0), 0.0)
-        tl.store(d_y + at, grad, mask=in_range)
-        d_bias += tl.sum(grad.to(tl.float32), axis=0)
-    tl.store(partial + tl.program_id(0) * width + d, d_bias)
-
-
-def bias_relu_(x: Tensor, bias: Tensor) -> Tensor:
-    """Compute ``relu(x + bias)`` in place; x (N, D), D a power of two."""
-    _bias_relu[(triton.cdiv(len(x), 16),)](x, bias, len(x), D=x.shape[1], ROWS=16)
-    return x
-
-
-def bias_relu_backward_(d_y: Tensor, y: Tensor, partial: Tensor) -> Tensor:
-    """Turn ``d_y`` in place into the gradient of x in y = relu(x + bias); write that of bias to ``partial`` (P, D)."""
-    _bias_relu_backward[(len(partial),)](d_y, y, partial, partial.stride(0), len(y), D=y.shape[1], ROWS=16)
-    return d_y
 
 
 @triton.jit

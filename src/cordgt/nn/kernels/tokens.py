@@ -12,8 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cordgt.nn.kernels.sums import sum_rows
+
 ROWS = 32  # slots per block
-MAX_PROGRAMS = 264  # of the backward pass; each sums the parameters' gradients over its rows
+MAX_PROGRAMS = 132  # of the backward pass; each sums the parameters' gradients over its rows
 
 
 @triton.jit
@@ -151,7 +153,7 @@ class _Tokens(torch.autograd.Function):
         _embed_backward[(programs,)](
             *ctx.saved_tensors, d_out.contiguous(), partial, *ctx.sizes, **ctx.constants, VALUES=values, num_warps=8
         )
-        d_w1, d_w2, d_table, d_b1, d_bias = partial.sum(dim=0).split(sizes)
+        d_w1, d_w2, d_table, d_b1, d_bias = sum_rows(partial).split(sizes)
         d_table = d_table.view(values, dim)[: ctx.n_values]
         return None, None, d_w1.view(dim, width), d_b1, d_w2.view(dim, dim), d_table, d_bias, None
 

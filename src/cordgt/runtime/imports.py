@@ -1,0 +1,64 @@
+"""Import the libraries of an answer quickly, without what no answer uses.
+
+Half of the time of a short command is imports. Here garbage is not collected meanwhile, and these are left out:
+
+- pandas, which Arrow looks for at its first conversion. ``to_pandas`` still imports it.
+- SciPy, which Numba looks for to compile linear algebra. No loop here has any.
+- ``torch._meta_registrations``, a third of torch: kernels of tensors without memory, for tracing and compiling. torch
+  imports it itself when it traces or compiles.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+from typing import Any
+
+META_KERNELS = "torch._meta_registrations"
+
+
+class _ImportBlocker(MetaPathFinder):
+    """Refuses to import one package."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname.partition(".")[0] == self.package:
+            raise ImportError(fullname)
+
+
+@contextmanager
+def import_blocked(package: str) -> Iterator[None]:
+    """Let no module of a package be imported within the block, unless it is imported already."""
+    blocker = _ImportBlocker(package)
+    sys.meta_path.insert(0, blocker)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(blocker)
+
+
+@contextmanager
+def quick_imports() -> Iterator[None]:
+    """Import torch and Numba quickly. Within the block, imports are quick too. Does nothing if torch is imported."""
+    if "torch" in sys.modules:
+        yield
+        return
+    gc.disable()
+    try:
+        with import_blocked("scipy"):
+            import numba.np.arraymath  # noqa: F401  # looks for SciPy once
+        sys.modules[META_KERNELS] = ModuleType(META_KERNELS)
+        try:
+            import torch  # noqa: F401
+        finally:
+            del sys.modules[META_KERNELS]
+        yield
+    finally:
+        gc.freeze()  # modules stay, so they need not be looked at again
+        gc.enable()

@@ -1,0 +1,86 @@
+"""Work of a job that needs no link model, in a process of its own while a GPU trains the model."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+
+from cordgt.runtime.relay import exit_with_parent
+from cordgt.runtime.threads import pin_num_threads
+from cordgt.tasks.link import LinkTask
+
+MIN_CORES = 6  # with fewer, the process would slow the training down
+MAX_EVENTS = 20_000_000  # with more, the process would need too much memory for another index
+
+
+class SideProcess:
+    """Calls a function of the task in another process, on the CPU with as many threads, so that no bit changes.
+
+    ``function`` must be importable: it is sent by its name.
+    """
+
+    def __init__(self, function: Callable[[LinkTask], Any], task: LinkTask) -> None:
+        self.function, self.task = function, task
+        package = str(Path(__file__).parents[2])
+        paths = [package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": ""},
+        )
+        self.output = b""
+        self.thread = threading.Thread(target=self._communicate, daemon=True)
+        self.thread.start()
+
+    def result(self) -> Any:
+        """Return what the function returns. If the process fails, call the function here."""
+        self.thread.join()
+        if self.process.wait() or not self.output:
+            return self.function(self.task)
+        return pickle.loads(self.output)
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.wait()
+
+    def _communicate(self) -> None:
+        threads = torch.get_num_threads(), numba.get_num_threads()
+        request = os.getpid(), threads, self.function, self.task.stream, self.task.protocol
+        with suppress(OSError, ValueError):
+            self.output, _ = self.process.communicate(pickle.dumps(request))
+
+
+def can_work_aside(task: LinkTask) -> bool:
+    """Return whether a side process makes the job shorter: beside a GPU, with free cores and memory."""
+    is_single_gpu = task.network_device.type == "cuda" and task.group.world_size == 1
+    is_small = task.stream.backing is None and task.stream.n_events <= MAX_EVENTS
+    return is_single_gpu and is_small and (os.cpu_count() or 1) >= MIN_CORES
+
+
+def main() -> None:
+    """Read a request from the standard input, and write its result to the standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    parent, (torch_threads, numba_threads), function, stream, protocol = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
+    torch.set_num_threads(torch_threads)
+    numba.set_num_threads(min(numba_threads, numba.config.NUMBA_NUM_THREADS))
+    pin_num_threads()
+    sys.stdout.buffer.write(pickle.dumps(function(LinkTask.prepare(stream, protocol))))
+
+
+if __name__ == "__main__":
+    main()
