@@ -18,7 +18,7 @@ from cordgt.inference.run import Run
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.base import comparing_sources
 from cordgt.models.cordgt_plus import CordgtPlus
-from cordgt.tasks.blend_weight import MIN_TIMES, choose_by_ap
+from cordgt.tasks.blend_weight import MIN_TIMES, choose_by_ap, choose_by_gain, time_blocks
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.scoring import score_queries
 from cordgt.training.blend import choose_counts_weight, counts_weights
@@ -129,10 +129,28 @@ def test_no_kind_of_negatives_loses_to_counts(own: list[float], counts: list[flo
     """Each network ranks a share of the true events above their negative, and the others below."""
 
     def column(share: float) -> np.ndarray:
-        return np.where(np.arange(1000) < 1000 * share, -1.0, 1.0)
+        return np.where(np.arange(1000) % 10 < 10 * share, -1.0, 1.0)
 
     negatives = {str(i): np.stack([column(a), column(b)]) for i, (a, b) in enumerate(zip(own, counts, strict=True))}
-    assert (choose_by_ap(np.zeros((2, 1000)), negatives) > 0.5) == (winner == "counts")
+    for choose in (choose_by_ap, lambda x, y: choose_by_gain(x, y, np.arange(1000.0))):
+        assert (choose(np.zeros((2, 1000)), negatives) > 0.5) == (winner == "counts")
+
+
+def test_a_gain_that_one_block_of_time_causes_is_not_sure() -> None:
+    """CorDGT+ is much better in the last tenth of the time, and a little worse before."""
+    own, counts = (np.where(np.arange(1000) % 100 < wrong, 1.0, -1.0) for wrong in (33, 30))
+    own[900:] = -1.0
+    negatives, true = {"random": np.stack([own, counts])}, np.zeros((2, 1000))
+    assert choose_by_ap(true, negatives) < 0.5
+    assert choose_by_gain(true, negatives, np.arange(1000.0)) == 1.0
+
+
+def test_blocks_do_not_divide_events_of_one_time() -> None:
+    blocks = time_blocks(np.repeat([0.0, 1.0, 2.0, 3.0], [1, 5, 60, 34]))
+    assert [(b.start, b.stop) for b in blocks] == [(0, 6), (6, 66), (66, 100)]
+    assert len(time_blocks(np.arange(1000.0))) == 10
+    perfect = {"random": np.stack([np.full(1000, -1.0), np.full(1000, 1.0)])}  # but the times are too few to know
+    assert choose_by_gain(np.zeros((2, 1000)), perfect, np.repeat([0.0, 1.0, 2.0, 3.0], 250)) == 1.0
 
 
 def test_weight_is_in_the_metrics_and_the_weights(blended: Run) -> None:

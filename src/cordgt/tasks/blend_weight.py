@@ -1,4 +1,7 @@
-"""Choose the weight of the second of two scores on validation data."""
+"""Choose the weight of the second of two scores on validation data.
+
+`choose_by_ap` takes the best weight. `choose_by_gain` moves away from the second score only if the gain is sure.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ WEIGHTS = np.linspace(0.0, 1.0, 11)
 MARGIN = 0.001  # AP that the blend may lose to one of both scores with any kind of negatives
 MAX_PAIRS = 30_000  # of the validation split that are scored
 MIN_TIMES = 5  # different times of the validation split, without which a choice is chance
+N_BLOCKS = 10  # of the events, by time, whose gains in AP are compared
+MIN_BLOCKS = 5  # with fewer, the standard error of a gain says little
+N_ERRORS = 0.5  # standard errors by which a gain must be sure
 
 
 def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray], *, reference: int = 1) -> float:
@@ -21,6 +27,40 @@ def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray], *, refe
     table = np.array([average_precisions(positive, negatives, w) for w in WEIGHTS])
     is_allowed = (table >= table[-1 if reference else 0] - MARGIN).all(axis=1)
     return float(WEIGHTS[np.where(is_allowed, table.mean(axis=1), -1.0).argmax()])
+
+
+def choose_by_gain(positive: np.ndarray, negatives: dict[str, np.ndarray], t: np.ndarray) -> float:
+    """Return the weight with the highest mean gain in AP over weight 1, among those whose gain is sure.
+
+    A gain is sure if, with each kind of negatives, it is above ``-MARGIN`` by `N_ERRORS` standard errors over blocks of
+    time. 1 if the times are too few for `MIN_BLOCKS` blocks. ``t`` (B,), ascending, are the times of the true events;
+    the scores are those of `choose_by_ap`, the negatives those of the same events.
+    """
+    blocks = time_blocks(t)
+    if len(blocks) < MIN_BLOCKS:
+        return 1.0
+    ap = np.array(
+        [
+            [average_precisions(positive[:, b], {k: x[:, b] for k, x in negatives.items()}, w) for b in blocks]
+            for w in WEIGHTS
+        ]
+    )  # (weights, blocks, kinds)
+    gain = ap - ap[-1]
+    error = gain.std(axis=1, ddof=1) / np.sqrt(len(blocks))
+    mean = gain.mean(axis=1)
+    is_sure = (mean - N_ERRORS * error >= -MARGIN).all(axis=1)
+    best = np.where(is_sure, mean.mean(axis=1), -np.inf)
+    return float(WEIGHTS[::-1][best[::-1].argmax()])  # of equal gains the largest weight
+
+
+def time_blocks(t: np.ndarray) -> list[slice]:
+    """Divide events with these ascending times into at most `N_BLOCKS` ranges of about one size.
+
+    Events of one time are in one range, so there are fewer ranges if there are few times.
+    """
+    wanted = np.arange(N_BLOCKS) * len(t) // N_BLOCKS
+    starts = np.unique(np.searchsorted(t, t[wanted], side="left"))
+    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], len(t)], strict=True)]
 
 
 def average_precisions(positive: np.ndarray, negatives: dict[str, np.ndarray], w: float) -> list[float]:

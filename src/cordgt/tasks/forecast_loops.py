@@ -56,7 +56,7 @@ class RateLoop:
             decay = np.expm1(-horizon[0][:, None] / self.taus)
         if horizon.shape != expected.shape:
             horizon = np.ascontiguousarray(np.broadcast_to(horizon, expected.shape))
-        _fill_log_expected(*self.arguments, decay, node, cut, t, horizon, expected, age)
+        _fill_log_expected(*self.arguments, decay, node, cut, t, horizon, expected, age)  # type: ignore[call-arg]
         return expected, age
 
 

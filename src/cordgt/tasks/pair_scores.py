@@ -70,18 +70,18 @@ def best_slope(logits: dict[str, np.ndarray], rates: dict[str, np.ndarray]) -> f
     return round(1.0 - choose_by_ap(found.pop(TRUE), found, reference=0), 3)
 
 
-def validation_pairs(task: LinkTask) -> dict[str, Queries]:
+def validation_pairs(task: LinkTask, setting: str = "transductive") -> dict[str, Queries]:
     """Return some validation events as queries with one candidate, under `TRUE`, and negatives of each kind for them.
 
     The kinds are `PAIR_NEGATIVES`, in batches of `BATCH_SIZE` whatever the protocol says. Events of the test split do
     not change them.
     """
     task = task.with_protocol(positives="all", negatives="random", eval_batch_size=BATCH_SIZE)
-    _, true = task.evaluation_queries("validation", "transductive")
+    _, true = task.evaluation_queries("validation", setting)
     columns, stop = {TRUE: replace(true, dst=true.dst[:, :1])}, int(task.split.validation[-1]) + 1
     for kind in PAIR_NEGATIVES:
         changed = task.with_protocol(negatives=kind)
-        columns[kind], _ = negative_pair_queries(changed, "validation", "transductive", stop=stop)
+        columns[kind], _ = negative_pair_queries(changed, "validation", setting, stop=stop)
     chosen = sample_validation(len(true.src), len(columns))
     return {kind: queries.take(chosen) for kind, queries in columns.items()}
 

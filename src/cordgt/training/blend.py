@@ -7,7 +7,7 @@ weight of 1 gives its scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,12 +24,14 @@ from cordgt.tasks.blend_weight import (
     average_precisions,
     blend,
     choose_by_ap,
+    choose_by_gain,
     sample_validation,
 )
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.metrics import LINK_METRICS
 from cordgt.tasks.negatives import draw_candidates
 from cordgt.tasks.pair_scores import TRUE, best_slope, validation_pairs
+from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import mean_ranks
 from cordgt.training.settings import Settings, TrainingSettings
@@ -69,10 +71,11 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
     """Set ``counts_weight`` of a trained CorDGT+ by the validation split; do nothing for other models.
 
     For one source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
-    among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources
-    the same, with whole pairs as negatives, together with a slope as in `cordgt.tasks.pair_scores`, which is then
-    chosen from the same logits. If the run is trained for ranking: the weight with the highest MRR. If the validation
-    split has fewer than `MIN_TIMES` different times: 1, because events of one time are one observation.
+    among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources:
+    the weight with the highest gain against whole pairs that is sure (`choose_by_gain`), together with a slope as in
+    `cordgt.tasks.pair_scores`; for all events and for those of new nodes, and of both the larger one. The slope of the
+    model is then chosen from the same logits. If the run is trained for ranking: the weight with the highest MRR. If
+    the validation split has fewer than `MIN_TIMES` different times: 1, because events of one time are one observation.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
         return
@@ -104,21 +107,41 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     return scores[:, :, 0], {kind: scores[:, :, 1 + i] for i, kind in enumerate(by_kind)}
 
 
+@dataclass(frozen=True)
+class _PairScores:
+    """Logits of both networks (2, B) and log rates (B,) by kind of pairs; rates are empty without activity."""
+
+    logits: dict[str, np.ndarray]
+    rates: dict[str, np.ndarray]
+    t: np.ndarray  # (B,) times of the true events
+
+    def choose_weight(self) -> float:
+        """Return the weight of the second network: with activity, the best one together with a slope of the logits."""
+        found = []
+        for slope in WEIGHTS[1:] if self.rates else WEIGHTS[-1:]:
+            columns = {kind: self.rates.get(kind, 0.0) + slope * logits for kind, logits in self.logits.items()}
+            positive = columns.pop(TRUE)
+            w = choose_by_gain(positive, columns, self.t)
+            found.append((np.mean(average_precisions(positive, columns, w)), w))
+        return max(found)[1]
+
+
 def _choose_across_sources(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
-    """Return the weight for whole pairs. With activity, it is the best one together with a slope of the logits."""
-    score, pairs = _score_both(model, task, callbacks), validation_pairs(task)
-    logits = {kind: score(queries)[:, :, 0] for kind, queries in pairs.items()}  # (2, B)
-    if not task.protocol.activity:
-        return choose_by_ap(logits.pop(TRUE), logits)
-    rates = {kind: task.log_source_rates(queries) for kind, queries in pairs.items()}
-    found = []
-    for slope in WEIGHTS[1:]:
-        columns = {kind: rates[kind] + slope * logits[kind] for kind in logits}
-        positive = columns.pop(TRUE)
-        w = choose_by_ap(positive, columns)
-        found.append((np.mean(average_precisions(positive, columns, w)), w))
-    weight = max(found)[1]
-    model.pair_slope = best_slope({kind: blend(both, weight) for kind, both in logits.items()}, rates)
+    """Return the larger of the weights for all events and for those of new nodes; with activity, set the slope."""
+    every, score = task.with_protocol(positives="all"), _score_both(model, task, callbacks)
+    found = {}
+    for setting in SETTINGS:
+        if len(every.evaluation_events("validation", setting)[0]):
+            pairs = validation_pairs(task, setting)
+            logits = {kind: score(queries)[:, :, 0] for kind, queries in pairs.items()}
+            is_rated = task.protocol.activity
+            rates = {kind: task.log_source_rates(queries) for kind, queries in pairs.items() if is_rated}
+            found[setting] = _PairScores(logits, rates, pairs[TRUE].t.cpu().numpy())
+    weight = max(scores.choose_weight() for scores in found.values())
+    every_pair = found["transductive"]
+    if every_pair.rates:
+        logits = {kind: blend(both, weight) for kind, both in every_pair.logits.items()}
+        model.pair_slope = best_slope(logits, every_pair.rates)
     return weight
 
 
