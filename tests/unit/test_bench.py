@@ -70,7 +70,7 @@ def test_every_stage_has_a_row_and_a_metric(result: dict[str, Any]) -> None:
 def test_step_parts(result: dict[str, Any]) -> None:
     parts = {row["part"]: row for row in result["stages"] if row["stage"] == "step"}
     assert " ".join(parts).replace("· ", "") == (
-        "whole queries read trees distances forward tokens layers head backward adam"
+        "whole queries read trees distances forward tokens layers backward adam"
     )
     assert parts["whole"]["share"] == 1
     assert (

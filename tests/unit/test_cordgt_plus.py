@@ -174,6 +174,17 @@ def test_few_times_give_the_weight_to_counts(blended: Run, n_times: int, is_coun
     assert chosen == [1.0, 1.0] if is_counts else all(0 <= w <= 1 for w in chosen)
 
 
+def test_with_few_times_the_own_network_trains_for_one_epoch(tmp_path: Path) -> None:
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    stream = replace(stream, t=np.arange(400.0) // 50)
+    shared: dict[str, Any] = {"device": "cpu", "report": False, "epochs": 3, "batch_size": 50, "activity": False}
+    run = train(stream, "cordgt_plus", out=tmp_path / "run", hidden=8, heads=2, fanout=(4, 1), **shared)
+    counts = train(stream, "counts", out=tmp_path / "counts", **shared)
+    assert run.metrics["epochs"] == 1
+    assert counts.metrics["epochs"] > 1
+    assert run.metrics["test"]["transductive"]["ap"] == counts.metrics["test"]["transductive"]["ap"]
+
+
 def test_training_for_ranking_chooses_one_weight(tmp_path: Path) -> None:
     stream = synthetic_stream(nodes=40, events=400, seed=1).stream
     run = train(stream, "cordgt_plus", out=tmp_path / "run", device="cpu", report=False, loss="ranking", **TINY)

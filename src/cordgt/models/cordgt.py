@@ -345,7 +345,7 @@ class Cordgt(LinkModel):
         fused = kernels.load_kernels("nn.kernels.encoder", weight.device)
         has_events = batch.edge_x is not None
         drop = self.settings.dropout if self.training else 0.0
-        if cpu_encoder.is_supported(self.project.weight):
+        if cpu_encoder.is_supported(self.project.weight, batch.edge_x):
             pooled = cpu_encoder.encode(self.layers, *self.sequences(batch), weight.flatten(0, 1), drop)
             return pooled.unflatten(0, weight.shape[:2])
         if fused is None or not fused.supports_shape(self.shape.n_slots, self.settings.hidden, has_events):
@@ -452,7 +452,8 @@ class Cordgt(LinkModel):
             if fused.supports_shape(len(bias), 2 * len(frequency), len(table)):
                 waves = sinusoids(batch.td, frequency)
                 return fused.tokens(waves, batch.sd, fc1.weight, fc1.bias, to_td, table, bias, batch.n_candidates)
-        if cpu_encoder.is_supported(bias) and (to_td is not None or table is not None):
+        is_distinct = self.training and cpu_encoder.is_supported(bias)  # else other queries would change a score's bits
+        if is_distinct and (to_td is not None or table is not None):
             return self._from_distinct_distances(batch, to_td, table) + bias
         total = bias.expand(*expand_to_pairs(batch.valid).shape, -1)
         if self.td is not None and to_td is not None:

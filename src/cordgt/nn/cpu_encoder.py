@@ -30,8 +30,13 @@ from cordgt.runtime import kernel_loader as kernels
 BLOCK_VALUES = 1 << 19  # attention weights, or queries, of the sequences that go through the layers at once
 
 
-def is_supported(x: Tensor) -> bool:
-    """Return True if this module handles ``x``; otherwise use the torch reference."""
+def is_supported(x: Tensor, edge_x: Tensor | None = None) -> bool:
+    """Return True if this module handles ``x``; otherwise use the torch reference.
+
+    It gives no gradient of event features.
+    """
+    if edge_x is not None and edge_x.requires_grad:
+        return False
     return x.device.type == "cpu" and x.dtype == torch.float32 and not kernels.is_plain_forced()
 
 

@@ -84,7 +84,7 @@ def exp(x):  # type: ignore[no-untyped-def]
     return y if x > np.float32(-80.0) else np.float32(0)
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def softmax_dropout(logits, attn_mask, weights, dropped, key, first, threshold, gain):  # type: ignore[no-untyped-def]
     """Write softmax(logits) into ``weights``, with the sign set where dropout drops it; and the rest into ``dropped``.
 
@@ -121,7 +121,7 @@ def softmax_dropout(logits, attn_mask, weights, dropped, key, first, threshold, 
                 drop[j] = from_float(x * gain if keep else np.float32(0), drop[j])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def softmax_dropout_backward(weights, grad, dropped, gain):  # type: ignore[no-untyped-def]
     """Turn the gradient of ``dropped`` into that of the logits, in place; write ``dropped`` again."""
     n, n_rows, size = weights.shape
@@ -140,7 +140,7 @@ def softmax_dropout_backward(weights, grad, dropped, gain):  # type: ignore[no-u
                 grad[s, r, j] = from_float(row[j] - w * total, grad[s, r, j])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_norm(x, change, bias, key, first, threshold, gain, out, normed, stats, scale, shift):  # type: ignore[no-untyped-def]
     """Write x + dropout(change + bias) into ``out``, its layer norm into ``normed``, mean and 1 / std into ``stats``.
 
@@ -165,7 +165,7 @@ def add_norm(x, change, bias, key, first, threshold, gain, out, normed, stats, s
             normed[i, j] = from_float((out[i, j] - mean) * inverse * scale[j] + shift[j], normed[i, j])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def norm_backward(grad, x, stats, scale, d_x, d_scale, d_shift):  # type: ignore[no-untyped-def]
     """Add the gradients of a layer norm of x (N, D) to ``d_x``, ``d_scale``, ``d_shift``. ``grad``: of its result."""
     n, dim = x.shape
@@ -185,7 +185,7 @@ def norm_backward(grad, x, stats, scale, d_x, d_scale, d_shift):  # type: ignore
             d_x[i, j] += inverse * (to_float(grad[i, j]) * scale[j] - first - y * second)
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def dropout_backward(grad, key, first, threshold, gain, out, d_bias):  # type: ignore[no-untyped-def]
     """Write the gradient of ``change`` in `add_norm` into ``out``, and add that of ``bias`` to ``d_bias``."""
     n, dim = grad.shape
@@ -197,7 +197,7 @@ def dropout_backward(grad, key, first, threshold, gain, out, d_bias):  # type: i
             d_bias[j] += g
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_relu(x, bias):  # type: ignore[no-untyped-def]
     """Turn x (N, D) into relu(x + bias), in place."""
     n, dim = x.shape
@@ -206,7 +206,7 @@ def add_relu(x, bias):  # type: ignore[no-untyped-def]
             x[i, j] = from_float(max(to_float(x[i, j]) + bias[j], np.float32(0)), x[i, j])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_relu_backward(grad, hidden, d_bias):  # type: ignore[no-untyped-def]
     """Turn the gradient of the result ``hidden`` into that of the input, in place; add it to ``d_bias``."""
     n, dim = grad.shape
@@ -217,7 +217,7 @@ def add_relu_backward(grad, hidden, d_bias):  # type: ignore[no-untyped-def]
             d_bias[j] += g
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def sum_rows(table, rows, out):  # type: ignore[no-untyped-def]
     """Write the sum of some rows of a table (V, D) into ``out`` (N, D). rows: (K, N), which K rows each sum has."""
     for i in range(len(out)):
@@ -228,7 +228,7 @@ def sum_rows(table, rows, out):  # type: ignore[no-untyped-def]
                 out[i, j] += table[rows[k, i], j]
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def sum_rows_backward(grad, rows, d_table):  # type: ignore[no-untyped-def]
     """Add the gradient of `sum_rows` to ``d_table``."""
     for i in range(len(grad)):
@@ -237,7 +237,7 @@ def sum_rows_backward(grad, rows, d_table):  # type: ignore[no-untyped-def]
                 d_table[rows[k, i], j] += grad[i, j]
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_event_logits(normed, event, parent, logits):  # type: ignore[no-untyped-def]
     """Add the products of each parent's state and its children's event keys to ``logits``, in place.
 
@@ -254,7 +254,7 @@ def add_event_logits(normed, event, parent, logits):  # type: ignore[no-untyped-
                 logits[s, p * heads + h, j] = from_float(to_float(logits[s, p * heads + h, j]) + total, logits[s, 0, 0])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_event_values(dropped, event, parent, out):  # type: ignore[no-untyped-def]
     """Add each child's event values, weighted by its parent's attention, to its parent's row of ``out`` (S, C, D)."""
     n, size, _, heads, dim = event.shape
@@ -267,7 +267,7 @@ def add_event_values(dropped, event, parent, out):  # type: ignore[no-untyped-de
                     out[s, p, d] += w * to_float(event[s, j, 1, h, d])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_event_values_backward(d_out, weights, event, parent, gain, d_dropped, d_event):  # type: ignore[no-untyped-def]
     """Add to ``d_dropped`` and write the values' part of ``d_event``. weights: as `softmax_dropout` gives them."""
     n, size, _, heads, dim = event.shape
@@ -289,7 +289,7 @@ def add_event_values_backward(d_out, weights, event, parent, gain, d_dropped, d_
                 d_dropped[s, p * heads + h, j] = from_float(before + total, d_dropped[s, 0, 0])
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_event_logits_backward(d_logits, normed, event, parent, d_normed, d_event):  # type: ignore[no-untyped-def]
     """Add to ``d_normed`` (S, C, D) float32 and write the keys' part of ``d_event``."""
     n, size, _, heads, dim = event.shape

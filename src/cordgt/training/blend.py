@@ -67,6 +67,16 @@ def copy_counts(source: LinkModel, target: LinkModel) -> None:
         target.counts_weight.copy_(source.counts_weight)
 
 
+def answers_as_counts(model: LinkModel, task: LinkTask) -> bool:
+    """Return whether a CorDGT+ gives the scores of its `Counts` network, whatever its own network learns.
+
+    So it is if the validation split has fewer than `MIN_TIMES` different times: events of one time are one observation.
+    """
+    if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
+        return False
+    return len(np.unique(task.stream.t[task.split.validation])) < MIN_TIMES
+
+
 def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbacks: Callback = NO_CALLBACK) -> None:
     """Set ``counts_weight`` of a trained CorDGT+ by the validation split; do nothing for other models.
 
@@ -74,12 +84,12 @@ def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbac
     among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources:
     the weight with the highest gain against whole pairs that is sure (`choose_by_gain`), together with a slope as in
     `cordgt.tasks.pair_scores`; for all events and for those of new nodes, and of both the larger one. The slope of the
-    model is then chosen from the same logits. If the run is trained for ranking: the weight with the highest MRR. If
-    the validation split has fewer than `MIN_TIMES` different times: 1, because events of one time are one observation.
+    model is then chosen from the same logits. If the run is trained for ranking: the weight with the highest MRR. 1 if
+    it `answers_as_counts`.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
         return
-    if len(np.unique(task.stream.t[task.split.validation])) < MIN_TIMES:
+    if answers_as_counts(model, task):
         model.counts_weight.fill_(1.0)
         return
     callbacks.on_stage_start("choosing the weight of counts", None)

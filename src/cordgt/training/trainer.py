@@ -40,7 +40,13 @@ from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.metrics import LINK_METRICS, LinkMetrics, summary_metrics
 from cordgt.tasks.negatives import NEGATIVES
 from cordgt.tasks.run_metrics import RunMetrics
-from cordgt.training.blend import choose_counts_weight, copy_counts, counts_settings, counts_weights
+from cordgt.training.blend import (
+    answers_as_counts,
+    choose_counts_weight,
+    copy_counts,
+    counts_settings,
+    counts_weights,
+)
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
 from cordgt.training.devices import peak_memory_mb, set_matmul_precision
 from cordgt.training.evaluation import evaluate_splits, training_objective
@@ -117,6 +123,12 @@ class Trainer:
             self.model.prepare(self.task.train_history, train_end)
             if self.validates and isinstance(self.model, CordgtPlus) and self.model.counts is not None:
                 self._train_counts(self.model.counts)
+        if self.validates and answers_as_counts(self.model, self.task):
+            self.epochs = self.estimate.epochs = 1  # of its own network, whose scores are not used
+            self.callbacks.on_message(
+                "The validation split has too few different times to judge CorDGT+: it answers as counts, and trains "
+                "its own network for one epoch."
+            )
         self._broadcast_state()
         with ExitStack() as closing:
             self._run_epochs(closing)

@@ -13,6 +13,7 @@ from cordgt.experiments.bench.timing import Stopwatch, Timing
 from cordgt.history.context import sample_trees
 from cordgt.history.queries import Queries
 from cordgt.models.cordgt import Cordgt
+from cordgt.nn import cpu_encoder
 from cordgt.runtime import kernel_loader as kernels
 from cordgt.runtime.profiling import count_ops
 
@@ -42,7 +43,8 @@ class ForwardParts:
             return None
         bench.model.train()
         batch = bench.read(bench.next_queries())
-        if kernels.kernels_available(bench.device) and isinstance(bench.model, Cordgt):
+        is_fused = kernels.kernels_available(bench.device) or cpu_encoder.is_supported(next(bench.model.parameters()))
+        if is_fused and isinstance(bench.model, Cordgt):
             return cls._measure_fused(bench, bench.model, batch)
         samples = [_time_forward_parts(bench, layers, batch) for _ in range(bench.repeat + 1)][1:]  # warm-up first
         timings = {part: Timing.from_samples([s[part] for s in samples]) for part in samples[0]}
@@ -51,7 +53,7 @@ class ForwardParts:
 
     @classmethod
     def _measure_fused(cls, bench: BenchSetup, model: Cordgt, batch: Any) -> ForwardParts:
-        """A fused kernel runs all layers at once and has no hooks: time the tokens, and subtract them."""
+        """One function runs all layers, without hooks: time the tokens, and subtract them. The head is in layers."""
         step = bench.make_step()
         tokens = bench.time(lambda: model.sequences(batch))
         total = bench.time(lambda: step.losses(batch))

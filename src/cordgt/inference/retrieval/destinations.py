@@ -83,8 +83,11 @@ class Destinations:
 
     def _count(self, cut: int) -> np.ndarray:
         """Return the number of events of each destination (N,), counted from the last ``cut`` on if that is earlier."""
-        begin, count = self._counted
-        begin, count = (begin, count.copy()) if begin <= cut else (0, np.zeros(self.n_nodes, np.int64))
+        begin, counted = self._counted
+        if begin > cut:
+            begin, counted = 0, counted[:0]
+        count = np.zeros(self.n_nodes, np.int64)
+        count[: len(counted)] = counted  # a live history may have new nodes since
         for start in range(begin, cut, _CHUNK):
             count += np.bincount(self.dst[start : min(start + _CHUNK, cut)], minlength=self.n_nodes)
         self._counted = cut, count  # replaced as a whole: other threads see the old counts or the new ones
