@@ -29,8 +29,6 @@ OPTIONS = {
 }
 WITHOUT_PAGE = {
     "datasets": "counts the events of the datasets, which are not in the repository",
-    "new-partners": "no cell is committed yet",
-    "retrieval": "no cell is committed yet",
 }
 
 

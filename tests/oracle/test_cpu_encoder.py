@@ -116,7 +116,7 @@ def test_gradients_with_dropout_are_those_of_its_values(edge_dim: int) -> None:
 
 
 def test_dropout_has_its_probability_and_other_elements_other_masks() -> None:
-    drop = cpu_encoder.Dropout.of(0.3)
+    drop = cpu_encoder.DropoutConstants.of(0.3)
     logits = np.zeros((20, 6, 3), np.float32)
     weights, dropped = np.empty_like(logits), np.empty_like(logits)
     attn_mask = np.ones((20, 1, 3), np.uint8)
@@ -137,8 +137,8 @@ def test_softmax_equals_torchs(dtype: torch.dtype) -> None:
     attn_mask = some(4, 7, 7, seed=1) < 0.5
     attn_mask[..., 2] = True
     weights, dropped = torch.empty_like(logits), torch.empty_like(logits)
-    arrays = [cpu_encoder.array(x) for x in (logits, attn_mask.view(torch.uint8), weights, dropped)]
-    loops.softmax_dropout(*arrays, np.uint32(0), np.uint32(0), *cpu_encoder.Dropout.of(0.0))
+    arrays = [cpu_encoder.as_numpy(x) for x in (logits, attn_mask.view(torch.uint8), weights, dropped)]
+    loops.softmax_dropout(*arrays, np.uint32(0), np.uint32(0), *cpu_encoder.DropoutConstants.of(0.0))
     mask = attn_mask.repeat_interleave(2, dim=1)  # two heads: rows (c, h)
     expected = logits.float().masked_fill(~mask, -torch.inf).softmax(dim=-1)
     torch.testing.assert_close(weights.float(), expected, rtol=0, atol=1e-6 if dtype == torch.float32 else 3e-3)
@@ -158,7 +158,7 @@ def test_encoder_in_bfloat16_is_that_in_float32_but_for_rounding(edge_dim: int) 
 
 def test_sums_of_rows() -> None:
     table, rows = some(5, 3).requires_grad_(), torch.tensor([[0, 4, 4, 1], [0, 2, 3, 1]])
-    got, expected = cpu_encoder.sum_rows(table, rows), table[rows].sum(0)
+    got, expected = cpu_encoder.embedding_sum(table, rows), table[rows].sum(0)
     torch.testing.assert_close(got, expected)
     above = some(4, 3, seed=1)
     mine, theirs = (torch.autograd.grad(y, table, above)[0] for y in (got, expected))

@@ -58,7 +58,7 @@ ORDER = """
     inference.retrieval.budget
     inference.predictor inference.forecasts inference.answers inference.similar inference.first_scorer_file
     inference.run_loading inference.run_evaluation inference.run_recommendations inference.run_arguments
-    inference.early_history inference.run inference.recommend_batch inference.part_files inference.recommend_all
+    inference.prefetched_history inference.run inference.recommend_batch inference.part_files inference.recommend_all
     inference.recommend_workers inference.ray
     analysis analysis.table_files analysis.exporters analysis.recommendation_tables analysis.remarks
     analysis.audit analysis.audit.checks
@@ -179,7 +179,7 @@ def test_no_relative_imports(name: str) -> None:
         "io.datasets.synthetic",
         "cli.console",
         "tasks.run_metrics",
-        "inference.early_history",
+        "inference.prefetched_history",
         "analysis.remarks",
     ],
 )

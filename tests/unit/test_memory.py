@@ -562,7 +562,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> None:
     def prepare(self: trainer.Trainer) -> bool:
         return trainer.prepare_capture(self.task, self.model, self.settings.training.batch_size)
 
-    monkeypatch.setattr(trainer.Trainer, "_is_recorded", prepare)
+    monkeypatch.setattr(trainer.Trainer, "_prepare_cuda_graph", prepare)
     monkeypatch.setattr(trainer, "SECONDS_BETWEEN_LINES", 0.0)  # a GPU reports its steps only then
 
 

@@ -15,7 +15,7 @@ import pytest
 from cordgt import DataError, EventStream, Run, RunError, train
 from cordgt.events.times import TimeAxis
 from cordgt.history.index_builder import IndexArrays
-from cordgt.inference.early_history import EarlyHistory
+from cordgt.inference.prefetched_history import PrefetchedHistory
 
 # Imports that no answer needs; together about half of the time of the command.
 NEVER = (
@@ -82,7 +82,7 @@ def test_the_history_is_read_and_indexed_once_in_a_thread(run: Run, monkeypatch:
 
     monkeypatch.setattr(EventStream, "load", counted_load)
     monkeypatch.setattr(IndexArrays, "build", counted_build)
-    early = Run.load(run.path, "cpu", early_history=EarlyHistory.start(run.path))
+    early = Run.load(run.path, "cpu", prefetched=PrefetchedHistory.start(run.path))
     assert early.recommend(3) == run.recommend(3)
     assert calls == [("load", "cordgt-events"), ("build", "cordgt-events")]
     for field, tensor in vars(early.history.index).items():
@@ -91,7 +91,7 @@ def test_the_history_is_read_and_indexed_once_in_a_thread(run: Run, monkeypatch:
 
 
 def test_later_events_get_an_index_of_their_own(run: Run) -> None:
-    early = Run.load(run.path, "cpu", early_history=EarlyHistory.start(run.path))
+    early = Run.load(run.path, "cpu", prefetched=PrefetchedHistory.start(run.path))
     time = TimeAxis("number")
     later = EventStream.from_columns([3, 3], [95, 7], [500, 501], time=time, shared_ids=False)
     assert early.with_events(later).recommend(3) == run.with_events(later).recommend(3)
@@ -100,12 +100,12 @@ def test_later_events_get_an_index_of_their_own(run: Run) -> None:
 def test_a_damaged_history_is_the_same_error(run: Run, tmp_path: Path) -> None:
     for name in ("config.toml", "metrics.json", "nodes.parquet", "model.safetensors"):
         (tmp_path / name).write_bytes((run.path / name).read_bytes())
-    assert EarlyHistory.start(tmp_path) is None  # no events
+    assert PrefetchedHistory.start(tmp_path) is None  # no events
     (tmp_path / "events.parquet").write_bytes(b"PAR1")
-    for early in (None, EarlyHistory.start(tmp_path)):
+    for early in (None, PrefetchedHistory.start(tmp_path)):
         with pytest.raises(RunError, match=r"events\.parquet is damaged"):
-            Run.load(tmp_path, "cpu", early_history=early)
-    early = EarlyHistory.start(tmp_path)
+            Run.load(tmp_path, "cpu", prefetched=early)
+    early = PrefetchedHistory.start(tmp_path)
     assert early is not None
     with pytest.raises((RunError, DataError)):
         early.load(tmp_path)

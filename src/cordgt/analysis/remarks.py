@@ -53,7 +53,7 @@ def unknown_destination_remarks(metrics: RunMetrics) -> list[str]:
         for s in metrics[split]
     }
     return [
-        f"{split}, {setting}: {n:,.0f} events are not ranked, because their destination has no event before."
+        f"{split}, {setting}: {n:,.0f} events are not ranked, because their destination has no earlier event."
         for (split, setting), n in counts.items()
         if n
     ]

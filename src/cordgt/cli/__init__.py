@@ -36,7 +36,7 @@ from cordgt.cli.distributed import distributed_command, exit_at_once, has_proces
 from cordgt.cli.options import add_plugin_option
 from cordgt.cli.resume import training_started
 from cordgt.errors import CordgtError, RunWarning, is_out_of_memory
-from cordgt.runtime.imports import import_blocked
+from cordgt.runtime.imports import block_import
 from cordgt.runtime.limits import address_space_limit
 
 
@@ -226,7 +226,7 @@ def _skip_pandas() -> None:
     """
     if "pandas" in sys.modules or any(word.startswith("--plugin") for word in sys.argv):
         return
-    with import_blocked("pandas"):
+    with block_import("pandas"):
         pa.array(["text"]).to_numpy(zero_copy_only=False)
 
 

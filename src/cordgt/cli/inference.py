@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cordgt.callbacks import Callback
 from cordgt.cli import console
-from cordgt.cli.loading import open_run, query_columns, start_quickly
+from cordgt.cli.loading import open_run, prefetch_history, query_columns
 from cordgt.cli.options import (
     FILE_ENDINGS,
     At,
@@ -56,7 +56,7 @@ def predict(
         raise SettingError("Give either --pairs FILE, or --source ID and --destination ID.")
     if pairs is None and events is None and columns:
         raise SettingError("--src, --dst and --time name columns of a file, but no file was given.")
-    early_history = start_quickly(run)
+    prefetched = prefetch_history(run)
     import numpy as np
 
     from cordgt.cli import answers, writers
@@ -66,7 +66,7 @@ def predict(
 
     writers.check_output(output)
     writers.check_json(json_)
-    loaded = open_run(run, device, events, columns, early_history)
+    loaded = open_run(run, device, events, columns, prefetched)
     if pairs is None:
         sources, destinations = (answers.parse_ids(loaded, [str(one)]) for one in (source, destination))
         times = None if at is None else np.array([loaded.stream.parse_time(at)])
@@ -157,7 +157,7 @@ def recommend(
         raise SettingError("Give --per-group N and --groups FILE together.")
     if exhaustive and budget is not None:
         raise SettingError("--exhaustive ranks every candidate, so it has no --budget. Give one of the two.")
-    early_history = None if all_ else start_quickly(run)
+    prefetched = None if all_ else prefetch_history(run)
     from cordgt.cli import answers, writers
     from cordgt.inference.answers import recommendation_table
     from cordgt.io.groups import read_groups
@@ -198,7 +198,7 @@ def recommend(
         )
     writers.check_output(output)
     writers.check_json(json_)
-    loaded = open_run(run, device, events, columns, early_history)
+    loaded = open_run(run, device, events, columns, prefetched)
 
     def read_file(path: Path, name: Side) -> list[Any]:
         file = load_file(path)

@@ -10,7 +10,7 @@ from cordgt.errors import SettingError
 from cordgt.runtime.imports import quick_imports
 
 if TYPE_CHECKING:
-    from cordgt.inference.early_history import EarlyHistory
+    from cordgt.inference.prefetched_history import PrefetchedHistory
     from cordgt.inference.run import Run
     from cordgt.training.settings import ParsedSettings, Settings
 
@@ -82,15 +82,15 @@ def _is_error_of_file(message: str, from_file: ParsedSettings, model: str, prese
     return False
 
 
-def start_quickly(path: Path) -> EarlyHistory | None:
-    """Begin to read the history of a run, and import what answers it meanwhile. `open_run` takes the result."""
+def prefetch_history(path: Path) -> PrefetchedHistory | None:
+    """Start to read a run's history in a thread, and import the modules of an answer. Pass the result to `open_run`."""
     from cordgt.files import follow_link
-    from cordgt.inference.early_history import EarlyHistory
+    from cordgt.inference.prefetched_history import PrefetchedHistory
 
-    early_history = EarlyHistory.start(follow_link(path))
+    prefetched = PrefetchedHistory.start(follow_link(path))
     with quick_imports():
         import cordgt.inference.run  # noqa: F401
-    return early_history
+    return prefetched
 
 
 def open_run(
@@ -98,7 +98,7 @@ def open_run(
     device: str,
     events: Path | None = None,
     columns: dict[str, Any] | None = None,
-    early_history: EarlyHistory | None = None,
+    prefetched: PrefetchedHistory | None = None,
 ) -> Run:
     """Load a run and append later ``events``, read with the options ``columns``, to its history.
 
@@ -109,7 +109,7 @@ def open_run(
     columns = columns or {}
     if events is None and "node_features" in columns:
         raise SettingError("--node-features describes the nodes of --events. Remove it, or add --events.")
-    loaded = Run.load(path, device, early_history=early_history)
+    loaded = Run.load(path, device, prefetched=prefetched)
     if events is None:
         return loaded
     if "node_features" in columns and not loaded.stream.node_dim:

@@ -94,29 +94,30 @@ def _counts_sections(request: ExperimentRequest, results: ResultSet) -> list[Sec
     `counts` alone, which are the same network if they ran on the same device.
     """
     kinds = (ANCHOR_NEGATIVES[0], *HARD_NEGATIVES, *ANCHOR_NEGATIVES[1:])
-    rows: dict[str, list[list[str]]] = {"inside": [], "alone": []}
+    rows: dict[str, list[list[str]]] = {"same_run": [], "separate_run": []}
     for data in request.datasets:
         plus, counts = (results.select(data, model) for model in ("cordgt_plus", "counts"))
         shared = {cell["seed"] for cell in plus} & {cell["seed"] for cell in counts}
-        with_inside = [cell for cell in plus if "counts_weight" in cell["figures"]]
+        with_network = [cell for cell in plus if "counts_weight" in cell["figures"]]
         pairs = {
-            "inside": (with_inside, with_inside),
-            "alone": tuple([cell for cell in cells if cell["seed"] in shared] for cells in (plus, counts)),
+            "same_run": (with_network, with_network),
+            "separate_run": tuple([cell for cell in cells if cell["seed"] in shared] for cells in (plus, counts)),
         }
         for name, (own, other) in pairs.items():
             for setting in SETTINGS if own else ():
                 texts = [_difference_text(own, other, kind, setting, name) for kind in kinds]
                 rows[name].append([f"{data}, {setting}", *texts, str(len(own))])
     headings = {
-        "inside": "CorDGT+ without activity, and its difference to the counts network in it",
-        "alone": "CorDGT+ without activity, and its difference to counts without activity",
+        "same_run": "CorDGT+ without activity, and its difference to the counts network in it",
+        "separate_run": "CorDGT+ without activity, and its difference to counts without activity",
     }
     return [Section(headings[name], ["", *kinds, "seeds"], part) for name, part in rows.items() if part]
 
 
 def _difference_text(own: list[CellResult], other: list[CellResult], kind: str, setting: str, name: str) -> str:
+    """Return the AP of ``own``, and in parentheses its difference to ``other``."""
     part = "without_activity" if NEGATIVES[kind].replaces_source else "test"
-    parts = (part, "counts_alone" if name == "inside" else part)
+    parts = (part, "counts_alone" if name == "same_run" else part)
     ours, theirs = (
         Comparison(percentages(cells, kind, key, setting, "ap_batch"), None, len(cells)).mean
         for cells, key in zip((own, other), parts, strict=True)

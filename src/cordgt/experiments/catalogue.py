@@ -132,7 +132,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         selected_models=new_partners.DEFAULT_MODELS,
     ),
     "retrieval": Experiment(
-        "recall, MRR and time of the two stages of recommend, next to exhaustive ranking",
+        "recall and MRR of the two stages of recommend, next to exhaustive ranking",
         retrieval.DATASETS,
         retrieval.SUPPORTED_MODELS,
         retrieval.retrieval_cells,

@@ -55,7 +55,8 @@ ROWS: dict[str, tuple[str, dict[str, str]]] = {
 def measure_new_partners(cell: Cell, stream: EventStream, device: torch.device) -> dict[str, Any]:
     """Train the cell's model; return ``{row: {split: metrics}}`` of at most `MAX_EVENTS` events of each split.
 
-    A model that chooses nothing on the validation split has no metrics of it.
+    Models without training and CorDGT+ have metrics of the validation split too: they choose settings, or the weight of
+    `Counts`, by them.
     """
     task = LinkTask.prepare(stream, cell.settings.protocol, seed=cell.seed, device=device)
     with defer_signals() as stop:
@@ -92,7 +93,8 @@ def rank_partners(
     The weight of `Counts` in CorDGT+ is the best one on the validation split, which ``splits`` must contain.
     """
     first, task, metrics = first_stage(model), task.with_protocol(**ROWS[row][1]), {}
-    weight, about = 0.0, {"candidates": 0 if first is None else N_CANDIDATES}
+    weight = 0.0
+    about: dict[str, float] = {"candidates": 0 if first is None else N_CANDIDATES}
     for split in sorted(splits, key=SPLITS.index):  # validation first
         stop.raise_if_requested()
         own = sample_events(task, split)

@@ -41,4 +41,6 @@ def measure_retrieval(cell: Cell, stream: EventStream, device: torch.device) -> 
     predictor = Predictor(model, stream, task.full_history, is_trained, make_scorer)
     n_pairs = max(1, predictor.destinations.count(stream.n_events))
     n_questions = int(np.clip(MAX_PAIRS[device.type] // n_pairs, 10, MAX_QUESTIONS))
-    return measure_recommend(predictor, split.test, n_questions=None if model.is_cheap else n_questions)
+    if model.is_cheap:
+        return measure_recommend(predictor, split.test, max_questions=MAX_QUESTIONS)
+    return measure_recommend(predictor, split.test, n_questions=n_questions)

@@ -24,11 +24,11 @@ from cordgt.events.stream import EventStream
 from cordgt.files import follow_link
 from cordgt.history.queries import History
 from cordgt.inference.answers import embedding_table, recommendation_table, score_table
-from cordgt.inference.early_history import EarlyHistory
 from cordgt.inference.first_scorer_file import FirstScorerFile
 from cordgt.inference.forecasts import ActiveNode, Forecasts, NextEvent
 from cordgt.inference.id_lists import IdList, as_list, check_ids, is_list
 from cordgt.inference.predictor import Predictor, Recommendation, RecommendResult
+from cordgt.inference.prefetched_history import PrefetchedHistory
 from cordgt.inference.retrieval.first_scorer import FirstScorer
 from cordgt.inference.retrieval.ranking import MIN_BUDGET
 from cordgt.inference.run_arguments import choose_columns, make_pairs
@@ -77,36 +77,36 @@ class Run:
     metrics: RunMetrics
     device: torch.device
     checksums: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)  # of files, in metrics.json
-    early_history: EarlyHistory | None = field(default=None, repr=False, compare=False)
+    prefetched: PrefetchedHistory | None = field(default=None, repr=False, compare=False)
     _weights: dict[str, dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)  # by file name
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {self.settings.model} on {self.stream.name or 'a stream without a name'}>"
 
     @classmethod
-    def load(cls, path: str | Path, device: str = "auto", *, early_history: EarlyHistory | None = None) -> Run:
+    def load(cls, path: str | Path, device: str = "auto", *, prefetched: PrefetchedHistory | None = None) -> Run:
         """Load a finished run. RunError if the folder is missing, unfinished or damaged.
 
-        ``early_history`` is the folder's history, if a thread reads it already.
+        ``prefetched`` is the folder's history, if a thread reads it already.
         """
         pin_num_threads()
         folder = RunFolder(follow_link(Path(path)))
-        return cls.from_folder(folder, folder.read_config(), device, early_history)
+        return cls.from_folder(folder, folder.read_config(), device, prefetched)
 
     @classmethod
     def from_folder(
-        cls, folder: RunFolder, config: RunConfig, device: str, early_history: EarlyHistory | None = None
+        cls, folder: RunFolder, config: RunConfig, device: str, prefetched: PrefetchedHistory | None = None
     ) -> Run:
         """`load` for a folder whose config.toml is read already."""
         metrics, checksums = folder.read_result()
         check_metrics_match_config(folder, config, metrics)
         metrics["protocol"] = dict(vars(config.settings.protocol))
         folder.check_events(config.data)
-        load = EventStream.load if early_history is None else early_history.load
+        load = EventStream.load if prefetched is None else prefetched.load
         original, stream = folder.streams(config.data_fingerprint, load)
         if not is_same_data(original, config.data):
             raise RunError(f"{folder.path} is damaged: its events are not those it was trained on.")
-        return cls(folder, config, stream, original, metrics, choose_device(device), checksums, early_history)
+        return cls(folder, config, stream, original, metrics, choose_device(device), checksums, prefetched)
 
     @property
     def path(self) -> Path:
@@ -398,7 +398,7 @@ class Run:
     @cached_property
     def predictor(self) -> Predictor:
         """The model on its device, with its history. A refitted run uses the refitted weights."""
-        index = None if self.early_history is None else self.early_history.index(self.stream)
+        index = None if self.prefetched is None else self.prefetched.index(self.stream)
         history = build_history(self.stream, seed=self.settings.seed, device=self.device, index_arrays=index)
         return Predictor(self.model, self.stream, history, self.has_training_events, self.load_first_scorer)
 

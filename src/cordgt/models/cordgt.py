@@ -422,12 +422,7 @@ class Cordgt(LinkModel):
         """Return the tokens (N, D) of some slots. Each value of a distance is encoded once."""
         n, n_summed = batch.n_candidates, 2 if batch.td.shape[1] > batch.valid.shape[1] else 1
         fold = self._fold_projections(n_summed)
-        tree = (at.sequence - n + (n > 0)).clamp_min(0)
-        relations = [tree]
-        if n_summed == 2:  # the order of `tree_relations`
-            is_source = at.sequence < n
-            other = at.sequence + torch.where(is_source, 1, n + 1)
-            relations = [torch.where(is_source, 0, at.sequence + 1), other]
+        relations = distance_relations(at.sequence, n, n_summed)
         tables, rows, n_rows = [], [], 0
         if fold.to_td is not None and self.td is not None:
             td = torch.stack([batch.td[at.row, relation, at.slot] for relation in relations])
@@ -441,7 +436,7 @@ class Cordgt(LinkModel):
         if rows:
             tokens = tokens + F.embedding_bag(torch.stack(rows, dim=1), torch.cat(tables), mode="sum")
         if batch.node_x is not None:
-            tokens = tokens + F.linear(batch.node_x[at.row, tree, at.slot], fold.for_x)
+            tokens = tokens + F.linear(batch.node_x[at.row, root_of_sequence(at.sequence, n), at.slot], fold.for_x)
         return tokens
 
     def _from_distances(self, batch: CordgtBatch, to_td: Tensor | None, table: Tensor | None, bias: Tensor) -> Tensor:
@@ -466,11 +461,8 @@ class Cordgt(LinkModel):
     def _from_distinct_distances(self, batch: CordgtBatch, to_td: Tensor | None, table: Tensor | None) -> Tensor:
         """Return `_from_distances` without the bias, on the CPU. Each value of a distance is encoded once."""
         n, device = batch.n_candidates, batch.valid.device
-        place = torch.arange(2 * n or 1, device=device)
-        relations = [(place - n + (n > 0)).clamp_min(0)]  # the order of `tree_relations`
-        if batch.td.shape[1] > n + 1:
-            is_source = place < n
-            relations = [torch.where(is_source, 0, place + 1), place + torch.where(is_source, 1, n + 1)]
+        n_summed = 2 if batch.td.shape[1] > n + 1 else 1
+        relations = distance_relations(torch.arange(2 * n or 1, device=device), n, n_summed)
         tables, rows = [], []
         if self.td is not None and to_td is not None:
             value, at_value = torch.unique(batch.td, return_inverse=True)
@@ -480,7 +472,7 @@ class Cordgt(LinkModel):
             n_values = len(tables[0]) if tables else 0
             rows += [batch.sd[:, relation] + n_values for relation in relations]
             tables.append(table)
-        total = cpu_encoder.sum_rows(torch.cat(tables), torch.stack(rows).flatten(1))
+        total = cpu_encoder.embedding_sum(torch.cat(tables), torch.stack(rows).flatten(1))
         return total.unflatten(0, rows[0].shape)
 
     def _summed(self, batch: CordgtBatch, x: Tensor) -> Tensor:
@@ -515,6 +507,19 @@ class Cordgt(LinkModel):
     def _pooling(self, batch: CordgtBatch) -> Tensor:
         """Return each slot's weight in the mean, (B, 2M, C); padding is left out."""
         return expand_to_pairs(batch.valid / batch.valid.sum(-1, keepdim=True))
+
+
+def root_of_sequence(sequence: Tensor, n: int) -> Tensor:
+    """Return the tree of each sequence of a query with n candidates: n times the source's, then the candidates'."""
+    return (sequence - n + (n > 0)).clamp_min(0)
+
+
+def distance_relations(sequence: Tensor, n: int, n_summed: int) -> list[Tensor]:
+    """Return the relations whose distances each sequence sums, in the order of `distance.tree_relations`."""
+    if n_summed == 1:
+        return [root_of_sequence(sequence, n)]
+    is_source = sequence < n
+    return [torch.where(is_source, 0, sequence + 1), sequence + torch.where(is_source, 1, n + 1)]
 
 
 def full_precision(x: Tensor) -> torch.autocast:

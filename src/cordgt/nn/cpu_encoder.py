@@ -60,29 +60,29 @@ class LayerWeights(NamedTuple):
 N_MATRICES = 5  # the first of `LayerWeights`: bfloat16 under autocast
 
 
-class Dropout(NamedTuple):
-    """A probability, as `cordgt.nn.cpu_loops` takes it."""
+class DropoutConstants(NamedTuple):
+    """Threshold of the hash, and factor of the elements that dropout keeps."""
 
     threshold: np.uint32
     gain: np.float32
 
     @classmethod
-    def of(cls, probability: float) -> Dropout:
+    def of(cls, probability: float) -> DropoutConstants:
         """Return dropout with this probability."""
         return cls(np.uint32(min(int(probability * 2**32), 2**32 - 1)), np.float32(1 / (1 - probability)))
 
 
-NO_KEY, NO_DROPOUT = np.uint32(0), Dropout.of(0.0)
+NO_KEY, NO_DROPOUT = np.uint32(0), DropoutConstants.of(0.0)
 
 
-class Saved(NamedTuple):
+class SavedActivations(NamedTuple):
     """What the backward pass needs of some sequences in a layer."""
 
     x: Tensor  # (N, D) float32, N = S C
     stats1: Tensor  # (N, 2)
     normed1: Tensor  # (N, D)
     y: Tensor  # (S, C H, D)
-    weights: Tensor  # (S, C H, C), negative where dropped
+    weights: Tensor  # (S, C H, C), negative where dropout drops them
     attended: Tensor  # (N, H D)
     x1: Tensor  # (N, D) float32
     stats2: Tensor  # (N, 2)
@@ -90,9 +90,7 @@ class Saved(NamedTuple):
     hidden: Tensor  # (N, 4 D)
 
 
-def encode(
-    layers: Sequence[Any], x: Tensor, attn_mask: Tensor, edge_x: Tensor | None, pool: Tensor, dropout_p: float
-) -> Tensor:
+def encode(layers: Any, x: Tensor, attn_mask: Tensor, edge_x: Tensor | None, pool: Tensor, dropout_p: float) -> Tensor:
     """Return the weighted mean (S, D) of each sequence's states after the last layer.
 
     Shapes: x (S, C, D) float32; attn_mask (S, C or 1, C), True: row i may attend to j; edge_x (S, C, De); pool (S, C),
@@ -100,17 +98,27 @@ def encode(
     """
     weights = [w for layer in layers for w in _fold(layer)]
     dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
-    saves = torch.is_grad_enabled()
+    needs_grad = torch.is_grad_enabled()
     key = new_key() if dropout_p else 0
     attention = layers[0].attention
     with torch.autocast("cpu", enabled=False):
         pooled: Tensor = _Encoder.apply(
-            x, attn_mask.contiguous(), edge_x, pool, Dropout.of(dropout_p), key, dtype, attention, saves, *weights
+            x,
+            attn_mask.contiguous(),
+            edge_x,
+            pool,
+            DropoutConstants.of(dropout_p),
+            key,
+            dtype,
+            attention,
+            needs_grad,
+            *weights,
         )
     return pooled
 
 
 def _fold(layer: Any) -> LayerWeights:
+    """Return a layer's weights, with queries folded into keys, and values into the output."""
     attention = layer.attention
     heads, dim = attention.heads, attention.dim
     with torch.autocast("cpu", enabled=False):
@@ -147,23 +155,23 @@ class _Encoder(torch.autograd.Function):
         attn_mask: Tensor,
         edge_x: Tensor | None,
         pool: Tensor,
-        dropout: Dropout,
+        dropout: DropoutConstants,
         key: int,
         dtype: torch.dtype,
         attention: Any,
-        saves: bool,
+        needs_grad: bool,
         *weights: Tensor,
     ) -> Tensor:
         n, size, dim = x.shape
-        layers = _layers(weights, dtype)
+        layers = _split_layers(weights, dtype)
         block = max(1, BLOCK_VALUES // (size * attention.heads * max(size, dim)))
         pooled, saved = torch.empty(n, dim), []
         for start in range(0, n, block):
             rows = slice(start, min(n, start + block))
             events = None if edge_x is None else edge_x[rows].to(dtype)
             of_block = _Block(layers, attn_mask[rows], events, pool[rows], dropout, key, start, attention)
-            pooled[rows] = of_block.forward(x[rows], saves)
-            if saves:
+            pooled[rows] = of_block.forward(x[rows], needs_grad)
+            if needs_grad:
                 saved.append(of_block)
         ctx.blocks = saved
         return pooled
@@ -179,7 +187,7 @@ class _Encoder(torch.autograd.Function):
         return torch.cat(d_x), *(None,) * 8, *(g for layer in gradients for g in layer)
 
 
-def _layers(weights: Sequence[Tensor], dtype: torch.dtype) -> list[LayerWeights]:
+def _split_layers(weights: Sequence[Tensor], dtype: torch.dtype) -> list[LayerWeights]:
     """Return the weights layer by layer, matrices in ``dtype``."""
     width = len(LayerWeights._fields)
     parts = [weights[i : i + width] for i in range(0, len(weights), width)]
@@ -198,19 +206,19 @@ class _Block:
         attn_mask: Tensor,
         edge_x: Tensor | None,
         pool: Tensor,
-        dropout: Dropout,
+        dropout: DropoutConstants,
         key: int,
         first: int,
         attention: Any,
     ) -> None:
         self.layers, self.pool, self.dropout, self.edge_x = layers, pool, dropout, edge_x
-        self.heads, self.parent = attention.heads, array(attention.parent)
-        self.attn_mask, self.first, self.key = attn_mask.view(torch.uint8), first, key
-        self.saved: list[Saved] = []
+        self.heads, self.parent = attention.heads, as_numpy(attention.parent)
+        self.attn_mask, self.first_sequence, self.key = attn_mask.view(torch.uint8), first, key
+        self.saved: list[SavedActivations] = []
         self.pooled_hidden = pool
 
-    def forward(self, x: Tensor, saves: bool) -> Tensor:
-        """Return the pooled states (S, D) of x (S, C, D). ``saves``: `backward` will follow."""
+    def forward(self, x: Tensor, needs_grad: bool) -> Tensor:
+        """Return the pooled states (S, D) of x (S, C, D). ``needs_grad``: keep what `backward` reads."""
         n, size, dim = x.shape
         dtype = self.layers[0].query.dtype
         x = x.reshape(-1, dim)
@@ -219,32 +227,36 @@ class _Block:
             x, normed1, stats1 = self._add_norm(x, change, bias, w.scale1, w.shift1)
             y = (normed1 @ w.query.T).view(n, -1, dim)
             keys = normed1.view(n, size, dim)
-            dropped = y @ keys.transpose(1, 2)  # (S, C H, C), logits until the loop overwrites them
+            attended_weights = y @ keys.transpose(1, 2)  # (S, C H, C), logits until the loop overwrites them
             event = self._event(w)
             if event is not None:
-                loops.add_event_logits(array(keys), array(event), self.parent, array(dropped))
-            weights = torch.empty_like(dropped)
+                loops.add_event_logits(as_numpy(keys), as_numpy(event), self.parent, as_numpy(attended_weights))
+            weights = torch.empty_like(attended_weights)
             loops.softmax_dropout(
-                array(dropped),
-                array(self.attn_mask),
-                array(weights),
-                array(dropped),
+                as_numpy(attended_weights),
+                as_numpy(self.attn_mask),
+                as_numpy(weights),
+                as_numpy(attended_weights),
                 self._key(2 * number),
-                np.uint32(self.first * dropped[0].numel() % 2**32),
+                np.uint32(self.first_sequence * attended_weights[0].numel() % 2**32),
                 *self.dropout,
             )
-            attended = (dropped @ keys).view(len(x), -1)
+            attended = (attended_weights @ keys).view(len(x), -1)
             change = attended @ w.out.T
             if event is not None:
                 change = change.float()
-                loops.add_event_values(array(dropped), array(event), self.parent, array(change.view(n, size, dim)))
+                loops.add_event_values(
+                    as_numpy(attended_weights), as_numpy(event), self.parent, as_numpy(change.view(n, size, dim))
+                )
             x1, normed2, stats2 = self._add_norm(
                 x, change, w.out_bias, w.scale2, w.shift2, self._key(2 * number + 1), self.dropout
             )
             hidden = normed2 @ w.fc1.T
-            loops.add_relu(array(hidden), array(w.fc1_bias))
-            if saves:
-                self.saved.append(Saved(x, stats1, normed1, y, weights, attended, x1, stats2, normed2, hidden))
+            loops.add_relu(as_numpy(hidden), as_numpy(w.fc1_bias))
+            if needs_grad:
+                self.saved.append(
+                    SavedActivations(x, stats1, normed1, y, weights, attended, x1, stats2, normed2, hidden)
+                )
             if number < len(self.layers) - 1:
                 x, change, bias = x1, hidden @ w.fc2.T, w.fc2_bias
         pool = self.pool.unsqueeze(1)  # (S, 1, C)
@@ -270,64 +282,71 @@ class _Block:
                 g.fc2.add_(d_out.T @ saved.hidden)
                 g.fc2_bias.add_(d_x.sum(0))
                 d_hidden = d_out @ w.fc2
-            loops.add_relu_backward(array(d_hidden), array(saved.hidden), array(g.fc1_bias))
+            loops.add_relu_backward(as_numpy(d_hidden), as_numpy(saved.hidden), as_numpy(g.fc1_bias))
             g.fc1.add_(d_hidden.T @ saved.normed2)
             loops.norm_backward(
-                array(d_hidden @ w.fc1),
-                array(saved.x1),
-                array(saved.stats2),
-                array(w.scale2),
-                array(d_x),
-                array(g.scale2),
-                array(g.shift2),
+                as_numpy(d_hidden @ w.fc1),
+                as_numpy(saved.x1),
+                as_numpy(saved.stats2),
+                as_numpy(w.scale2),
+                as_numpy(d_x),
+                as_numpy(g.scale2),
+                as_numpy(g.shift2),
             )
             self._attention_backward(number, saved, d_x, g)
         return d_x.view(n, size, -1)
 
-    def _attention_backward(self, number: int, saved: Saved, d_x: Tensor, g: LayerWeights) -> None:
+    def _attention_backward(self, number: int, saved: SavedActivations, d_x: Tensor, g: LayerWeights) -> None:
         """Add to ``d_x``, until now the gradient after attention, and to ``g``."""
         n, size = self.pool.shape
         w = self.layers[number]
         d_out = torch.empty(d_x.shape, dtype=w.out.dtype)
         loops.dropout_backward(
-            array(d_x), self._key(2 * number + 1), self._first(d_x), *self.dropout, array(d_out), array(g.out_bias)
+            as_numpy(d_x),
+            self._key(2 * number + 1),
+            self._first_element(d_x),
+            *self.dropout,
+            as_numpy(d_out),
+            as_numpy(g.out_bias),
         )
         g.out.add_(d_out.T @ saved.attended)
         keys = saved.normed1.view(n, size, -1)  # (S, C, D)
         d_attended = (d_out @ w.out).view(saved.y.shape)  # (S, C H, D)
-        d_logits, dropped = d_attended @ keys.transpose(1, 2), torch.empty_like(saved.weights)
+        d_logits, attended_weights = d_attended @ keys.transpose(1, 2), torch.empty_like(saved.weights)
         event = self._event(w)
         if event is not None:
-            d_event, by_slot = torch.empty_like(event), array(d_out.view(keys.shape))
+            d_event, by_slot = torch.empty_like(event), as_numpy(d_out.view(keys.shape))
             loops.add_event_values_backward(
                 by_slot,
-                array(saved.weights),
-                array(event),
+                as_numpy(saved.weights),
+                as_numpy(event),
                 self.parent,
                 self.dropout.gain,
-                array(d_logits),
-                array(d_event),
+                as_numpy(d_logits),
+                as_numpy(d_event),
             )
-        loops.softmax_dropout_backward(array(saved.weights), array(d_logits), array(dropped), self.dropout.gain)
+        loops.softmax_dropout_backward(
+            as_numpy(saved.weights), as_numpy(d_logits), as_numpy(attended_weights), self.dropout.gain
+        )
         d_y = (d_logits @ keys).view(len(d_x), -1)
         g.query.add_(d_y.T @ saved.normed1)
-        d_normed = (dropped.transpose(1, 2) @ d_attended).float()
+        d_normed = (attended_weights.transpose(1, 2) @ d_attended).float()
         d_normed += d_logits.transpose(1, 2) @ saved.y
-        if event is not None:
+        if event is not None and self.edge_x is not None:
             loops.add_event_logits_backward(
-                array(d_logits), array(keys), array(event), self.parent, array(d_normed), array(d_event)
+                as_numpy(d_logits), as_numpy(keys), as_numpy(event), self.parent, as_numpy(d_normed), as_numpy(d_event)
             )
             g.event.add_(d_event.view(len(d_x), -1).T @ self.edge_x.flatten(0, 1))
         d_normed = d_normed.view(d_x.shape)
         d_normed += d_y @ w.query
         loops.norm_backward(
-            array(d_normed),
-            array(saved.x),
-            array(saved.stats1),
-            array(w.scale1),
-            array(d_x),
-            array(g.scale1),
-            array(g.shift1),
+            as_numpy(d_normed),
+            as_numpy(saved.x),
+            as_numpy(saved.stats1),
+            as_numpy(w.scale1),
+            as_numpy(d_x),
+            as_numpy(g.scale1),
+            as_numpy(g.shift1),
         )
 
     def _event(self, w: LayerWeights) -> Tensor | None:
@@ -344,7 +363,7 @@ class _Block:
         scale: Tensor,
         shift: Tensor,
         key: np.uint32 = NO_KEY,
-        dropout: Dropout = NO_DROPOUT,
+        dropout: DropoutConstants = NO_DROPOUT,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return x + dropout(change + bias), its layer norm, and the mean and 1 / std of each row."""
         out, normed, stats = (
@@ -353,17 +372,17 @@ class _Block:
             x.new_empty(len(x), 2),
         )
         loops.add_norm(
-            array(x),
-            array(change),
-            array(bias),
+            as_numpy(x),
+            as_numpy(change),
+            as_numpy(bias),
             key,
-            self._first(x),
+            self._first_element(x),
             *dropout,
-            array(out),
-            array(normed),
-            array(stats),
-            array(scale),
-            array(shift),
+            as_numpy(out),
+            as_numpy(normed),
+            as_numpy(stats),
+            as_numpy(scale),
+            as_numpy(shift),
         )
         return out, normed, stats
 
@@ -371,32 +390,35 @@ class _Block:
         """Return the key of a layer's dropout."""
         return np.uint32((self.key + 0x3C6EF372 * number) % 2**32)
 
-    def _first(self, x: Tensor) -> np.uint32:
+    def _first_element(self, x: Tensor) -> np.uint32:
         """Return the number of the first element of x (N, D), among all sequences."""
-        return np.uint32(self.first * (x.numel() // len(self.pool)) % 2**32)
+        return np.uint32(self.first_sequence * (x.numel() // len(self.pool)) % 2**32)
 
 
-def array(x: Tensor) -> np.ndarray:
+def as_numpy(x: Tensor) -> np.ndarray:
     """Return a tensor as an array that shares its memory; bfloat16 as uint16."""
     return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
-def sum_rows(table: Tensor, rows: Tensor) -> Tensor:
-    """Return the sums (N, D) of K rows each of a table (V, D) float32. rows: (K, N) int64."""
-    total: Tensor = _SumRows.apply(table, rows.contiguous())
+def embedding_sum(table: Tensor, rows: Tensor) -> Tensor:
+    """Return the sums (N, D) of K rows each of a table (V, D) float32. rows: (K, N) int64.
+
+    As `F.embedding_bag` with ``mode="sum"``, with a faster backward pass.
+    """
+    total: Tensor = _EmbeddingSum.apply(table, rows.contiguous())
     return total
 
 
-class _SumRows(torch.autograd.Function):
+class _EmbeddingSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
         ctx.rows, ctx.shape = rows, table.shape
         out = table.new_empty(rows.shape[1], table.shape[1])
-        loops.sum_rows(array(table.detach().contiguous()), array(rows), array(out))
+        loops.embedding_sum(as_numpy(table.detach().contiguous()), as_numpy(rows), as_numpy(out))
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         d_table = grad.new_zeros(ctx.shape)
-        loops.sum_rows_backward(array(grad.contiguous()), array(ctx.rows), array(d_table))
+        loops.embedding_sum_backward(as_numpy(grad.contiguous()), as_numpy(ctx.rows), as_numpy(d_table))
         return d_table, None

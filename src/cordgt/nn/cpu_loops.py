@@ -14,7 +14,7 @@ from numba.extending import overload
 
 EPS = np.float32(1e-5)  # of `torch.nn.LayerNorm`
 LOWEST = np.float32(-3e38)
-FAST = {"reassoc", "contract", "nsz", "arcp"}  # sums vectorize
+FAST = {"reassoc", "contract", "nsz", "arcp"}  # so that LLVM vectorizes sums; NaN and infinity keep their meaning
 
 
 def to_float(value: Any) -> Any:
@@ -85,11 +85,11 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def softmax_dropout(logits, attn_mask, weights, dropped, key, first, threshold, gain):  # type: ignore[no-untyped-def]
-    """Write softmax(logits) into ``weights``, with the sign set where dropout drops it; and the rest into ``dropped``.
+def softmax_dropout(logits, attn_mask, weights, attended_weights, key, first, threshold, gain):  # type: ignore[no-untyped-def]
+    """Write softmax(logits) into ``weights``, negative where dropout drops a weight.
 
-    Shapes: logits, weights, dropped (S, R, C) with R rows, C x H; attn_mask (S, C or 1, C) uint8. ``first``: number of
-    the first element for dropout.
+    Write the weights after dropout into ``attended_weights``. Shapes: logits, weights, attended_weights (S, C H, C);
+    attn_mask (S, C or 1, C) uint8. ``first``: number of the first element for dropout.
     """
     n, n_rows, size = logits.shape
     heads = n_rows // size
@@ -100,7 +100,7 @@ def softmax_dropout(logits, attn_mask, weights, dropped, key, first, threshold, 
             if r == 0 or (attn_mask.shape[1] > 1 and r % heads == 0):
                 for j in range(size):
                     bias[j] = np.float32(0) if attn_mask[s, min(r // heads, attn_mask.shape[1] - 1), j] else LOWEST
-            logit, weight, drop = logits[s, r], weights[s, r], dropped[s, r]
+            logit, weight, drop = logits[s, r], weights[s, r], attended_weights[s, r]
             top = np.int32(-(2**31))
             for j in range(size):
                 x = to_float(logit[j]) + bias[j]
@@ -122,8 +122,8 @@ def softmax_dropout(logits, attn_mask, weights, dropped, key, first, threshold, 
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def softmax_dropout_backward(weights, grad, dropped, gain):  # type: ignore[no-untyped-def]
-    """Turn the gradient of ``dropped`` into that of the logits, in place; write ``dropped`` again."""
+def softmax_dropout_backward(weights, grad, attended_weights, gain):  # type: ignore[no-untyped-def]
+    """Turn the gradient of ``attended_weights`` into that of the logits, in place; write ``attended_weights`` again."""
     n, n_rows, size = weights.shape
     row = np.empty(size, np.float32)
     for s in range(n):
@@ -132,7 +132,7 @@ def softmax_dropout_backward(weights, grad, dropped, gain):  # type: ignore[no-u
             for j in range(size):
                 w = to_float(weights[s, r, j])
                 kept = w * gain if w > 0 else np.float32(0)
-                dropped[s, r, j] = from_float(kept, dropped[s, r, j])
+                attended_weights[s, r, j] = from_float(kept, attended_weights[s, r, j])
                 row[j] = kept * to_float(grad[s, r, j])  # weight x its gradient
                 total += row[j]
             for j in range(size):
@@ -218,7 +218,7 @@ def add_relu_backward(grad, hidden, d_bias):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def sum_rows(table, rows, out):  # type: ignore[no-untyped-def]
+def embedding_sum(table, rows, out):  # type: ignore[no-untyped-def]
     """Write the sum of some rows of a table (V, D) into ``out`` (N, D). rows: (K, N), which K rows each sum has."""
     for i in range(len(out)):
         for j in range(table.shape[1]):
@@ -229,8 +229,8 @@ def sum_rows(table, rows, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def sum_rows_backward(grad, rows, d_table):  # type: ignore[no-untyped-def]
-    """Add the gradient of `sum_rows` to ``d_table``."""
+def embedding_sum_backward(grad, rows, d_table):  # type: ignore[no-untyped-def]
+    """Add the gradient of `embedding_sum` to ``d_table``."""
     for i in range(len(grad)):
         for k in range(len(rows)):
             for j in range(grad.shape[1]):
@@ -255,14 +255,14 @@ def add_event_logits(normed, event, parent, logits):  # type: ignore[no-untyped-
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def add_event_values(dropped, event, parent, out):  # type: ignore[no-untyped-def]
+def add_event_values(attended_weights, event, parent, out):  # type: ignore[no-untyped-def]
     """Add each child's event values, weighted by its parent's attention, to its parent's row of ``out`` (S, C, D)."""
     n, size, _, heads, dim = event.shape
     for s in range(n):
         for j in range(1, size):
             p = parent[j]
             for h in range(heads):
-                w = to_float(dropped[s, p * heads + h, j])
+                w = to_float(attended_weights[s, p * heads + h, j])
                 for d in range(dim):
                     out[s, p, d] += w * to_float(event[s, j, 1, h, d])
 

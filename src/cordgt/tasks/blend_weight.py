@@ -12,10 +12,10 @@ from cordgt.tasks.metrics import ap_and_auc
 WEIGHTS = np.linspace(0.0, 1.0, 11)
 MARGIN = 0.001  # AP that the blend may lose to one of both scores with any kind of negatives
 MAX_PAIRS = 30_000  # of the validation split that are scored
-MIN_TIMES = 5  # different times of the validation split, without which a choice is chance
+MIN_TIMES = 5  # different times in the validation split; with fewer, the choice would be chance
 N_BLOCKS = 10  # of the events, by time, whose gains in AP are compared
 MIN_BLOCKS = 5  # with fewer, the standard error of a gain says little
-N_ERRORS = 0.5  # standard errors by which a gain must be sure
+N_STANDARD_ERRORS = 0.5  # subtracted from a gain before it is compared with -MARGIN
 
 
 def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray], *, reference: int = 1) -> float:
@@ -32,9 +32,9 @@ def choose_by_ap(positive: np.ndarray, negatives: dict[str, np.ndarray], *, refe
 def choose_by_gain(positive: np.ndarray, negatives: dict[str, np.ndarray], t: np.ndarray) -> float:
     """Return the weight with the highest mean gain in AP over weight 1, among those whose gain is sure.
 
-    A gain is sure if, with each kind of negatives, it is above ``-MARGIN`` by `N_ERRORS` standard errors over blocks of
-    time. 1 if the times are too few for `MIN_BLOCKS` blocks. ``t`` (B,), ascending, are the times of the true events;
-    the scores are those of `choose_by_ap`, the negatives those of the same events.
+    A gain is sure if, with each kind of negatives, the gain minus `N_STANDARD_ERRORS` standard errors over blocks of
+    time is at least ``-MARGIN``. 1 if the times are too few for `MIN_BLOCKS` blocks. ``t`` (B,), ascending, are the
+    times of the true events; the scores are those of `choose_by_ap`, the negatives those of the same events.
     """
     blocks = time_blocks(t)
     if len(blocks) < MIN_BLOCKS:
@@ -48,7 +48,7 @@ def choose_by_gain(positive: np.ndarray, negatives: dict[str, np.ndarray], t: np
     gain = ap - ap[-1]
     error = gain.std(axis=1, ddof=1) / np.sqrt(len(blocks))
     mean = gain.mean(axis=1)
-    is_sure = (mean - N_ERRORS * error >= -MARGIN).all(axis=1)
+    is_sure = (mean - N_STANDARD_ERRORS * error >= -MARGIN).all(axis=1)
     best = np.where(is_sure, mean.mean(axis=1), -np.inf)
     return float(WEIGHTS[::-1][best[::-1].argmax()])  # of equal gains the largest weight
 

@@ -1,4 +1,4 @@
-"""Show some training candidates without their events, as new nodes, so that a model learns to judge new nodes.
+"""Hide the events of some training candidates, so that a model learns to score new nodes (cold start).
 
 Without it a model hardly ever sees a new node that is a true destination: it learns that few events mean a low score,
 and not what the features of a new node are worth. The candidate ``v`` of a stream of N nodes is replaced by ``v + N``,
@@ -29,8 +29,9 @@ def hide_candidates(
 ) -> Queries:
     """Replace a share of the candidates ``v`` by ``v + N``, true destinations and negatives alike.
 
-    A candidate that has met the source before ``cut`` stays: a new node never has. So for the others it tells nothing
-    whether they are hidden. The draws are hashes of ``key`` and the event's ``position`` (B,).
+    A candidate that has met the source before ``cut`` is never hidden, because a new node has met nobody. Among the
+    others, true destinations and negatives are hidden equally often, so being hidden says nothing about the label. The
+    draws are hashes of ``key`` and the event's ``position`` (B,).
     """
     met = index.pair_interactions(queries.src.unsqueeze(-1), queries.dst, queries.cut.unsqueeze(-1))[0] > 0
     keys = rng.fold_in(rng.fold_in(key, position), torch.full_like(position, _HIDDEN_TAG)).unsqueeze(-1)

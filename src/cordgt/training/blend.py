@@ -38,7 +38,7 @@ from cordgt.training.settings import Settings, TrainingSettings
 
 PREFIX = "counts."  # of the network's weights in those of CorDGT+
 N_CANDIDATES = 100  # ranked, if the run is trained for ranking
-MAX_PAIRS = 12_000  # of one source each that are scored
+MAX_SAME_SOURCE_PAIRS = 12_000  # validation pairs scored to choose the weight for one source's candidates
 SAME_SOURCE_NEGATIVES = ("random", "historical", "inductive")
 
 
@@ -70,7 +70,8 @@ def copy_counts(source: LinkModel, target: LinkModel) -> None:
 def answers_as_counts(model: LinkModel, task: LinkTask) -> bool:
     """Return whether a CorDGT+ gives the scores of its `Counts` network, whatever its own network learns.
 
-    So it is if the validation split has fewer than `MIN_TIMES` different times: events of one time are one observation.
+    This holds if the validation split has fewer than `MIN_TIMES` different times, because events of one time are one
+    observation.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
         return False
@@ -80,12 +81,12 @@ def answers_as_counts(model: LinkModel, task: LinkTask) -> bool:
 def choose_counts_weight(model: LinkModel, task: LinkTask, monitor: str, callbacks: Callback = NO_CALLBACK) -> None:
     """Set ``counts_weight`` of a trained CorDGT+ by the validation split; do nothing for other models.
 
-    For one source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
-    among those weights that lose little to `Counts` with each of them (`choose_by_ap`). For pairs of different sources:
-    the weight with the highest gain against whole pairs that is sure (`choose_by_gain`), together with a slope as in
-    `cordgt.tasks.pair_scores`; for all events and for those of new nodes, and of both the larger one. The slope of the
-    model is then chosen from the same logits. If the run is trained for ranking: the weight with the highest MRR. 1 if
-    it `answers_as_counts`.
+    - One source's candidates: the weight with the highest mean AP over random, historical and inductive negatives,
+      among those that lose little to `Counts` (`choose_by_ap`).
+    - Pairs of different sources: the weight of `choose_by_gain`, once for all events and once for those of new nodes;
+      the larger one is used. With activity the slope of `cordgt.tasks.pair_scores` is set too.
+    - A run trained for ranking: the weight with the highest MRR.
+    - Both weights are 1 if the model `answers_as_counts`.
     """
     if not isinstance(model, CordgtPlus) or model.counts is None or not len(task.split.validation):
         return
@@ -109,7 +110,7 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     by_kind = {}
     for kind in SAME_SOURCE_NEGATIVES:
         _, by_kind[kind] = task.with_protocol(negatives=kind).evaluation_queries("validation", "transductive")
-    chosen = sample_validation(len(task.split.validation), 1 + len(by_kind), MAX_PAIRS)
+    chosen = sample_validation(len(task.split.validation), 1 + len(by_kind), MAX_SAME_SOURCE_PAIRS)
     negatives = [queries.dst[:, 1:] for queries in by_kind.values()]
     queries = by_kind["random"]
     queries = replace(queries, dst=torch.cat([queries.dst[:, :1], *negatives], dim=1)).take(chosen)

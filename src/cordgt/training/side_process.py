@@ -65,8 +65,8 @@ class SideProcess:
             self.process.kill()
 
 
-def can_work_aside(task: LinkTask) -> bool:
-    """Return whether a side process makes the job shorter: beside a GPU, with free cores and memory."""
+def can_use_side_process(task: LinkTask) -> bool:
+    """Return whether a side process makes the job shorter: one GPU trains, and cores and memory are free."""
     is_single_gpu = task.network_device.type == "cuda" and task.group.world_size == 1
     is_small = task.stream.backing is None and task.stream.n_events <= MAX_EVENTS
     return is_single_gpu and is_small and (os.cpu_count() or 1) >= MIN_CORES

@@ -54,7 +54,7 @@ from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
 from cordgt.training.run_folder import CHECKPOINT_FILES, ReadOnlyRunFolder, RunFolder
 from cordgt.training.settings import Settings
-from cordgt.training.side_process import SideProcess, can_work_aside
+from cordgt.training.side_process import SideProcess, can_use_side_process
 from cordgt.training.step import (
     CudaGraphStep,
     Ema,
@@ -187,11 +187,11 @@ class Trainer:
             except ProcessLostError as lost:
                 raise self._save_after_loss(lost) from None
 
-    def _is_recorded(self) -> bool:
-        """Return whether a CUDA graph records the step; then a stateful model uses static shapes from now on.
+    def _prepare_cuda_graph(self) -> bool:
+        """Make a stateful model use static shapes. Return whether a CUDA graph can record the step.
 
-        A CUDA graph needs fixed shapes and cannot record an all-reduce. It records no sampler of negatives but the
-        built-in random one, unless that reads on the host.
+        It needs fixed shapes and cannot record an all-reduce. On the GPU it records only the sampler of random
+        negatives. With the history on the host, any sampler runs outside the graph.
         """
         training = self.settings.training
         if self.device.type != "cuda" or self.task.group.world_size > 1:
@@ -203,7 +203,7 @@ class Trainer:
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
         is_single = self.task.group.world_size == 1
-        on_host, is_recorded = self.task.is_history_on_host, self._is_recorded()
+        on_host, is_recorded = self.task.is_history_on_host, self._prepare_cuda_graph()
         if on_host and self.settings.training.micro_batches:
             raise SettingError("Set micro_batches=0: history is on the host here, which supports only whole batches.")
         step = Step.from_settings(
@@ -427,18 +427,18 @@ def _run_phases(
     """Train, save the best weights and evaluate them; then refit on all events if ``refit``."""
     make_trainer = partial(Trainer, folder, settings, init_weights=init_weights, callbacks=callbacks, stop=stop)
     with ExitStack() as closing:
-        aside: dict[str, SideProcess] = {}
-        if can_work_aside(task):
-            aside["baselines"] = SideProcess(baseline_metrics, task)
+        side_processes: dict[str, SideProcess] = {}
+        if can_use_side_process(task):
+            side_processes["baselines"] = SideProcess(baseline_metrics, task)
             if task.protocol.activity:
-                aside["nodes"] = SideProcess(Forecaster.fit_nodes, task)
-        for process in aside.values():
+                side_processes["nodes"] = SideProcess(Forecaster.fit_nodes, task)
+        for process in side_processes.values():
             closing.callback(process.close)
-        return _run_phases_beside(aside, make_trainer, folder, settings, task, refit, callbacks, stop)
+        return _train_and_evaluate(side_processes, make_trainer, folder, settings, task, refit, callbacks, stop)
 
 
-def _run_phases_beside(
-    aside: Mapping[str, SideProcess],
+def _train_and_evaluate(
+    side_processes: Mapping[str, SideProcess],
     make_trainer: Callable[..., Trainer],
     folder: RunFolder,
     settings: Settings,
@@ -447,7 +447,7 @@ def _run_phases_beside(
     callbacks: Callback,
     stop: StopRequest,
 ) -> RunMetrics:
-    """`_run_phases` while other processes do what needs no model, if there are any."""
+    """Run the phases. Take the results of ``side_processes`` instead of computing them here."""
     trainer = make_trainer(task, phase="fit", epochs=settings.training.epochs, evaluates=True, refits=refit)
     model, best = trainer.model, trainer.fit()
     progress = trainer.progress
@@ -475,13 +475,15 @@ def _run_phases_beside(
         metrics["counts_weight"] = dict(
             zip(("same_source", "across_sources"), model.counts_weight.tolist(), strict=True)
         )
-    baselines = aside["baselines"].result if "baselines" in aside else None
+    baselines = side_processes["baselines"].result if "baselines" in side_processes else None
     is_blend = isinstance(model, CordgtPlus) and model.counts is not None  # its weight is chosen after the epochs
     validation = None if is_blend or NEGATIVES[task.protocol.negatives].replaces_source else trainer.best_validation
     metrics |= evaluate_splits(model, task, stoppable, validation=validation, read_baselines=baselines)
     if task.protocol.activity:
         callbacks.on_phase_start("activity")
-        nodes: Forecaster = aside["nodes"].result() if "nodes" in aside else Forecaster.fit_nodes(task)
+        nodes: Forecaster = (
+            side_processes["nodes"].result() if "nodes" in side_processes else Forecaster.fit_nodes(task)
+        )
         forecaster = nodes.calibrate_pairs(task, model, stoppable)
         folder.write_activity(forecaster)
         metrics |= forecast_metrics(forecaster, task, model, stoppable)

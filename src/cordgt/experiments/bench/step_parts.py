@@ -53,7 +53,10 @@ class ForwardParts:
 
     @classmethod
     def _measure_fused(cls, bench: BenchSetup, model: Cordgt, batch: Any) -> ForwardParts:
-        """One function runs all layers, without hooks: time the tokens, and subtract them. The head is in layers."""
+        """One function runs all layers, without hooks: time the tokens, and subtract them.
+
+        The time of the head counts as part of the layers.
+        """
         step = bench.make_step()
         tokens = bench.time(lambda: model.sequences(batch))
         total = bench.time(lambda: step.losses(batch))

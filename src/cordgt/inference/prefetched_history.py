@@ -1,6 +1,6 @@
 """Read the events of a run folder and build their index in a thread, while the main thread imports torch.
 
-Nothing here imports torch. Reading and building take a third of the time of one answer, and mostly hold no lock.
+Nothing here imports torch. Reading and building take a third of the time of one answer, and mostly release the GIL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class EarlyHistory:
+class PrefetchedHistory:
     """The events of a run folder and the arrays of their index, as soon as a thread has them."""
 
     folder: Path
@@ -27,14 +27,14 @@ class EarlyHistory:
     _index: Future[IndexArrays] = field(default_factory=Future)
 
     @classmethod
-    def start(cls, folder: Path) -> EarlyHistory | None:
-        """Begin to read. None if the folder has no events of its own: it is no run, or its events are in a store."""
+    def start(cls, folder: Path) -> PrefetchedHistory | None:
+        """Start to read. None if the folder has no events of its own: it is no run, or its events are in a store."""
         needed = ("config.toml", "metrics.json", "events.parquet")
         if not all(os.path.isfile(folder / name) for name in needed):  # Path.is_file raises without permission
             return None
-        early = cls(folder)
-        threading.Thread(target=early._read, name="cordgt-events").start()
-        return early
+        history = cls(folder)
+        threading.Thread(target=history._read, name="cordgt-events").start()
+        return history
 
     def load(self, folder: Path) -> EventStream:
         """Return `EventStream.load` of a folder, with its errors. Wait for the thread if it is the same folder."""
