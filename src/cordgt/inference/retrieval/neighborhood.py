@@ -58,12 +58,16 @@ def find_neighborhood(rows: NodeRows, source: int, cut: int) -> Neighborhood:
 
 
 @njit(inline="always")
-def _find_slot(slots, node, v):  # type: ignore[no-untyped-def]
-    """Return the slot of ``v`` in the hash table, or the free slot where it belongs."""
+def _find_or_add(slots, node, last, n, v, position):  # type: ignore[no-untyped-def]
+    """Return the place of ``v`` in ``node`` and the number of nodes; add ``v`` with ``position`` if it is new."""
     slot = np.int64((np.uint64(v) * _HASH_FACTOR) >> _HASH_SHIFT)
     while slots[slot] != 0 and node[slots[slot] - 1] != v:
         slot = (slot + 1) & (len(slots) - 1)
-    return slot
+    if slots[slot] == 0:
+        node[n], last[n] = v, position
+        n += 1
+        slots[slot] = n
+    return slots[slot] - 1, n
 
 
 @njit(cache=True)
@@ -78,12 +82,8 @@ def _walk(row_start, nbr, pos, source, cut, max_own, width, slots, node, last, s
         return n
     end = row_start[source] + degree
     for i in range(end - 1, max(end - max_own, row_start[source]) - 1, -1):
-        slot = _find_slot(slots, node, nbr[i])
-        if slots[slot] == 0:
-            node[n], last[n] = nbr[i], pos[i]
-            n += 1
-            slots[slot] = n
-        sums[0, slots[slot] - 1] += 1.0
+        place, n = _find_or_add(slots, node, last, n, nbr[i], pos[i])
+        sums[0, place] += 1.0
     own = min(degree, width[0])
     for i in range(end - own, end):
         v = nbr[i]
@@ -92,19 +92,11 @@ def _walk(row_start, nbr, pos, source, cut, max_own, width, slots, node, last, s
         for j in range(v_end - v_n, v_end):
             w = nbr[j]
             two = 1.0 / (own * v_n)
-            slot = _find_slot(slots, node, w)
-            if slots[slot] == 0:
-                node[n], last[n] = w, -1
-                n += 1
-                slots[slot] = n
-            sums[1, slots[slot] - 1] += two
+            place, n = _find_or_add(slots, node, last, n, w, -1)
+            sums[1, place] += two
             w_end = row_start[w] + degree_scalar(row_start, pos, w, cut)
             w_n = min(w_end - row_start[w], width[2])
             for k in range(w_end - w_n, w_end):
-                slot = _find_slot(slots, node, nbr[k])
-                if slots[slot] == 0:
-                    node[n], last[n] = nbr[k], -1
-                    n += 1
-                    slots[slot] = n
-                sums[2, slots[slot] - 1] += two / w_n
+                place, n = _find_or_add(slots, node, last, n, nbr[k], -1)
+                sums[2, place] += two / w_n
     return n
