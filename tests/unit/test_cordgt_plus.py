@@ -18,6 +18,7 @@ from cordgt.inference.run import Run
 from cordgt.io.datasets.synthetic import synthetic_stream
 from cordgt.models.base import comparing_sources
 from cordgt.models.cordgt_plus import CordgtPlus
+from cordgt.runtime.distributed import ProcessGroup
 from cordgt.tasks.blend_weight import MIN_TIMES, choose_by_ap, choose_by_gain, time_blocks
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.scoring import score_queries
@@ -27,6 +28,15 @@ from cordgt.training.settings import from_toml, make_settings
 from cordgt.workflows.train import train
 
 CPU = torch.device("cpu")
+
+
+class LonelyGroup(ProcessGroup):
+    """A process of a group without the others."""
+
+    def all_reduce_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+
 TINY: dict[str, Any] = {"hidden": 8, "heads": 2, "fanout": (4, 1), "epochs": 1, "batch_size": 50}
 
 
@@ -172,6 +182,30 @@ def test_few_times_give_the_weight_to_counts(blended: Run, n_times: int, is_coun
     choose_counts_weight(model, replace(task, stream=replace(task.stream, t=t)), "ap")
     chosen = model.counts_weight.tolist()
     assert chosen == [1.0, 1.0] if is_counts else all(0 <= w <= 1 for w in chosen)
+
+
+def test_weight_of_a_run_that_evaluates_first_meetings_only(tmp_path: Path) -> None:
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    run = train(
+        stream, "cordgt_plus", out=tmp_path / "run", device="cpu", report=False, positives="new", mask_nodes=0, **TINY
+    )
+    assert all(0 <= weight <= 1 for weight in run.metrics["counts_weight"].values())
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_scores_of_both_networks_do_not_depend_on_the_number_of_processes(blended: Run, size: int) -> None:
+    """The last of three processes has no queries."""
+    model, task = blended.evaluation_task()
+    assert isinstance(model, CordgtPlus)
+    queries = task.evaluation_queries("test", "transductive")[1].take(slice(0, 20))
+    options: dict[str, Any] = {"max_pairs_per_batch": 20, "forward": model.own_and_counts, "further_axes": (2,)}
+    whole = score_queries(model, task.full_history, queries, **options)
+    parts = [
+        score_queries(model, task.full_history, queries, group=LonelyGroup(rank, size), **options)
+        for rank in range(size)
+    ]
+    assert whole.shape == (20, 2, 2) and np.array_equal(sum(parts), whole)
+    assert score_queries(model, task.full_history, queries.take(slice(0, 0)), **options).shape == (0, 2, 2)
 
 
 def test_with_few_times_the_own_network_trains_for_one_epoch(tmp_path: Path) -> None:

@@ -456,6 +456,22 @@ def test_a_side_process_gives_the_same_bits(task: LinkTask) -> None:
     assert all(process.output for process in processes), "the processes have failed"
 
 
+def test_what_a_side_process_prints_is_not_its_result(task: LinkTask) -> None:
+    process = SideProcess(print, task)
+    assert process.result() is None and process.output
+    process.output, process.function = process.output[:-2], lambda _: 7
+    assert process.result() == 7
+
+
+def test_a_side_process_imports_nothing_from_the_working_folder(
+    task: LinkTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "statistics.py").write_text("raise SystemExit(3)", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    process = SideProcess(baseline_metrics, task)
+    assert process.result() == baseline_metrics(task) and process.output
+
+
 def test_a_side_process_that_fails(task: LinkTask) -> None:
     process = SideProcess(len, task)  # type: ignore[arg-type]
     process.close()

@@ -559,8 +559,8 @@ RECORDING_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def records(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train as on a GPU: with `CudaGraphStep` and static shapes."""
 
-    def prepare(self: trainer.Trainer) -> bool:
-        return trainer.prepare_capture(self.task, self.model, self.settings.training.batch_size)
+    def prepare(self: trainer.Trainer, task: LinkTask) -> bool:
+        return trainer.prepare_capture(task, self.model, self.settings.training.batch_size)
 
     monkeypatch.setattr(trainer.Trainer, "_prepare_cuda_graph", prepare)
     monkeypatch.setattr(trainer, "SECONDS_BETWEEN_LINES", 0.0)  # a GPU reports its steps only then
@@ -584,6 +584,15 @@ def test_a_recorded_training_is_like_one_without_a_cuda_graph(
     for part in ("validation", "test"):
         for key, value in plain.metrics[part]["transductive"].items():
             assert value is None or recorded.metrics[part]["transductive"][key] == pytest.approx(value, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", ["tgn", "dyrep"])
+def test_a_recorded_training_with_hidden_candidates(kind: str, tmp_path: Path, records: None) -> None:
+    """Hidden candidates have features of their own, so the history of the step is not that of the task."""
+    stream = tied_stream()
+    stream = dataclasses.replace(stream, node_x=np.ones((stream.n_nodes, 3), dtype=np.float32))
+    known = TINY | {"device": RECORDING_DEVICE, "report": False, "hidden_candidates": 0.2}
+    assert train(stream, kind, out=tmp_path / "run", **known).metrics["epochs"] == TINY["epochs"]
 
 
 @every_kind

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from cordgt.training.model_factory import build_model
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import make_settings
 from cordgt.training.step import Ema
+from cordgt.workflows import seed_processes
 from cordgt.workflows.seed_processes import train_in_processes
 from cordgt.workflows.seeds import settings_by_folder, train_seeds
 from cordgt.workflows.train import train, train_run
@@ -694,6 +698,19 @@ def test_several_seeds(tmp_path: Path) -> None:
     assert len({m["test"]["transductive"]["events"] for m in each}) == 1
 
 
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; one that has ended, but was not waited for, does not."""
+    status = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return bool(status.stdout.strip()) and not status.stdout.startswith("Z")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 class Recorder(Callback):
     """Records which runs have trained which epochs, and which are finished."""
 
@@ -730,6 +747,99 @@ def test_seeds_at_once_equal_single_runs(tmp_path: Path) -> None:
             RunFolder(path).read_tensors("model.safetensors")[0] for path in (tmp_path / "runs" / name, tmp_path / name)
         )
         assert all(torch.equal(a[key], b[key]) for key in b)
+
+
+def test_further_seeds_wait_for_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seed_processes, "MAX_AT_ONCE", 1)
+    by_folder = settings_by_folder(make_settings("counts", {"epochs": 1}), 2, None)
+    options: dict[str, Any] = {"device": "cpu", "report": False, "resume": False}
+    found = train_in_processes(habits(), by_folder, tmp_path / "runs", Callback(), options)
+    assert [metrics["seed"] for metrics in found] == [0, 1]
+
+
+class Broken(Callback):
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        raise ValueError("broken callback")
+
+
+def test_an_error_of_a_callback_ends_the_processes(tmp_path: Path) -> None:
+    by_folder = settings_by_folder(make_settings("counts", {"epochs": 1}), 1, None)
+    options: dict[str, Any] = {"device": "cpu", "report": False, "resume": False}
+    with pytest.raises(ValueError, match="broken callback"):
+        train_in_processes(habits(), by_folder, tmp_path / "runs", Broken(), options)
+    assert not multiprocessing.active_children()
+
+
+def test_a_worker_ends_with_a_parent_that_ended_before_it_was_ready(tmp_path: Path) -> None:
+    """Imports take seconds. A parent that is killed meanwhile is no longer the parent when they are done."""
+    script = tmp_path / "start.py"
+    script.write_text(
+        textwrap.dedent("""
+            import multiprocessing, os, signal, sys, time
+
+            def work(path):
+                open(path, "w").write(str(os.getpid()))
+                time.sleep(1)
+                from cordgt.runtime.relay import exit_with_parent, parent_pid
+                exit_with_parent(parent_pid())
+                time.sleep(100)
+
+            if __name__ == "__main__":
+                multiprocessing.get_context("spawn").Process(target=work, args=(sys.argv[1],)).start()
+                while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read():
+                    time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGKILL)
+        """),
+        encoding="utf-8",
+    )
+    pid_file = tmp_path / "pid"
+    assert subprocess.run([sys.executable, script, pid_file], check=False).returncode == -signal.SIGKILL
+    worker = int(pid_file.read_text(encoding="utf-8"))
+    wait_until(lambda: not is_running(worker))
+
+
+MPS_CONTROL = """#!/bin/sh
+if [ "$1" = -d ]; then
+    echo "$CUDA_MPS_PIPE_DIRECTORY" > "{folder}/started"
+elif read -r command; then
+    echo "$command $CUDA_MPS_PIPE_DIRECTORY" > "{folder}/ended"
+fi
+"""
+
+
+@pytest.fixture
+def mps_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for NVIDIA's program. It writes when it is started and ended."""
+    program = tmp_path / "bin" / "nvidia-cuda-mps-control"
+    program.parent.mkdir()
+    program.write_text(MPS_CONTROL.format(folder=tmp_path), encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    return tmp_path
+
+
+def test_the_gpu_is_shared_within_the_block(mps_control: Path) -> None:
+    with seed_processes.shared_gpu():
+        pipe = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+        assert (mps_control / "started").read_text(encoding="utf-8").strip() == pipe and Path(pipe).is_dir()
+    assert (mps_control / "ended").read_text(encoding="utf-8").strip() == f"quit {pipe}"
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ and not Path(pipe).parent.exists()
+
+
+def test_a_killed_process_leaves_no_gpu_service(mps_control: Path) -> None:
+    code = (
+        "import os; from cordgt.workflows.seed_processes import shared_gpu\nwith shared_gpu(): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    pipe = (mps_control / "started").read_text(encoding="utf-8").strip()
+    wait_until(lambda: (mps_control / "ended").exists() and not Path(pipe).parent.exists())
+
+
+def test_without_the_gpu_service_the_block_runs(mps_control: Path) -> None:
+    (mps_control / "bin" / "nvidia-cuda-mps-control").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    with seed_processes.shared_gpu():
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
 
 
 def test_a_failing_seed_is_named(tmp_path: Path) -> None:

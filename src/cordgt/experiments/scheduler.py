@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import queue
 import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, CellResult, CellStore
 from cordgt.experiments.measurements import run_cell
 from cordgt.plugins import LoadedPlugins
-from cordgt.runtime.relay import RelayCallback, exit_with_parent
+from cordgt.runtime.relay import RelayCallback, exit_with_parent, parent_pid
 from cordgt.runtime.signals import SignalInterrupt, TrainingStopped, defer_signals, raise_on_signal, time_limit
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.devices import choose_device
@@ -252,8 +251,8 @@ def _worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     torch.set_num_threads(options["n_threads"])
-    parent = os.getppid()
-    threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
+    parent = parent_pid()
+    exit_with_parent(parent)
     limits = TimeBudget(time.monotonic() + options["seconds_left"], options["seconds"])
     result = WorkResult()
     time.sleep(0.05 * number)  # claim the first cells in their order

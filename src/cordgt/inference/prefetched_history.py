@@ -42,7 +42,8 @@ class PrefetchedHistory:
 
     def index(self, stream: EventStream) -> IndexArrays | None:
         """Wait for the index of a stream; None if it is not the folder's own."""
-        return self._index.result() if stream is self._stream.result() else None
+        is_own = self._stream.exception() is None and stream is self._stream.result()
+        return self._index.result() if is_own else None
 
     def _read(self) -> None:
         try:

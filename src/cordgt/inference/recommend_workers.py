@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-import threading
-import time
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -26,6 +23,7 @@ from cordgt.inference.recommend_all import (
     unfinished_parts,
     write_part,
 )
+from cordgt.runtime.relay import exit_with_parent, parent_pid
 
 ERRORS = {error.__name__: error for error in (CordgtError, DataError, RunError, SettingError)}
 
@@ -111,7 +109,7 @@ class _RelaySteps(Callback):
 def _work(pipe: Connection, request: RecommendAllRequest, files: PartFiles, write: WritePart) -> None:
     """Write the parts whose numbers come through the pipe, until None comes or the main process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the workers
-    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    exit_with_parent(parent_pid())
     with suppress(EOFError, BrokenPipeError):  # the main process is gone
         try:
             job, relay = request.load(), _RelaySteps(pipe)
@@ -122,10 +120,3 @@ def _work(pipe: Connection, request: RecommendAllRequest, files: PartFiles, writ
             pipe.send(("error", type(error).__name__, str(error)))
         except MemoryError as error:
             pipe.send(("error", "RunError", f"Memory ran out ({error}). Repeat the command with fewer --workers."))
-
-
-def _exit_with_parent(parent: int) -> None:
-    """End this process when the main process is gone, even by SIGKILL."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)

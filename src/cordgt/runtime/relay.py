@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import threading
 import time
 from typing import Any
 
@@ -33,8 +35,19 @@ class RelayCallback(Callback):
         self.queue.put([("on_message", text)])
 
 
+def parent_pid() -> int:
+    """Return the number of the process that started this one with `multiprocessing`, also when it has ended since."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None and parent.pid is not None
+    return parent.pid
+
+
 def exit_with_parent(parent: int) -> None:
-    """Send SIGTERM to this process when the main process is gone, so that no training is orphaned."""
-    while os.getppid() == parent:
-        time.sleep(2)
-    os.kill(os.getpid(), signal.SIGTERM)
+    """Start a thread that sends SIGTERM to this process when its parent is gone, so that no work is orphaned."""
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -21,7 +21,10 @@ _HIDDEN_TAG = 0x686964  # makes these draws independent of the others
 
 def with_hidden_nodes(history: History) -> History:
     """Return the history with features for ids past the last node: ``v + N`` has those of ``v``."""
-    return history if history.node_x is None else replace(history, node_x=history.node_x.repeat(2, 1))
+    node_x = history.node_x
+    if node_x is None or len(node_x) > history.index.n_nodes:  # no features, or done already
+        return history
+    return replace(history, node_x=node_x.repeat(2, 1))
 
 
 def hide_candidates(

@@ -28,10 +28,11 @@ def score_queries(
     callbacks: Callback = NO_CALLBACK,
     group: ProcessGroup = SINGLE_PROCESS,
     forward: Callable[[Any], torch.Tensor] | None = None,
+    further_axes: tuple[int, ...] = (),
 ) -> np.ndarray:
     """Return logits (B, M) of any number of queries, float64 on the host.
 
-    ``forward``: called on a batch instead of the model. Its result (B, M, …) may have further axes.
+    ``forward``: called on a batch instead of the model. Its result is (B, M, *further_axes).
 
     ``max_pairs_per_batch`` limits how many candidates are scored at once, and so the memory; None: the model's value.
     The processes of a group share the batches, and each returns all scores. The scores do not depend on the number of
@@ -41,7 +42,7 @@ def score_queries(
     n, width = queries.dst.shape
     if not n * width:
         callbacks.on_step(n)
-        return np.empty((n, width))
+        return np.empty((n, width, *further_axes))
     on_cpu = (model.device or history.index.device).type == "cpu"
     if not max_pairs_per_batch:
         fits_caches = 2 * (model.chunk_size or 0) if on_cpu else 0
@@ -70,7 +71,7 @@ def score_queries(
             n_new = min(n - n_done, len(done[-1]) * group.world_size)  # assume the other processes are equally far
             callbacks.on_step(n_new)
             n_done += n_new
-    scores = torch.cat(done).double().cpu().numpy() if done else np.empty((0, width))
+    scores = torch.cat(done).double().cpu().numpy() if done else np.empty((0, width, *further_axes))
     if group.world_size > 1:
         scores = gather_rows(group, scores, own, n)
     check_finite(scores)

@@ -110,9 +110,9 @@ def _same_source_columns(model: CordgtPlus, task: LinkTask, callbacks: Callback)
     by_kind = {}
     for kind in SAME_SOURCE_NEGATIVES:
         _, by_kind[kind] = task.with_protocol(negatives=kind).evaluation_queries("validation", "transductive")
-    chosen = sample_validation(len(task.split.validation), 1 + len(by_kind), MAX_SAME_SOURCE_PAIRS)
     negatives = [queries.dst[:, 1:] for queries in by_kind.values()]
     queries = by_kind["random"]
+    chosen = sample_validation(len(queries.src), 1 + len(by_kind), MAX_SAME_SOURCE_PAIRS)
     queries = replace(queries, dst=torch.cat([queries.dst[:, :1], *negatives], dim=1)).take(chosen)
     scores = _score_both(model, task, callbacks)(queries)  # (2, B, 1 + kinds)
     return scores[:, :, 0], {kind: scores[:, :, 1 + i] for i, kind in enumerate(by_kind)}
@@ -185,6 +185,7 @@ def _score_both(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> Calla
             callbacks=callbacks,
             group=task.group,
             forward=model.own_and_counts,
+            further_axes=(2,),
         )
         return np.moveaxis(both, -1, 0)
 

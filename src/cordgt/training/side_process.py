@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +36,15 @@ class SideProcess:
         package = str(Path(__file__).parents[2])
         paths = [package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],  # -P: nothing is imported from the working folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": ""},
         )
         threads = torch.get_num_threads(), numba.get_num_threads()  # each thread has its own number
-        request = os.getpid(), threads, function, task.stream, task.protocol
+        stream = replace(task.stream, edge_x=None, node_x=None)  # only link models read features
+        request = os.getpid(), threads, function, stream, task.protocol
         self.output = b""
         self.thread = threading.Thread(target=self._communicate, args=(request,), daemon=True)
         self.thread.start()
@@ -49,9 +52,10 @@ class SideProcess:
     def result(self) -> Any:
         """Return what the function returns. If the process fails, call the function here."""
         self.thread.join()
-        if self.process.wait() or not self.output:
-            return self.function(self.task)
-        return pickle.loads(self.output)
+        if not self.process.wait():
+            with suppress(Exception):  # the output is not whole
+                return pickle.loads(self.output)
+        return self.function(self.task)
 
     def close(self) -> None:
         """End the process."""
@@ -59,8 +63,11 @@ class SideProcess:
         self.process.wait()
 
     def _communicate(self, request: tuple[Any, ...]) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            self.output, _ = self.process.communicate(pickle.dumps(request))
+            with self.process.stdin as pipe:
+                pickle.dump(request, pipe)
+            self.output = self.process.stdout.read()
         except Exception:  # it cannot be sent, or the process has ended: `result` calls the function
             self.process.kill()
 
@@ -75,12 +82,15 @@ def can_use_side_process(task: LinkTask) -> bool:
 def main() -> None:
     """Read a request from the standard input, and write its result to the standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what other code prints is not part of the result
     parent, (torch_threads, numba_threads), function, stream, protocol = pickle.load(sys.stdin.buffer)
-    threading.Thread(target=exit_with_parent, args=(parent,), daemon=True).start()
+    exit_with_parent(parent)
     torch.set_num_threads(torch_threads)
     numba.set_num_threads(min(numba_threads, numba.get_num_threads()))
     pin_num_threads()
-    sys.stdout.buffer.write(pickle.dumps(function(LinkTask.prepare(stream, protocol))))
+    with output:
+        pickle.dump(function(LinkTask.prepare(stream, protocol)), output)
 
 
 if __name__ == "__main__":

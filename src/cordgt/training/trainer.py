@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from signal import Signals
 from typing import Any
@@ -35,6 +36,7 @@ from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped, d
 from cordgt.tasks.baselines import baseline_metrics
 from cordgt.tasks.forecast import Forecaster
 from cordgt.tasks.forecast_metrics import forecast_metrics
+from cordgt.tasks.hidden_candidates import with_hidden_nodes
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.metrics import LINK_METRICS, LinkMetrics, summary_metrics
@@ -187,7 +189,7 @@ class Trainer:
             except ProcessLostError as lost:
                 raise self._save_after_loss(lost) from None
 
-    def _prepare_cuda_graph(self) -> bool:
+    def _prepare_cuda_graph(self, task: LinkTask) -> bool:
         """Make a stateful model use static shapes. Return whether a CUDA graph can record the step.
 
         It needs fixed shapes and cannot record an all-reduce. On the GPU it records only the sampler of random
@@ -198,17 +200,19 @@ class Trainer:
             return False
         if training.train_negatives != "random" and not self.task.is_history_on_host:
             return False
-        return prepare_capture(self.task, self.model, training.batch_size)
+        return prepare_capture(task, self.model, training.batch_size)
 
     def _make_step(self) -> Callable[[Tensor, Tensor], Tensor]:
         assert self.optimizer is not None
-        is_single = self.task.group.world_size == 1
-        on_host, is_recorded = self.task.is_history_on_host, self._prepare_cuda_graph()
+        task, is_single = self.task, self.task.group.world_size == 1
+        if self.settings.training.hidden_candidates:
+            task = replace(task, train_history=with_hidden_nodes(task.train_history))
+        on_host, is_recorded = task.is_history_on_host, self._prepare_cuda_graph(task)
         if on_host and self.settings.training.micro_batches:
             raise SettingError("Set micro_batches=0: history is on the host here, which supports only whole batches.")
         step = Step.from_settings(
             self.settings,
-            self.task,
+            task,
             self.model,
             self.optimizer,
             self.epoch_tensor if is_recorded and not on_host else 0,

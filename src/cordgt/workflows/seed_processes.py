@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from cordgt.errors import CordgtError, RunError
 from cordgt.events.stream import EventStream
 from cordgt.plugins import LoadedPlugins
 from cordgt.runtime.distributed import current_group
-from cordgt.runtime.relay import RelayCallback, exit_with_parent
+from cordgt.runtime.relay import RelayCallback, exit_with_parent, parent_pid
 from cordgt.runtime.signals import TrainingStopped, defer_signals
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.devices import choose_device
@@ -35,6 +34,15 @@ from cordgt.training.settings import Settings
 from cordgt.workflows.train import train_run
 
 MPS_CONTROL = "nvidia-cuda-mps-control"
+# Runs the service until the standard input closes, also because this process was killed; then removes its folder.
+MPS_KEEPER = """
+trap 'rm -rf "$1"' EXIT
+mkdir "$1/pipe" "$1/log" && "$0" -d > /dev/null || exit 1
+echo started
+read -r _
+echo quit | "$0" > /dev/null
+"""
+MAX_AT_ONCE = 6  # trainings on one GPU: more gain little, and each needs memory
 COMPUTE_MODE, SHARED_MODE = 20, 0  # of the CUDA driver: a device attribute, and its value for shared use
 
 
@@ -58,46 +66,80 @@ def _allows_several_processes() -> bool:
 def train_in_processes(
     stream: EventStream, by_folder: Mapping[str, Settings], out: Path, callbacks: Callback, options: dict[str, Any]
 ) -> list[RunMetrics]:
-    """Train a run for each entry, all at once, and return their metrics in the same order.
+    """Train a run for each entry, `MAX_AT_ONCE` at a time, and return their metrics in the same order.
 
     ``options`` are those of `train_run`. A signal is forwarded: each training saves a checkpoint after its batch.
     RunError if a run fails; the others are stopped, and `--resume` continues them.
     """
-    context = multiprocessing.get_context("spawn")
-    messages: Any = context.Queue()
+    waiting = list(by_folder.items())
     failures: dict[str, str] = {}
-    with defer_signals() as stop, shared_gpu():
-        workers, inboxes = {}, []
-        for name, settings in by_folder.items():
-            inbox: Any = context.Queue()  # unlike an argument, what it sends does not wait until the process is ready
-            workers[name] = context.Process(target=_train, args=(LoadedPlugins(), inbox, messages))
-            workers[name].start()
-            inbox.put((name, stream, settings, out / name, options))
-            inbox.cancel_join_thread()
-            inboxes.append(inbox)  # it must live until the process has opened it
-        try:
-            is_stopping = False
-            while any(worker.is_alive() for worker in workers.values()):
-                failed = [name for name, worker in workers.items() if worker.exitcode]
-                if (failed or stop.signum is not None) and not is_stopping:
-                    is_stopping = True
-                    for worker in workers.values():
-                        worker.terminate()
-                _relay(messages, callbacks, failures, timeout=0.1)
-            while _relay(messages, callbacks, failures, timeout=0.0):
-                pass
-        finally:  # after an error of a callback
-            for worker in workers.values():
-                worker.terminate()
-                worker.join()
+    failed: dict[str, int] = {}  # exit codes of those that failed first: we end the others
+    with defer_signals() as stop, shared_gpu(), _Workers() as workers:
+        is_stopping = False
+        while waiting or workers.n_alive:
+            if not is_stopping:
+                failed = workers.exit_codes()
+                is_stopping = bool(failed) or stop.signum is not None
+                if is_stopping:
+                    waiting.clear()
+                    workers.terminate()
+            while waiting and workers.n_alive < MAX_AT_ONCE:
+                name, settings = waiting.pop(0)
+                workers.start(name, (name, stream, settings, out / name, options))
+            _relay(workers.messages, callbacks, failures, timeout=0.1)
+        while _relay(workers.messages, callbacks, failures, timeout=0.0):
+            pass
     if stop.signum is not None:
         raise TrainingStopped(stop.signum)
-    exit_codes = {name: worker.exitcode for name, worker in workers.items() if worker.exitcode}
-    failures = failures or {name: f"its process ended with exit code {code}." for name, code in exit_codes.items()}
+    codes = failed or workers.exit_codes()
+    failures = failures or {name: f"its process ended with exit code {code}." for name, code in codes.items()}
     if failures:
         name, reason = next(iter(failures.items()))
         raise RunError(f"{name}: {reason}")
     return [RunFolder(out / name).read_metrics() for name in by_folder]
+
+
+class _Workers:
+    """The worker processes, and the queue of their messages."""
+
+    def __init__(self) -> None:
+        self.context = multiprocessing.get_context("spawn")
+        self.messages: Any = self.context.Queue()
+        self.processes: dict[str, Any] = {}
+        self.inboxes: list[Any] = []  # each must live until its process has opened it
+
+    def start(self, name: str, request: tuple[Any, ...]) -> None:
+        inbox: Any = self.context.Queue()  # unlike an argument, what it sends does not wait until the process is ready
+        process = self.context.Process(target=_train, args=(LoadedPlugins(), inbox, self.messages))
+        self.processes[name] = process
+        process.start()
+        inbox.put(request)
+        inbox.cancel_join_thread()
+        self.inboxes.append(inbox)
+
+    @property
+    def n_alive(self) -> int:
+        return sum(process.is_alive() for process in self.processes.values())
+
+    def exit_codes(self) -> dict[str, int]:
+        """Return the exit codes of the processes that have failed."""
+        return {name: process.exitcode for name, process in self.processes.items() if process.exitcode}
+
+    def terminate(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the processes, for example after an error of a callback. Their last messages are read, or they wait."""
+        self.terminate()
+        while self.n_alive:
+            with suppress(queue.Empty):
+                self.messages.get(timeout=0.1)
+        for process in self.processes.values():
+            process.join()
 
 
 def _relay(messages: Any, callbacks: Callback, failures: dict[str, str], timeout: float) -> bool:
@@ -118,7 +160,7 @@ def _train(_plugins: LoadedPlugins, inbox: Any, messages: Any) -> None:
     """Train one run in a worker process, which ignores Ctrl-C and obeys the SIGTERM that the main process forwards."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
+    exit_with_parent(parent_pid())
     relay, code, name = RelayCallback(messages), 0, ""
     try:
         name, stream, settings, out, options = inbox.get()
@@ -146,19 +188,27 @@ def shared_gpu() -> Iterator[None]:
     if control is None or "CUDA_MPS_PIPE_DIRECTORY" in os.environ:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="cordgt-mps-") as folder:
-        own = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
-        for path in own.values():
-            Path(path).mkdir()
-        started = subprocess.run([control, "-d"], env=os.environ | own, capture_output=True, check=False)
-        if started.returncode:
-            yield
-            return
+    folder = tempfile.mkdtemp(prefix="cordgt-mps-")
+    own = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+    keeper = subprocess.Popen(
+        ["sh", "-c", MPS_KEEPER, control, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | own,
+        start_new_session=True,  # Ctrl-C does not end it
+    )
+    assert keeper.stdin is not None and keeper.stdout is not None
+    is_started = keeper.stdout.readline() == b"started\n"
+    if is_started:
         os.environ |= own
-        try:
-            yield
-        finally:
+    try:
+        yield
+    finally:
+        if is_started:
             for name in own:
                 del os.environ[name]
-            with suppress(subprocess.TimeoutExpired):
-                subprocess.run([control], input=b"quit\n", env=os.environ | own, capture_output=True, timeout=20)
+        keeper.stdin.close()
+        keeper.stdout.close()
+        with suppress(subprocess.TimeoutExpired):
+            keeper.wait(timeout=20)
