@@ -23,7 +23,7 @@ from cordgt.history.rhythm import Rhythm
 from cordgt.models import activity_fit
 from cordgt.models.activity import UNITS, RateModel
 from cordgt.models.activity_fit import choose_time_constants, fit_bank, fit_rate, period_likelihood
-from cordgt.models.activity_rhythm import DAY, Calendar, estimate_profile, fit_rhythm
+from cordgt.models.activity_rhythm import DAY, HOUR, WEEK, Calendar, estimate_profile, fit_rhythm
 
 from .helpers import TEN, build
 from .strategies import Stream, streams
@@ -399,6 +399,31 @@ def test_daily_rhythm_is_found() -> None:
     ]
     assert mean[1] > mean[0] + 0.1
     assert RateModel.from_dict(json.loads(json.dumps(better.to_dict()))) == better
+
+
+def dated_stream(step: float) -> TemporalIndex:
+    """Events of 30 weeks, most of them on the first two days of a week; times are rounded down to a step."""
+    draw = np.random.default_rng(3)
+    t = np.sort(draw.uniform(0, 30 * WEEK, 30_000))
+    t = t[draw.random(len(t)) < np.where(t % WEEK < 2 * DAY, 1.0, 0.2)]
+    t = np.floor(t / step) * step
+    t[0] = 0.0
+    return TemporalIndex.build(draw.integers(0, 300, len(t)), np.full(len(t), 300), t, 301)
+
+
+@pytest.mark.parametrize(("step", "n_bins"), [(DAY, 7), (6 * HOUR, 28), (1.0, 168)])
+def test_bins_are_not_finer_than_the_times(step: float, n_bins: int) -> None:
+    """With dates alone, all events of a day are at midnight. That is no rhythm of the day."""
+    index = dated_stream(step)
+    rhythm = fit_rhythm(index, len(index.elapsed), Calendar(1.0, 4 * DAY))
+    assert rhythm is not None and rhythm.period == WEEK and len(rhythm.profile) == n_bins
+    days = np.array(rhythm.profile).reshape(7, -1).mean(axis=1)
+    assert days[:2].min() > 1.7 and days[2:].max() < 0.8
+
+
+def test_whole_weeks_have_no_rhythm() -> None:
+    index = dated_stream(WEEK)
+    assert fit_rhythm(index, len(index.elapsed), Calendar(1.0, 4 * DAY)) is None
 
 
 def test_rhythm_needs_data_and_a_calendar() -> None:

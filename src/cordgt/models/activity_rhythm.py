@@ -2,7 +2,8 @@
 
 The profile of a period is the number of occasions in each hour against the time spent in it, shrunk towards 1. A rhythm
 that is learned from the first three quarters of the training events is kept if it raises the log likelihood of the
-last quarter. A test on the same events would not do: bursts make any profile look real. Hours are in UTC.
+last quarter. A test on the same events would not do: bursts make any profile look real. Hours are in UTC. Times that
+are whole days show no hours: they have a weekly rhythm of seven days at most.
 """
 
 from __future__ import annotations
@@ -52,13 +53,18 @@ def fit_rhythm(
 ) -> Rhythm | None:
     """Return the daily or weekly rhythm of the first ``stop`` events; None if there is none, or no calendar.
 
-    ``index`` is on the CPU. A period is considered if the first three quarters of the events span at least four of it.
+    ``index`` is on the CPU. A period is considered if the first three quarters of the events span at least four of it,
+    and if the times are finer than the period.
     """
     if calendar is None:
         return None
     middle = int(index.tie_start[stop * 3 // 4])
     span = float(index.elapsed[max(middle - 1, 0)] - index.elapsed[0])
     periods = [p for p in (DAY, WEEK) if p / calendar.seconds_per_unit * MIN_PERIODS <= span]
+    if not periods:
+        return None
+    bin_width = max(HOUR, time_step(sample_times(index, stop, role, max_sample=SAMPLE, seed=seed), calendar))
+    periods = [p for p in periods if p > bin_width and p % bin_width == 0]
     if not periods:
         return None
 
@@ -68,7 +74,7 @@ def fit_rhythm(
         times = sample_times(index, until, role, max_sample=SAMPLE, seed=seed)
         period = seconds / calendar.seconds_per_unit
         end = float(index.elapsed[until - 1])
-        return estimate_profile(times, end, period, calendar.phase(period), round(seconds / HOUR))
+        return estimate_profile(times, end, period, calendar.phase(period), round(seconds / bin_width))
 
     def score(seconds: float) -> float:
         bank = ActivityBank.build(index, taus, role, learn(seconds, middle))
@@ -77,6 +83,12 @@ def fit_rhythm(
 
     taus = choose_time_constants(index, middle)
     return learn(max([0.0, *periods], key=score), stop)
+
+
+def time_step(times: np.ndarray, calendar: Calendar) -> float:
+    """Return the seconds of which all distances between ``times`` are multiples: a day, if all are whole days."""
+    seconds = np.rint((times - times[0]) * calendar.seconds_per_unit).astype(np.int64)
+    return float(np.gcd.reduce(seconds))
 
 
 def estimate_profile(times: np.ndarray, span: float, period: float, phase: float, n_bins: int) -> Rhythm:
