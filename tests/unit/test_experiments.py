@@ -88,6 +88,16 @@ def test_a_training_always_has_the_same_variant_name() -> None:
         make_cell("uci", "cordgt", 0, {"alfa": 1})
 
 
+def test_bfloat16_on_a_cpu_makes_the_cell_of_a_gpu(tmp_path: Path) -> None:
+    """A GPU trains in bfloat16 by default; the command still names the setting that a CPU needs."""
+    cell = make_cell("uci", "cordgt", 0, {"precision": "bf16-cpu"})
+    assert cell.variant == "default" and cell_command(cell).endswith("--set precision=bf16-cpu")
+    assert make_cell("uci", "cordgt", 0, {"precision": "fp32"}).variant == "precision-fp32"
+    store, gpu_cell = CellStore(tmp_path), make_cell("uci", "cordgt", 0)
+    store.write(cell, record(cell, 0.5))
+    assert store.read(gpu_cell) is not None and store.read(cell) is not None
+
+
 def test_command_of_a_link_cell() -> None:
     cell = make_cell("uci", "cordgt", 1, {"mask": True, "fanout": (8, 1)})
     assert (

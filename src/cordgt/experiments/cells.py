@@ -35,6 +35,8 @@ from cordgt.training.settings import RENAMED_SETTINGS, Settings, make_settings, 
 FORMAT = 2  # 1: written by v0.1, with other setting names
 OLD_NAMES = {new: old for old, new in RENAMED_SETTINGS.items()}
 IGNORED_SETTINGS = ("checkpoint_minutes",)  # they do not change results
+# Values that make the same cell. A GPU trains in bfloat16 by default, a CPU only with bf16-cpu.
+SAME_VALUES = {"precision": {"bf16-cpu": "bf16"}}
 QUICK_EVENTS = 1500  # events used with --quick
 QUICK_SETTINGS = {"epochs": 1}
 MAX_OPEN_ATTEMPTS = 100  # another process may remove the empty folder of a new file
@@ -99,7 +101,7 @@ def make_cell(
     base: dict[str, Any] = published_settings(data, model) | {"mask_seed": seed} | (QUICK_SETTINGS if quick else {})
     defaults = flatten_settings(make_settings(model, base, seed=seed))
     settings = make_settings(model, base | dict(changes or {}), seed=seed, where="--set")
-    different = {k: v for k, v in flatten_settings(settings).items() if defaults[k] != v}
+    different = {k: v for k, v in flatten_settings(settings).items() if _is_different(k, defaults[k], v)}
     v01_variant = _format_variant({OLD_NAMES.get(k, k): v for k, v in different.items()})
     return Cell(data, settings, _format_variant(different) or "default", kind, quick, v01_variant)
 
@@ -261,7 +263,12 @@ def read_cell(path: Path) -> CellResult | None:
 
 
 def _differs(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return any(old[k] != new[k] for k in old.keys() & new.keys() if k not in IGNORED_SETTINGS)
+    return any(_is_different(k, old[k], new[k]) for k in old.keys() & new.keys() if k not in IGNORED_SETTINGS)
+
+
+def _is_different(key: str, a: Any, b: Any) -> bool:
+    same = SAME_VALUES.get(key)
+    return bool(same.get(a, a) != same.get(b, b) if same else a != b)
 
 
 # -------------------- options of the command line
