@@ -127,6 +127,22 @@ def test_logit_is_the_weighted_mean_of_both_networks(blended: Run, across: bool)
     np.testing.assert_allclose(scores(0.25, 0.75), (1 - weight) * own + weight * counts, atol=1e-5)
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_a_weight_of_one_gives_the_scores_of_counts_without_reading_trees(
+    blended: Run, across: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, task = blended.evaluation_task()
+    assert isinstance(model, CordgtPlus) and model.counts is not None
+    _, queries = task.evaluation_queries("test", "transductive")
+    counts = score_queries(model.counts, task.full_history, queries)
+    model.counts_weight.copy_(torch.tensor([0.5, 1.0] if across else [1.0, 0.5]))
+    monkeypatch.setattr(CordgtPlus, "read", None)
+    with comparing_sources(model) if across else nullcontext():
+        np.testing.assert_array_equal(score_queries(model, task.full_history, queries), counts)
+    with nullcontext() if across else comparing_sources(model), pytest.raises(TypeError):  # the trees are read
+        score_queries(model, task.full_history, queries)
+
+
 @pytest.mark.parametrize(
     ("own", "counts", "winner"),
     [

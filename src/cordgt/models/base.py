@@ -109,6 +109,10 @@ class LinkModel(nn.Module):
     def prepare(self, history: History, cut: int) -> None:
         """Learn from the first ``cut`` training events before the first epoch. Nothing by default."""
 
+    def scoring_model(self) -> LinkModel:
+        """Return the model that scores queries: this one, or a cheaper one that gives the same scores."""
+        return self
+
     def forward(self, batch: Any) -> Tensor:
         """Return logits (B, M) for the output of `read`."""
         raise TypeError(f"{type(self).__name__} does not score pairs")

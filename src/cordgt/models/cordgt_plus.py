@@ -19,6 +19,7 @@ from cordgt.history import pair_features
 from cordgt.history.context import Context
 from cordgt.history.pair_columns import column_names, read_columns
 from cordgt.history.queries import History, Queries
+from cordgt.models.base import LinkModel
 from cordgt.models.cordgt import Cordgt, CordgtBatch, CordgtReader, CordgtSettings, Slots, full_precision
 from cordgt.models.counts import Counts, CountsSettings
 from cordgt.models.identities import Identities, IdentityBatch, read_identities
@@ -130,6 +131,12 @@ class CordgtPlus(Cordgt):
     def prepare(self, history: History, cut: int) -> None:
         if self.identities is not None:
             self.identities.assign_rows(history.index, cut)
+
+    def scoring_model(self) -> LinkModel:
+        """Return the `Counts` network where it has the whole weight. Not on a GPU, where reading the weight waits."""
+        if self.counts is None or self.training or self.counts_weight.device.type != "cpu":
+            return self
+        return self.counts if self.counts_weight[int(self.compares_sources)] == 1 else self
 
     def _scores(self, batch: CordgtBatch, pooled: Tensor) -> Tensor:
         """Return logits (B, M): those of the network itself in training, otherwise blended with those of `Counts`."""

@@ -43,6 +43,9 @@ def score_queries(
     if not n * width:
         callbacks.on_step(n)
         return np.empty((n, width, *further_axes))
+    model.eval()
+    if forward is None:
+        model = model.scoring_model()
     on_cpu = (model.device or history.index.device).type == "cpu"
     if not max_pairs_per_batch:
         fits_caches = 2 * (model.chunk_size or 0) if on_cpu else 0
@@ -58,7 +61,6 @@ def score_queries(
     )
     inputs = (model.read(history, block) for block in blocks)
     done, row, n_done = [], [], 0
-    model.eval()
     with torch.inference_mode():
         use_threads = on_cpu and model.is_thread_safe()
         call = torch.inference_mode()(forward or model.__call__)
