@@ -98,6 +98,7 @@ def new_partner_report(request: ExperimentRequest, store: CellStore) -> Report:
                 rows.append([f"{results.heading(data)}, {title}", *_texts(own), _events_text(results, data, row)])
                 records += [_record(data, row, model, name, best[data, row, model]) for model in request.models]
         sections.append(Section(LINK_METRICS[name].title, ["", *map(display_name, request.models), "events"], rows))
+    sections += _settings_section(results, best)
     notes = [
         "In percent. Each true destination is ranked among all destinations that are known at its time. *Never met*: "
         "first meetings only, and past partners of the source do not compete. Ties get their mean rank. "
@@ -106,8 +107,7 @@ def new_partner_report(request: ExperimentRequest, store: CellStore) -> Report:
         f"A training reads the latest {MAX_TRAIN_EVENTS:,} training events, at most three times. Models that score a "
         f"pair slowly rank the best {N_CANDIDATES} destinations of a first stage: the counts network of CorDGT+, "
         "item-kNN for the others. A true destination that is not among them keeps its rank of the first stage.",
-        "A model with several settings is shown with those of the highest MRR on the validation split, for each row: "
-        f"{_chosen_text(best)}.",
+        "A model with several settings is shown with those of the highest MRR on the validation split, for each row.",
         *results.notes(show_protocol=False),
     ]
     title = "Partners that a source has never met, and all partners"
@@ -150,13 +150,23 @@ def _events_text(results: ResultSet, data: str, row: str) -> str:
     return " ".join(f"{n:,}" for n in counts) or MISSING
 
 
-def _chosen_text(best: dict[tuple[str, str, str], BestVariant]) -> str:
-    chosen = []
-    for (data, row, model), variant in best.items():
-        if len(_variants(model)) > 1 and variant.results:
-            own = ", ".join(f"{key}={value}" for key, value in variant.settings.items()) or "the defaults"
-            chosen.append(f"{data}, {ROWS[row][0]}, {display_name(model)}: {own}")
-    return "; ".join(chosen) or "none is finished"
+def _settings_section(results: ResultSet, best: dict[tuple[str, str, str], BestVariant]) -> list[Section]:
+    """Return the table of the settings that were chosen, without models that have only one; empty if there are none."""
+    names = [model for model in results.request.models if len(_variants(model)) > 1]
+    if not names:
+        return []
+    rows = [
+        [f"{results.heading(data)}, {title}", *(_settings_text(best[data, row, model]) for model in names)]
+        for data in results.request.datasets
+        for row, (title, _) in ROWS.items()
+    ]
+    return [Section("Settings with the highest validation MRR", ["", *map(display_name, names)], rows)]
+
+
+def _settings_text(variant: BestVariant) -> str:
+    if not variant.results:
+        return MISSING
+    return ", ".join(f"{key}={value}" for key, value in variant.settings.items()) or "defaults"
 
 
 def _record(data: str, row: str, model: str, name: str, variant: BestVariant) -> dict[str, Any]:
