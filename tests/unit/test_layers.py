@@ -15,7 +15,7 @@ import cordgt
 # packages too import only from packages to their left.
 ORDER = """
     errors plugins callbacks locks files runtime runtime.imports runtime.limits runtime.threads runtime.launch
-    runtime.distributed runtime.profiling runtime.phase_times runtime.signals runtime.relay runtime.kernel_loader
+    runtime.distributed runtime.profiling runtime.phase_times runtime.signals runtime.worker_processes runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.columns events.backing events.notes events.frames events.fingerprints events.stream events.durations
     events.export events.describe

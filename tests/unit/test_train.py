@@ -780,7 +780,7 @@ def test_a_worker_ends_with_a_parent_that_ended_before_it_was_ready(tmp_path: Pa
             def work(path):
                 open(path, "w").write(str(os.getpid()))
                 time.sleep(1)
-                from cordgt.runtime.relay import exit_with_parent, parent_pid
+                from cordgt.runtime.worker_processes import exit_with_parent, parent_pid
                 exit_with_parent(parent_pid())
                 time.sleep(100)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numba
 import torch
 
-from cordgt.runtime.relay import exit_with_parent
+from cordgt.runtime.worker_processes import exit_with_parent
 from cordgt.runtime.threads import pin_num_threads
 from cordgt.tasks.link import LinkTask
 
@@ -82,6 +82,7 @@ def can_use_side_process(task: LinkTask) -> bool:
 def main() -> None:
     """Read a request from the standard input, and write its result to the standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a parent that ignores it passes that on
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what other code prints is not part of the result
     parent, (torch_threads, numba_threads), function, stream, protocol = pickle.load(sys.stdin.buffer)

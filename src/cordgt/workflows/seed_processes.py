@@ -25,7 +25,7 @@ from cordgt.errors import CordgtError, RunError
 from cordgt.events.stream import EventStream
 from cordgt.plugins import LoadedPlugins
 from cordgt.runtime.distributed import current_group
-from cordgt.runtime.relay import RelayCallback, exit_with_parent, parent_pid
+from cordgt.runtime.worker_processes import RelayCallback, exit_with_parent, parent_pid
 from cordgt.runtime.signals import TrainingStopped, defer_signals
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.devices import choose_device
