@@ -770,6 +770,15 @@ def test_an_error_of_a_callback_ends_the_processes(tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
 
 
+def test_a_request_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
+    """The worker would wait for it forever."""
+    by_folder = settings_by_folder(make_settings("counts", {"epochs": 1}), 2, None)
+    options: dict[str, Any] = {"device": "cpu", "report": False, "columns": {"src": lambda: 0}}
+    with pytest.raises(AttributeError, match="lambda"):
+        train_in_processes(habits(), by_folder, tmp_path / "runs", Callback(), options)
+    assert not multiprocessing.active_children()
+
+
 def test_a_worker_ends_with_a_parent_that_ended_before_it_was_ready(tmp_path: Path) -> None:
     """Imports take seconds. A parent that is killed meanwhile is no longer the parent when they are done."""
     script = tmp_path / "start.py"
@@ -796,6 +805,34 @@ def test_a_worker_ends_with_a_parent_that_ended_before_it_was_ready(tmp_path: Pa
     assert subprocess.run([sys.executable, script, pid_file], check=False).returncode == -signal.SIGKILL
     worker = int(pid_file.read_text(encoding="utf-8"))
     wait_until(lambda: not is_running(worker))
+
+
+def test_a_side_process_ends_with_a_parent_that_ignores_sigterm(tmp_path: Path) -> None:
+    """A child inherits that SIGTERM is ignored."""
+    (tmp_path / "slow.py").write_text(
+        "import os, time\n\ndef work(task):\n    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(100)\n",
+        encoding="utf-8",
+    )
+    code = """
+        import os, signal, time
+        import numpy as np
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        import slow
+        from cordgt import EventStream
+        from cordgt.tasks.link import LinkTask
+        from cordgt.training.side_process import SideProcess
+        task = LinkTask.prepare(EventStream.from_columns(*np.arange(200).reshape(2, 100) % 9, np.arange(100)))
+        SideProcess(slow.work, task)
+        while not os.path.exists("pid") or not open("pid").read():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    command, environment = [sys.executable, "-c", textwrap.dedent(code)], os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    worker = int((tmp_path / "pid").read_text(encoding="utf-8"))
+    wait_until(lambda: not is_running(worker), 30.0)
 
 
 MPS_CONTROL = """#!/bin/sh

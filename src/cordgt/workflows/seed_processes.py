@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,12 @@ class _Workers:
         self.inboxes: list[Any] = []  # each must live until its process has opened it
 
     def start(self, name: str, request: tuple[Any, ...]) -> None:
+        content = bytes(ForkingPickler.dumps(request))  # an error here, not in the thread of the queue
         inbox: Any = self.context.Queue()  # unlike an argument, what it sends does not wait until the process is ready
         process = self.context.Process(target=_train, args=(LoadedPlugins(), inbox, self.messages))
         self.processes[name] = process
         process.start()
-        inbox.put(request)
+        inbox.put(content)
         inbox.cancel_join_thread()
         self.inboxes.append(inbox)
 
@@ -163,7 +165,7 @@ def _train(_plugins: LoadedPlugins, inbox: Any, messages: Any) -> None:
     exit_with_parent(parent_pid())
     relay, code, name = RelayCallback(messages), 0, ""
     try:
-        name, stream, settings, out, options = inbox.get()
+        name, stream, settings, out, options = ForkingPickler.loads(inbox.get())
         relay.on_run_start(name)
         run = train_run(stream, settings, out, callbacks=relay, **options)
         relay.on_run_end(name, dict(run.metrics))
