@@ -17,8 +17,8 @@ from typing import Any
 import numba
 import torch
 
-from cordgt.runtime.worker_processes import exit_with_parent
 from cordgt.runtime.threads import pin_num_threads
+from cordgt.runtime.worker_processes import exit_with_parent
 from cordgt.tasks.link import LinkTask
 
 MIN_CORES = 6  # with fewer, the process would slow the training down
@@ -58,9 +58,12 @@ class SideProcess:
         return self.function(self.task)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and the thread that talks to it."""
         self.process.kill()
         self.process.wait()
+        self.thread.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def _communicate(self, request: tuple[Any, ...]) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None

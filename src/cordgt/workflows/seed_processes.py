@@ -26,8 +26,8 @@ from cordgt.errors import CordgtError, RunError
 from cordgt.events.stream import EventStream
 from cordgt.plugins import LoadedPlugins
 from cordgt.runtime.distributed import current_group
-from cordgt.runtime.worker_processes import RelayCallback, exit_with_parent, parent_pid
 from cordgt.runtime.signals import TrainingStopped, defer_signals
+from cordgt.runtime.worker_processes import RelayCallback, exit_with_parent, parent_pid
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.devices import choose_device
 from cordgt.training.run_folder import RunFolder
