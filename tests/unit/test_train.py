@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 import torch
 
+from cordgt import plugins
 from cordgt.callbacks import Callback
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
@@ -716,6 +717,7 @@ class Recorder(Callback):
 
     def __init__(self) -> None:
         self.run, self.epochs, self.finished = "", set[tuple[str, int]](), set[str]()
+        self.messages: list[str] = []
 
     def on_run_start(self, name: str) -> None:
         self.run = name
@@ -725,6 +727,9 @@ class Recorder(Callback):
 
     def on_run_end(self, name: str, result: dict[str, Any]) -> None:
         self.finished.add(name)
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
 
 
 def test_seeds_at_once_equal_single_runs(tmp_path: Path) -> None:
@@ -768,6 +773,36 @@ def test_an_error_of_a_callback_ends_the_processes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="broken callback"):
         train_in_processes(habits(), by_folder, tmp_path / "runs", Broken(), options)
     assert not multiprocessing.active_children()
+
+
+def test_seeds_that_do_not_fit_at_once_train_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory runs out in the worker processes only."""
+    plugin = tmp_path / "small_gpu.py"
+    plugin.write_text(
+        textwrap.dedent(f"""
+            import os
+            from cordgt.errors import RunError
+            from cordgt.workflows import seed_processes
+
+            def train_run(*args, **options):
+                try:
+                    raise MemoryError
+                except MemoryError:
+                    raise RunError("Memory ran out.") from None
+
+            if os.getpid() != {os.getpid()}:
+                seed_processes.train_run = train_run
+        """),
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(plugins, "_loaded_files", {plugin.resolve(): None})
+    monkeypatch.setattr("cordgt.workflows.seeds.can_share_gpu", lambda *_: True)
+    settings, seen = make_settings("counts", {"epochs": 1}), Recorder()
+    metrics = train_seeds(habits(), settings, tmp_path / "runs", 2, device="cpu", report=False, callbacks=seen)
+    assert seen.finished == {"seed-0", "seed-1"} and metrics["seeds"] == [0, 1]
+    assert any("one after the other" in text for text in seen.messages)
 
 
 def test_a_request_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
