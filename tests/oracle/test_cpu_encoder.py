@@ -93,6 +93,24 @@ def test_encoder_equals_the_layers(
 
 
 @pytest.mark.parametrize("edge_dim", [0, 2])
+def test_no_sequences(edge_dim: int) -> None:
+    """Gradients of an empty batch are zeros, as torch has them."""
+    case = make_case(edge_dim=edge_dim)
+    edge_x = None if case.edge_x is None else case.edge_x[:0]
+    empty = Case(case.layers, case.x.detach()[:0].requires_grad_(), case.attn_mask[:0], edge_x, case.pool[:0])
+    for mine, theirs in zip(empty.gradients(empty.encode()), empty.gradients(empty.reference()), strict=True):
+        assert mine.shape == theirs.shape and torch.equal(mine, theirs)
+
+
+def test_a_second_backward_pass_is_refused() -> None:
+    case = make_case()
+    pooled = case.encode()
+    torch.autograd.grad(pooled.sum(), case.x, retain_graph=True)
+    with pytest.raises(RuntimeError, match="backward once"):
+        torch.autograd.grad(pooled.sum(), case.x)
+
+
+@pytest.mark.parametrize("edge_dim", [0, 2])
 def test_gradients_with_dropout_are_those_of_its_values(edge_dim: int) -> None:
     """With the same key, along one direction, by differences."""
     case = make_case(edge_dim=edge_dim)

@@ -15,7 +15,8 @@ import cordgt
 # packages too import only from packages to their left.
 ORDER = """
     errors plugins callbacks locks files runtime runtime.imports runtime.limits runtime.threads runtime.launch
-    runtime.distributed runtime.profiling runtime.phase_times runtime.signals runtime.relay runtime.kernel_loader
+    runtime.distributed runtime.profiling runtime.phase_times runtime.signals runtime.worker_processes
+    runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times
     events.columns events.backing events.notes events.frames events.fingerprints events.stream events.durations
     events.export events.describe
@@ -50,7 +51,8 @@ ORDER = """
     training.run_checksums training.run_history training.run_config training.tensor_files training.run_folder
     training.devices training.model_factory training.blend training.optimizer
     training.step training.oom training.evaluation
-    training.time_estimate training.checkpoint training.side_process training.trainer training.tensorboard
+    training.time_estimate training.checkpoint training.side_process training.trainer training.phases
+    training.tensorboard
     training.output_folder training.versions
     inference inference.id_lists inference.retrieval inference.retrieval.destinations inference.retrieval.neighborhood
     inference.retrieval.gatherers inference.retrieval.neighbor_features inference.retrieval.first_scorer

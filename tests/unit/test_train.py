@@ -20,6 +20,7 @@ import pandas as pd
 import pytest
 import torch
 
+from cordgt import plugins
 from cordgt.callbacks import Callback
 from cordgt.errors import DataError, RunError, SettingError
 from cordgt.events.stream import EventStream, TimeAxis
@@ -716,6 +717,7 @@ class Recorder(Callback):
 
     def __init__(self) -> None:
         self.run, self.epochs, self.finished = "", set[tuple[str, int]](), set[str]()
+        self.messages: list[str] = []
 
     def on_run_start(self, name: str) -> None:
         self.run = name
@@ -725,6 +727,9 @@ class Recorder(Callback):
 
     def on_run_end(self, name: str, result: dict[str, Any]) -> None:
         self.finished.add(name)
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
 
 
 def test_seeds_at_once_equal_single_runs(tmp_path: Path) -> None:
@@ -770,6 +775,45 @@ def test_an_error_of_a_callback_ends_the_processes(tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
 
 
+def test_seeds_that_do_not_fit_at_once_train_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory runs out in the worker processes only."""
+    plugin = tmp_path / "small_gpu.py"
+    plugin.write_text(
+        textwrap.dedent(f"""
+            import os
+            from cordgt.errors import RunError
+            from cordgt.workflows import seed_processes
+
+            def train_run(*args, **options):
+                try:
+                    raise MemoryError
+                except MemoryError:
+                    raise RunError("Memory ran out.") from None
+
+            if os.getpid() != {os.getpid()}:
+                seed_processes.train_run = train_run
+        """),
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(plugins, "_loaded_files", {plugin.resolve(): None})
+    monkeypatch.setattr("cordgt.workflows.seeds.can_share_gpu", lambda *_: True)
+    settings, seen = make_settings("counts", {"epochs": 1}), Recorder()
+    metrics = train_seeds(habits(), settings, tmp_path / "runs", 2, device="cpu", report=False, callbacks=seen)
+    assert seen.finished == {"seed-0", "seed-1"} and metrics["seeds"] == [0, 1]
+    assert any("one after the other" in text for text in seen.messages)
+
+
+def test_a_request_that_cannot_be_sent_is_an_error(tmp_path: Path) -> None:
+    """The worker would wait for it forever."""
+    by_folder = settings_by_folder(make_settings("counts", {"epochs": 1}), 2, None)
+    options: dict[str, Any] = {"device": "cpu", "report": False, "columns": {"src": lambda: 0}}
+    with pytest.raises(AttributeError, match="lambda"):
+        train_in_processes(habits(), by_folder, tmp_path / "runs", Callback(), options)
+    assert not multiprocessing.active_children()
+
+
 def test_a_worker_ends_with_a_parent_that_ended_before_it_was_ready(tmp_path: Path) -> None:
     """Imports take seconds. A parent that is killed meanwhile is no longer the parent when they are done."""
     script = tmp_path / "start.py"
@@ -780,7 +824,7 @@ def test_a_worker_ends_with_a_parent_that_ended_before_it_was_ready(tmp_path: Pa
             def work(path):
                 open(path, "w").write(str(os.getpid()))
                 time.sleep(1)
-                from cordgt.runtime.relay import exit_with_parent, parent_pid
+                from cordgt.runtime.worker_processes import exit_with_parent, parent_pid
                 exit_with_parent(parent_pid())
                 time.sleep(100)
 
@@ -796,6 +840,34 @@ def test_a_worker_ends_with_a_parent_that_ended_before_it_was_ready(tmp_path: Pa
     assert subprocess.run([sys.executable, script, pid_file], check=False).returncode == -signal.SIGKILL
     worker = int(pid_file.read_text(encoding="utf-8"))
     wait_until(lambda: not is_running(worker))
+
+
+def test_a_side_process_ends_with_a_parent_that_ignores_sigterm(tmp_path: Path) -> None:
+    """A child inherits that SIGTERM is ignored."""
+    (tmp_path / "slow.py").write_text(
+        "import os, time\n\ndef work(task):\n    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(100)\n",
+        encoding="utf-8",
+    )
+    code = """
+        import os, signal, time
+        import numpy as np
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        import slow
+        from cordgt import EventStream
+        from cordgt.tasks.link import LinkTask
+        from cordgt.training.side_process import SideProcess
+        task = LinkTask.prepare(EventStream.from_columns(*np.arange(200).reshape(2, 100) % 9, np.arange(100)))
+        SideProcess(slow.work, task)
+        while not os.path.exists("pid") or not open("pid").read():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    command, environment = [sys.executable, "-c", textwrap.dedent(code)], os.environ | {"PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    worker = int((tmp_path / "pid").read_text(encoding="utf-8"))
+    wait_until(lambda: not is_running(worker), 30.0)
 
 
 MPS_CONTROL = """#!/bin/sh

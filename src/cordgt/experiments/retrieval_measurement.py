@@ -39,8 +39,8 @@ def measure_retrieval(cell: Cell, stream: EventStream, device: torch.device) -> 
 
     is_trained = np.ones(stream.n_nodes, dtype=bool)  # only notes read it
     predictor = Predictor(model, stream, task.full_history, is_trained, make_scorer)
-    n_pairs = max(1, predictor.destinations.count(stream.n_events))
-    n_questions = int(np.clip(MAX_PAIRS[device.type] // n_pairs, 10, MAX_QUESTIONS))
+    n_destinations = max(1, predictor.destinations.count(stream.n_events))
+    n_questions = int(np.clip(MAX_PAIRS[device.type] // n_destinations, 10, MAX_QUESTIONS))
     if model.is_cheap:
         return measure_recommend(predictor, split.test, max_questions=MAX_QUESTIONS)
     return measure_recommend(predictor, split.test, n_questions=n_questions)

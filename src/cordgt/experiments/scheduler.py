@@ -25,8 +25,8 @@ from cordgt.errors import CordgtError
 from cordgt.experiments.cells import Cell, CellResult, CellStore
 from cordgt.experiments.measurements import run_cell
 from cordgt.plugins import LoadedPlugins
-from cordgt.runtime.relay import RelayCallback, exit_with_parent, parent_pid
 from cordgt.runtime.signals import SignalInterrupt, TrainingStopped, defer_signals, raise_on_signal, time_limit
+from cordgt.runtime.worker_processes import RelayCallback, exit_with_parent, parent_pid
 from cordgt.tasks.run_metrics import SETTINGS
 from cordgt.training.devices import choose_device
 

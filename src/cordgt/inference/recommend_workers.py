@@ -23,7 +23,7 @@ from cordgt.inference.recommend_all import (
     unfinished_parts,
     write_part,
 )
-from cordgt.runtime.relay import exit_with_parent, parent_pid
+from cordgt.runtime.worker_processes import exit_with_parent, parent_pid
 
 ERRORS = {error.__name__: error for error in (CordgtError, DataError, RunError, SettingError)}
 
@@ -109,6 +109,7 @@ class _RelaySteps(Callback):
 def _work(pipe: Connection, request: RecommendAllRequest, files: PartFiles, write: WritePart) -> None:
     """Write the parts whose numbers come through the pipe, until None comes or the main process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a parent that ignores it passes that on
     exit_with_parent(parent_pid())
     with suppress(EOFError, BrokenPipeError):  # the main process is gone
         try:

@@ -342,12 +342,12 @@ class Cordgt(LinkModel):
         if self._can_pool_distinct(batch):
             return self._pooled_distinct(batch)
         weight = self._pooling(batch)
-        fused = kernels.load_kernels("nn.kernels.encoder", weight.device)
-        has_events = batch.edge_x is not None
         drop = self.settings.dropout if self.training else 0.0
         if cpu_encoder.is_supported(self.project.weight, batch.edge_x):
             pooled = cpu_encoder.encode(self.layers, *self.sequences(batch), weight.flatten(0, 1), drop)
             return pooled.unflatten(0, weight.shape[:2])
+        fused = kernels.load_kernels("nn.kernels.encoder", weight.device)
+        has_events = batch.edge_x is not None
         if fused is None or not fused.supports_shape(self.shape.n_slots, self.settings.hidden, has_events):
             states = self._encode(batch)
             return (weight.unsqueeze(-2).to(states.dtype) @ states).squeeze(-2).float()

@@ -173,18 +173,21 @@ class _Encoder(torch.autograd.Function):
             pooled[rows] = of_block.forward(x[rows], needs_grad)
             if needs_grad:
                 saved.append(of_block)
-        ctx.blocks = saved
+        ctx.blocks, ctx.layers, ctx.shape = saved, layers, x.shape
         return pooled
 
     @staticmethod
     def backward(ctx: Any, d_pooled: Tensor) -> tuple[Tensor | None, ...]:
-        blocks, ctx.blocks = ctx.blocks, []
-        gradients = [LayerWeights(*(torch.zeros(w.shape) for w in layer)) for layer in blocks[0].layers]
-        d_x = [
-            block.backward(part, gradients)
-            for block, part in zip(blocks, d_pooled.split([len(block.pool) for block in blocks]), strict=True)
-        ]
-        return torch.cat(d_x), *(None,) * 8, *(g for layer in gradients for g in layer)
+        if ctx.blocks is None:
+            raise RuntimeError("The layers can go backward once: what they saved is freed. Compute the states again.")
+        blocks, ctx.blocks = ctx.blocks, None
+        gradients = [LayerWeights(*(torch.zeros(w.shape) for w in layer)) for layer in ctx.layers]
+        d_x, start = d_pooled.new_empty(ctx.shape), 0
+        for block in blocks:
+            rows = slice(start, start + len(block.pool))
+            d_x[rows] = block.backward(d_pooled[rows], gradients)
+            start = rows.stop
+        return d_x, *(None,) * 8, *(g for layer in gradients for g in layer)
 
 
 def _split_layers(weights: Sequence[Tensor], dtype: torch.dtype) -> list[LayerWeights]:

@@ -268,8 +268,11 @@ def add_event_values(attended_weights, event, parent, out):  # type: ignore[no-u
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def add_event_values_backward(d_out, weights, event, parent, gain, d_dropped, d_event):  # type: ignore[no-untyped-def]
-    """Add to ``d_dropped`` and write the values' part of ``d_event``. weights: as `softmax_dropout` gives them."""
+def add_event_values_backward(d_out, weights, event, parent, gain, d_attended_weights, d_event):  # type: ignore[no-untyped-def]
+    """Add to ``d_attended_weights``, and write the values' part of ``d_event``.
+
+    ``weights`` are those of `softmax_dropout`: negative where dropout drops a weight.
+    """
     n, size, _, heads, dim = event.shape
     for s in range(n):
         for h in range(heads):
@@ -285,8 +288,8 @@ def add_event_values_backward(d_out, weights, event, parent, gain, d_dropped, d_
                     g = to_float(d_out[s, p, d])
                     total += g * to_float(event[s, j, 1, h, d])
                     d_event[s, j, 1, h, d] = from_float(kept * g, d_event[s, j, 1, h, d])
-                before = to_float(d_dropped[s, p * heads + h, j])
-                d_dropped[s, p * heads + h, j] = from_float(before + total, d_dropped[s, 0, 0])
+                before = to_float(d_attended_weights[s, p * heads + h, j])
+                d_attended_weights[s, p * heads + h, j] = from_float(before + total, d_attended_weights[s, 0, 0])
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")

@@ -5,8 +5,8 @@ Imports take half of the time of a short command. `quick_imports` turns garbage 
 
 - pandas, which Arrow looks for at its first conversion. ``to_pandas`` still imports it.
 - SciPy, which Numba looks for to compile linear algebra. No loop here has any.
-- ``torch._meta_registrations``, a third of torch: kernels of meta tensors, for tracing and compiling. torch
-  imports it itself when it traces or compiles.
+- ``torch._meta_registrations``, a third of torch: kernels of meta tensors, for tracing and compiling. A process that
+  traces or compiles must import it first. No answer does.
 """
 
 from __future__ import annotations

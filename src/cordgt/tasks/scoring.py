@@ -32,8 +32,7 @@ def score_queries(
 ) -> np.ndarray:
     """Return logits (B, M) of any number of queries, float64 on the host.
 
-    ``forward``: called on a batch instead of the model. Its result is (B, M, *further_axes).
-
+    ``forward`` is called on a batch instead of the model, and returns (B, M, *further_axes).
     ``max_pairs_per_batch`` limits how many candidates are scored at once, and so the memory; None: the model's value.
     The processes of a group share the batches, and each returns all scores. The scores do not depend on the number of
     processes, to the bit, because the batches do not. Without queries or candidates the model is not called. RunError

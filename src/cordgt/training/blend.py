@@ -139,20 +139,21 @@ class _PairScores:
 
 def _choose_across_sources(model: CordgtPlus, task: LinkTask, callbacks: Callback) -> float:
     """Return the larger of the weights for all events and for those of new nodes; with activity, set the slope."""
-    every, score = task.with_protocol(positives="all"), _score_both(model, task, callbacks)
-    found = {}
+    all_positives, score = task.with_protocol(positives="all"), _score_both(model, task, callbacks)
+    by_setting = {}
     for setting in SETTINGS:
-        if len(every.evaluation_events("validation", setting)[0]):
+        if len(all_positives.evaluation_events("validation", setting)[0]):
             pairs = validation_pairs(task, setting)
             logits = {kind: score(queries)[:, :, 0] for kind, queries in pairs.items()}
-            is_rated = task.protocol.activity
-            rates = {kind: task.log_source_rates(queries) for kind, queries in pairs.items() if is_rated}
-            found[setting] = _PairScores(logits, rates, pairs[TRUE].t.cpu().numpy())
-    weight = max(scores.choose_weight() for scores in found.values())
-    every_pair = found["transductive"]
-    if every_pair.rates:
-        logits = {kind: blend(both, weight) for kind, both in every_pair.logits.items()}
-        model.pair_slope = best_slope(logits, every_pair.rates)
+            rates = {}
+            if task.protocol.activity:
+                rates = {kind: task.log_source_rates(queries) for kind, queries in pairs.items()}
+            by_setting[setting] = _PairScores(logits, rates, pairs[TRUE].t.cpu().numpy())
+    weight = max(scores.choose_weight() for scores in by_setting.values())
+    scores = by_setting["transductive"]
+    if scores.rates:
+        logits = {kind: blend(both, weight) for kind, both in scores.logits.items()}
+        model.pair_slope = best_slope(logits, scores.rates)
     return weight
 
 

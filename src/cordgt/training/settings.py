@@ -62,9 +62,7 @@ class TrainingSettings:
     num_negatives: int = 1  # negatives per training event
     train_negatives: str = "random"  # kind of negatives in training; see `cordgt.tasks.negatives`
     past_negatives: float = 0.0  # share of random training negatives to replace by past partners of the source
-    hidden_candidates: float = (
-        0.0  # share of training candidates to show as new nodes (cold start); never past partners of the source
-    )
+    hidden_candidates: float = 0.0  # share of training candidates that the source never met, shown as new nodes
     ema_decay: float = 0.0  # decay of the moving average of the weights, e.g. 0.999; 0: no average
     precision: str = "bf16"  # on a GPU: "bf16" (training only, if supported), "tf32", "fp32"; "bf16-cpu": on CPUs too
     micro_batches: int = 0  # split each batch; the same bits with any number of processes (CPU). 0: fastest

@@ -17,8 +17,8 @@ from typing import Any
 import numba
 import torch
 
-from cordgt.runtime.relay import exit_with_parent
 from cordgt.runtime.threads import pin_num_threads
+from cordgt.runtime.worker_processes import exit_with_parent
 from cordgt.tasks.link import LinkTask
 
 MIN_CORES = 6  # with fewer, the process would slow the training down
@@ -58,9 +58,12 @@ class SideProcess:
         return self.function(self.task)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and the thread that talks to it."""
         self.process.kill()
         self.process.wait()
+        self.thread.join()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def _communicate(self, request: tuple[Any, ...]) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -82,6 +85,7 @@ def can_use_side_process(task: LinkTask) -> bool:
 def main() -> None:
     """Read a request from the standard input, and write its result to the standard output."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a parent that ignores it passes that on
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what other code prints is not part of the result
     parent, (torch_threads, numba_threads), function, stream, protocol = pickle.load(sys.stdin.buffer)

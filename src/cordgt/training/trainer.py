@@ -1,4 +1,4 @@
-"""The training loop, and `fit_and_evaluate`, which runs it and evaluates the result.
+"""The training loop. `cordgt.training.phases` runs it and evaluates the result.
 
 One epoch of `Trainer`:
 
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from signal import Signals
 from typing import Any
 
@@ -26,37 +25,23 @@ import torch
 from torch import Tensor
 
 from cordgt import models
-from cordgt.callbacks import NO_CALLBACK, Callback, CallbackList, StepCallback
+from cordgt.callbacks import Callback, CallbackList, StepCallback
 from cordgt.errors import RunError, SettingError
 from cordgt.history import rng
 from cordgt.models.cordgt_plus import CordgtPlus
 from cordgt.models.counts import Counts
 from cordgt.runtime.distributed import ProcessGroup, ProcessLostError
-from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped, defer_signals
-from cordgt.tasks.baselines import baseline_metrics
-from cordgt.tasks.forecast import Forecaster
-from cordgt.tasks.forecast_metrics import forecast_metrics
+from cordgt.runtime.signals import StopCallback, StopRequest, TrainingStopped
 from cordgt.tasks.hidden_candidates import with_hidden_nodes
 from cordgt.tasks.link import LinkTask
 from cordgt.tasks.link_evaluation import evaluate
 from cordgt.tasks.metrics import LINK_METRICS, LinkMetrics, summary_metrics
-from cordgt.tasks.negatives import NEGATIVES
-from cordgt.tasks.run_metrics import RunMetrics
-from cordgt.training.blend import (
-    answers_as_counts,
-    choose_counts_weight,
-    copy_counts,
-    counts_settings,
-    counts_weights,
-)
+from cordgt.training.blend import answers_as_counts, counts_settings, counts_weights
 from cordgt.training.checkpoint import Progress, TrainingState, restore_progress
-from cordgt.training.devices import peak_memory_mb, set_matmul_precision
-from cordgt.training.evaluation import evaluate_splits, training_objective
 from cordgt.training.model_factory import build_model_for, load_weights
 from cordgt.training.oom import oom_hint, suggest_batch_size
-from cordgt.training.run_folder import CHECKPOINT_FILES, ReadOnlyRunFolder, RunFolder
+from cordgt.training.run_folder import ReadOnlyRunFolder, RunFolder
 from cordgt.training.settings import Settings
-from cordgt.training.side_process import SideProcess, can_use_side_process
 from cordgt.training.step import (
     CudaGraphStep,
     Ema,
@@ -382,122 +367,6 @@ class Trainer:
             f"{what} in epoch {epoch}. {saved}Try a smaller learning rate (--set lr=0.0003, with another --out), "
             "or features of a smaller scale."
         )
-
-
-def fit_and_evaluate(
-    folder: RunFolder,
-    settings: Settings,
-    task: LinkTask,
-    *,
-    init_weights: dict[str, Tensor] | None = None,
-    init_info: Mapping[str, str] | None = None,
-    refit: bool = False,
-    callbacks: Callback = NO_CALLBACK,
-) -> RunMetrics:
-    """Train, evaluate and write everything into ``folder``; return the content of ``metrics.json``.
-
-    ``init_info`` describes ``init_weights`` there. With ``refit`` a second model is trained on all events, for as many
-    epochs as validation chose; the metrics are those of the first.
-    """
-    device = task.network_device
-    set_matmul_precision(settings, device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    folder.delete_partial_files()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), defer_signals() as stop:
-        try:
-            metrics = _run_phases(folder, settings, task, init_weights, refit, callbacks, stop)
-        except ProcessLostError:
-            stop.raise_if_requested()  # the other processes were asked to stop too, while this one waited for them
-            raise
-    metrics["peak_memory_mb"] = peak_memory_mb(device)
-    if init_info is not None:
-        metrics["init"] = dict(init_info)
-    for name in CHECKPOINT_FILES:  # the final weights are saved, so a resume needs no checkpoint
-        folder.remove(name)
-    folder.write_metrics(metrics)
-    return metrics
-
-
-def _run_phases(
-    folder: RunFolder,
-    settings: Settings,
-    task: LinkTask,
-    init_weights: dict[str, Tensor] | None,
-    refit: bool,
-    callbacks: Callback,
-    stop: StopRequest,
-) -> RunMetrics:
-    """Train, save the best weights and evaluate them; then refit on all events if ``refit``."""
-    make_trainer = partial(Trainer, folder, settings, init_weights=init_weights, callbacks=callbacks, stop=stop)
-    with ExitStack() as closing:
-        side_processes: dict[str, SideProcess] = {}
-        if can_use_side_process(task):
-            side_processes["baselines"] = SideProcess(baseline_metrics, task)
-            if task.protocol.activity:
-                side_processes["nodes"] = SideProcess(Forecaster.fit_nodes, task)
-        for process in side_processes.values():
-            closing.callback(process.close)
-        return _train_and_evaluate(side_processes, make_trainer, folder, settings, task, refit, callbacks, stop)
-
-
-def _train_and_evaluate(
-    side_processes: Mapping[str, SideProcess],
-    make_trainer: Callable[..., Trainer],
-    folder: RunFolder,
-    settings: Settings,
-    task: LinkTask,
-    refit: bool,
-    callbacks: Callback,
-    stop: StopRequest,
-) -> RunMetrics:
-    """Run the phases. Take the results of ``side_processes`` instead of computing them here."""
-    trainer = make_trainer(task, phase="fit", epochs=settings.training.epochs, evaluates=True, refits=refit)
-    model, best = trainer.model, trainer.fit()
-    progress = trainer.progress
-    load_weights(model, {k: v.to(task.network_device) for k, v in best.items()}, str(folder.path))
-    stoppable = CallbackList([callbacks, StopCallback(stop)])
-    model.pair_slope = None
-    choose_counts_weight(model, task, settings.training.monitor, stoppable)
-    folder.write_tensors("model.safetensors", model.state_dict(), vars(progress))
-    metrics = RunMetrics(
-        model=settings.model,
-        data=task.stream.name,
-        seed=settings.seed,
-        objective=training_objective(settings, model),
-        epochs=progress.epoch,
-        best_epoch=progress.best_epoch,
-        seconds_per_epoch=progress.train_seconds / progress.epoch if progress.epoch else 0.0,
-        parameters=sum(p.numel() for p in model.parameters()),
-        protocol=dict(vars(settings.protocol)),
-        device=str(task.network_device),
-        history_device=str(task.device),
-    )
-    if task.group.world_size > 1:
-        metrics["processes"] = task.group.world_size
-    if isinstance(model, CordgtPlus) and model.counts is not None:
-        metrics["counts_weight"] = dict(
-            zip(("same_source", "across_sources"), model.counts_weight.tolist(), strict=True)
-        )
-    baselines = side_processes["baselines"].result if "baselines" in side_processes else None
-    is_blend = isinstance(model, CordgtPlus) and model.counts is not None  # its weight is chosen after the epochs
-    validation = None if is_blend or NEGATIVES[task.protocol.negatives].replaces_source else trainer.best_validation
-    metrics |= evaluate_splits(model, task, stoppable, validation=validation, read_baselines=baselines)
-    if task.protocol.activity:
-        callbacks.on_phase_start("activity")
-        nodes: Forecaster = (
-            side_processes["nodes"].result() if "nodes" in side_processes else Forecaster.fit_nodes(task)
-        )
-        forecaster = nodes.calibrate_pairs(task, model, stoppable)
-        folder.write_activity(forecaster)
-        metrics |= forecast_metrics(forecaster, task, model, stoppable)
-    if refit and model.is_trainable:
-        trainer = make_trainer(task.with_all_events(), phase="refit", epochs=progress.best_epoch)
-        copy_counts(model, trainer.model)
-        weights = trainer.fit()
-        folder.write_tensors("refit.safetensors", weights, vars(trainer.progress))
-        metrics["refit"] = {"epochs": progress.best_epoch, "events": task.stream.n_events}
-    return metrics
 
 
 def check_distributed_support(settings: Settings, group: ProcessGroup) -> None:

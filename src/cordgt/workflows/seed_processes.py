@@ -17,16 +17,17 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
 from cordgt.callbacks import Callback
-from cordgt.errors import CordgtError, RunError
+from cordgt.errors import CordgtError, RunError, is_out_of_memory
 from cordgt.events.stream import EventStream
 from cordgt.plugins import LoadedPlugins
 from cordgt.runtime.distributed import current_group
-from cordgt.runtime.relay import RelayCallback, exit_with_parent, parent_pid
 from cordgt.runtime.signals import TrainingStopped, defer_signals
+from cordgt.runtime.worker_processes import RelayCallback, exit_with_parent, parent_pid
 from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.devices import choose_device
 from cordgt.training.run_folder import RunFolder
@@ -43,7 +44,12 @@ read -r _
 echo quit | "$0" > /dev/null
 """
 MAX_AT_ONCE = 6  # trainings on one GPU: more gain little, and each needs memory
+FAILED, OUT_OF_MEMORY = 1, 3  # exit codes of a worker process
 COMPUTE_MODE, SHARED_MODE = 20, 0  # of the CUDA driver: a device attribute, and its value for shared use
+
+
+class SharedGpuMemoryError(RunError):
+    """Memory ran out while several runs shared a GPU. One after the other may fit."""
 
 
 def can_share_gpu(stream: EventStream, device: str, options: Mapping[str, Any]) -> bool:
@@ -69,7 +75,8 @@ def train_in_processes(
     """Train a run for each entry, `MAX_AT_ONCE` at a time, and return their metrics in the same order.
 
     ``options`` are those of `train_run`. A signal is forwarded: each training saves a checkpoint after its batch.
-    RunError if a run fails; the others are stopped, and `--resume` continues them.
+    RunError if a run fails, SharedGpuMemoryError if it needs more memory; the others are stopped, and `--resume`
+    continues them.
     """
     waiting = list(by_folder.items())
     failures: dict[str, str] = {}
@@ -95,7 +102,8 @@ def train_in_processes(
     failures = failures or {name: f"its process ended with exit code {code}." for name, code in codes.items()}
     if failures:
         name, reason = next(iter(failures.items()))
-        raise RunError(f"{name}: {reason}")
+        kind = SharedGpuMemoryError if OUT_OF_MEMORY in codes.values() else RunError
+        raise kind(f"{name}: {reason}")
     return [RunFolder(out / name).read_metrics() for name in by_folder]
 
 
@@ -109,11 +117,12 @@ class _Workers:
         self.inboxes: list[Any] = []  # each must live until its process has opened it
 
     def start(self, name: str, request: tuple[Any, ...]) -> None:
+        content = bytes(ForkingPickler.dumps(request))  # an error here, not in the thread of the queue
         inbox: Any = self.context.Queue()  # unlike an argument, what it sends does not wait until the process is ready
         process = self.context.Process(target=_train, args=(LoadedPlugins(), inbox, self.messages))
         self.processes[name] = process
         process.start()
-        inbox.put(request)
+        inbox.put(content)
         inbox.cancel_join_thread()
         self.inboxes.append(inbox)
 
@@ -163,7 +172,7 @@ def _train(_plugins: LoadedPlugins, inbox: Any, messages: Any) -> None:
     exit_with_parent(parent_pid())
     relay, code, name = RelayCallback(messages), 0, ""
     try:
-        name, stream, settings, out, options = inbox.get()
+        name, stream, settings, out, options = ForkingPickler.loads(inbox.get())
         relay.on_run_start(name)
         run = train_run(stream, settings, out, callbacks=relay, **options)
         relay.on_run_end(name, dict(run.metrics))
@@ -171,7 +180,7 @@ def _train(_plugins: LoadedPlugins, inbox: Any, messages: Any) -> None:
         pass
     except CordgtError as error:
         messages.put([("failure", name, str(error))])
-        code = 1
+        code = OUT_OF_MEMORY if error.__context__ is not None and is_out_of_memory(error.__context__) else FAILED
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended already, and still sends its last message
     messages.close()
     messages.join_thread()

@@ -13,7 +13,7 @@ from cordgt.tasks.run_metrics import RunMetrics
 from cordgt.training.output_folder import check_run_names
 from cordgt.training.run_folder import RunFolder
 from cordgt.training.settings import Settings
-from cordgt.workflows.seed_processes import can_share_gpu, train_in_processes
+from cordgt.workflows.seed_processes import SharedGpuMemoryError, can_share_gpu, train_in_processes
 from cordgt.workflows.train import train_run
 
 
@@ -30,6 +30,7 @@ def train_seeds(
 ) -> RunMetrics:
     """Train several runs into the folders of `settings_by_folder`: on a GPU at once, elsewhere one after the other.
 
+    Runs that do not fit into a GPU's memory together are continued one after the other.
     Returns the metrics over all runs, as in `RunMetrics.from_runs`, and writes them to ``metrics.json`` in ``out``.
     ``options`` are those of `train_run`.
     """
@@ -38,8 +39,12 @@ def train_seeds(
         check_run_names(out, list(by_folder), resume)
     runs, callback = [], as_callback(callbacks)
     if len(by_folder) > 1 and can_share_gpu(stream, options.get("device", "auto"), options):
-        runs = train_in_processes(stream, by_folder, out, callback, {"resume": resume, **options})
-    else:
+        try:
+            runs = train_in_processes(stream, by_folder, out, callback, {"resume": resume, **options})
+        except SharedGpuMemoryError:
+            callback.on_message("The GPU has too little memory for several seeds at once: one after the other.")
+            resume = True
+    if not runs:
         for name, own in by_folder.items():
             callback.on_run_start(name)
             runs.append(train_run(stream, own, out / name, resume=resume, callbacks=callback, **options).metrics)

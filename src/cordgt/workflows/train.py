@@ -1,6 +1,6 @@
 """`train`: train a model on a stream, evaluate it, and write the run folder and its report.
 
-The training loop is in `training.trainer`, the folder's files in `training.run_folder`.
+The phases are in `training.phases`, the training loop in `training.trainer`, the files in `training.run_folder`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from cordgt.training.output_folder import (
     original_options,
     run_exists_error,
 )
+from cordgt.training.phases import fit_and_evaluate
 from cordgt.training.run_folder import (
     InitWeights,
     ReadOnlyRunFolder,
@@ -53,7 +54,7 @@ from cordgt.training.run_folder import (
 )
 from cordgt.training.settings import Settings, check_all_used, make_settings
 from cordgt.training.tensorboard import tensorboard_callback
-from cordgt.training.trainer import check_distributed_support, fit_and_evaluate
+from cordgt.training.trainer import check_distributed_support
 
 # Options of `read_events` that `train` takes.
 READ_OPTIONS = (*COLUMN_OPTIONS, "ids", "node_features", "name", "member", "skip_bad_rows")

@@ -1,4 +1,4 @@
-"""Progress of worker processes: their callbacks' calls reach the main process through a queue."""
+"""What worker processes share: they send their progress to the main process, and end when it ends."""
 
 from __future__ import annotations
 
@@ -36,14 +36,17 @@ class RelayCallback(Callback):
 
 
 def parent_pid() -> int:
-    """Return the number of the process that started this one with `multiprocessing`, also when it has ended since."""
+    """Return the process ID of the parent that started this process with `multiprocessing`, even if it has ended."""
     parent = multiprocessing.parent_process()
     assert parent is not None and parent.pid is not None
     return parent.pid
 
 
 def exit_with_parent(parent: int) -> None:
-    """Start a thread that sends SIGTERM to this process when its parent is gone, so that no work is orphaned."""
+    """Start a thread that sends SIGTERM to this process when its parent is gone, so that it is not orphaned.
+
+    The process must not ignore SIGTERM, which a child inherits from a parent that does.
+    """
 
     def wait() -> None:
         while os.getppid() == parent:
