@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from cordgt.errors import PluginWarning, SettingError, did_you_mean
+from cordgt.runtime.imports import finish_torch
 
 T = TypeVar("T")
 MODULE_PREFIX = "cordgt_plugin_"  # of the modules of plug-in files
@@ -158,6 +159,7 @@ class Registry(MutableMapping[str, T], Generic[T]):
         package = point.dist.name if point.dist is not None else point.module
         try:
             with _plugin(package):
+                finish_torch()
                 loaded = point.load()
                 if name not in self._entries and self._register is not None and not isinstance(loaded, ModuleType):
                     self._register(name, loaded)
@@ -210,6 +212,7 @@ def load_plugin(path: str | Path) -> ModuleType:
     is_new_folder = folder not in sys.path
     if is_new_folder:
         sys.path.append(folder)
+    finish_torch()
     try:
         with _plugin(file.name):
             spec.loader.exec_module(module)

@@ -109,3 +109,19 @@ def test_a_damaged_history_is_the_same_error(run: Run, tmp_path: Path) -> None:
     assert early is not None
     with pytest.raises((RunError, DataError)):
         early.load(tmp_path)
+
+
+AFTERWARDS = {
+    "compile": "print(torch.compile(lambda x: x + 1, backend='eager')(torch.ones(1)).item())",
+    "count operations": "import torch.utils.flop_counter as f; f.FlopCounterMode(); print(2.0)",
+    "trace": "import torch.fx.experimental.proxy_tensor as p; p.make_fx(lambda x: x + 1)(torch.ones(1)); print(2.0)",
+    "plug-in": "finish_torch(); print(torch.func.vmap(lambda x: x + 1)(torch.ones(1)).item())",
+}
+
+
+@pytest.mark.parametrize("what", AFTERWARDS)
+def test_torch_is_whole_for_other_code(what: str) -> None:
+    start = "from cordgt.runtime.imports import finish_torch, quick_imports\nwith quick_imports():\n    import torch\n"
+    code = start + AFTERWARDS[what]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "2.0", done.stderr

@@ -5,8 +5,8 @@ Imports take half of the time of a short command. `quick_imports` turns garbage 
 
 - pandas, which Arrow looks for at its first conversion. ``to_pandas`` still imports it.
 - SciPy, which Numba looks for to compile linear algebra. No loop here has any.
-- ``torch._meta_registrations``, a third of torch: kernels of meta tensors, for tracing and compiling. A process that
-  traces or compiles must import it first. No answer does.
+- ``torch._meta_registrations``, a third of torch: kernels of meta tensors, for tracing, compiling and `torch.func`. It
+  is imported before the first module of torch that traces or compiles, and before a plug-in (`finish_torch`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,24 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
 META_KERNELS = "torch._meta_registrations"
+# Modules of torch that need it first: those that trace and compile.
+TRACING_MODULES = (
+    "torch._decomp",
+    "torch._dynamo",
+    "torch._functorch",
+    "torch._prims",
+    "torch._subclasses",
+    "torch.export",
+    "torch.fx.experimental",
+    "torch.utils._content_store",
+    "torch.utils.flop_counter",
+)
 
 
 class _ImportBlocker(MetaPathFinder):
@@ -33,6 +46,15 @@ class _ImportBlocker(MetaPathFinder):
             raise ImportError(fullname)
 
 
+class _MetaKernelsImporter(MetaPathFinder):
+    """Imports `META_KERNELS` before the first of `TRACING_MODULES`. Without it these modules import each other."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        if fullname in TRACING_MODULES:
+            sys.meta_path.remove(self)
+            import_module(META_KERNELS)
+
+
 @contextmanager
 def block_import(package: str) -> Iterator[None]:
     """Make imports of a package fail within the block, unless it is imported already."""
@@ -42,6 +64,12 @@ def block_import(package: str) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(blocker)
+
+
+def finish_torch() -> None:
+    """Import what `quick_imports` left out of torch. Code of other people may need it."""
+    if "torch" in sys.modules:
+        import_module(META_KERNELS)
 
 
 @contextmanager
@@ -59,6 +87,7 @@ def quick_imports() -> Iterator[None]:
             import torch  # noqa: F401
         finally:
             del sys.modules[META_KERNELS]
+        sys.meta_path.insert(0, _MetaKernelsImporter())
         yield
     finally:
         gc.freeze()  # modules stay, so they need not be looked at again
