@@ -82,6 +82,7 @@ def test_a_full_disk_is_reported_and_the_command_continues(busy: Path, whole: di
     assert working.returncode == 2, messages
     assert "part-00000.parquet cannot be written" in messages
     assert "File too large" in messages
+    assert "the same command continues" in messages
     assert "Traceback" not in messages
     assert contents(Path("out")).keys() == {"_part-manifest.json"}
     works(*command)

@@ -12,13 +12,14 @@ import torch
 
 from cordgt.errors import SettingError
 from cordgt.events.stream import EventStream, TimeAxis
+from cordgt.experiments.bench.recommendation import measure_recommend
 from cordgt.history.index import TemporalIndex
 from cordgt.history.pair_features import LOG_SCALE
 from cordgt.history.queries import History, Queries
 from cordgt.inference.first_scorer_file import FIRST_SCORER_FILE
 from cordgt.inference.predictor import Predictor
 from cordgt.inference.retrieval import budget as budgets
-from cordgt.inference.retrieval import ranking
+from cordgt.inference.retrieval import gatherers, ranking
 from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.inference.retrieval.first_scorer import FirstScorer, new_first_scorer
 from cordgt.inference.retrieval.gatherers import Question
@@ -191,6 +192,18 @@ def test_a_cheap_model_ranks_all(tmp_path: Path) -> None:
     assert not made.folder.has(FIRST_SCORER_FILE)
 
 
+def test_the_recall_of_a_cheap_model_counts_only_what_was_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With few random candidates it misses most of the best ones, and the benchmark says so."""
+    made = train(purchases(), out=tmp_path / "run", device="cpu", model="counts", epochs=1)
+    monkeypatch.setattr(ranking, "CHEAP_POOL_SIZE", 40)
+    monkeypatch.setattr(gatherers, "GATHERERS", {"random": (gatherers.random_destinations, 1.0)})
+    found = measure_recommend(made.predictor, np.arange(1300, 1500), n_questions=20)
+    assert found["recall_at_10"] < 0.5 and found["candidates"]["ranked"] <= 64
+    assert found["two_stage_mrr"] < found["exhaustive_mrr"]
+
+
 def test_only_the_past_is_recommended(run: Run) -> None:
     """A planted future item is no candidate before its first event, with either way of ranking."""
     last = int(run.stream.t[-1])
@@ -251,6 +264,18 @@ def test_groups_need_a_number(run: Run) -> None:
         run.recommend(3, groups={1: "a"})
     with pytest.raises(SettingError, match="per_group=0"):
         run.recommend(3, groups={1: "a"}, per_group=0)
+    with pytest.raises(SettingError, match="a dictionary"):
+        run.recommend(3, groups=[(1, "a")], per_group=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("top", [0, -1, 2.5, True])
+def test_the_number_of_answers_is_at_least_1(run: Run, top: Any) -> None:
+    """``top=-1`` would otherwise be all answers but one."""
+    for options in ({"node": 3}, {"destination": 5}):
+        with pytest.raises(SettingError, match="at least 1"):
+            run.recommend(**options, top=top)
+    with pytest.raises(SettingError, match="at least 1"):
+        run.similar(3, top=top, side="src")
 
 
 # --- the first scorer and its budget ---

@@ -127,7 +127,10 @@ class PartFiles:
             except OSError:
                 continue
         metadata = {MANIFEST_KEY: self.digest.encode(), PART_KEY: str(number).encode()}
-        write(table.replace_schema_metadata(metadata), path)
+        try:
+            write(table.replace_schema_metadata(metadata), path)
+        except DataError as error:
+            raise DataError(f"{error} Finished parts are kept; the same command continues.") from None
 
 
 def parse_pattern(output: str | Path) -> Path:

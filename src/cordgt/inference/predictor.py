@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback
-from cordgt.errors import DataError
+from cordgt.errors import DataError, SettingError
 from cordgt.events.id_table import SortedIdLookup
 from cordgt.events.ids import NodeIds, Side
 from cordgt.events.stream import EventStream
@@ -232,6 +232,8 @@ class Predictor:
         without = None if exclude is None else np.unique(self.ids.encode(exclude, "dst")) if len(exclude) else None
         group = None
         if groups is not None:
+            if not isinstance(groups, Mapping):
+                raise SettingError("groups: give a dictionary with the group of each id.")
             numbers = {name: i for i, name in enumerate(dict.fromkeys(groups.values()))}
             node = self.ids.encode(list(groups), "dst")
             group = np.full(self.stream.n_nodes, -1, np.int64)

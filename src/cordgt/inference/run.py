@@ -31,7 +31,7 @@ from cordgt.inference.predictor import Predictor, Recommendation, RecommendResul
 from cordgt.inference.prefetched_history import PrefetchedHistory
 from cordgt.inference.retrieval.first_scorer import FirstScorer
 from cordgt.inference.retrieval.ranking import MIN_BUDGET
-from cordgt.inference.run_arguments import choose_columns, make_pairs
+from cordgt.inference.run_arguments import check_top, choose_columns, make_pairs
 from cordgt.inference.run_evaluation import evaluation_changes, evaluation_protocol
 from cordgt.inference.run_loading import check_metrics_match_config, load_run_model
 from cordgt.inference.run_recommendations import Recommender, RecommendOptions, RecommendResults
@@ -249,6 +249,7 @@ class Run:
         """Check the arguments of `recommend`, and answer."""
         if (node is None) == (destination is None):
             raise SettingError("Give either a node, or destination=ID.")
+        top = check_top(top)
         nodes, time = check_ids(as_list(node if destination is None else destination)), self._time(at)
         for name in ("candidates", "exclude"):
             if options.get(name) is not None:
@@ -333,7 +334,7 @@ class Run:
         "dst", is needed if sources and destinations have separate id spaces and the id is in both.
         """
         index = node_index(self.predictor, check_ids([node])[0], side)
-        return find_similar(self.predictor, index, self._time(at), top, by=by, half_life=half_life)
+        return find_similar(self.predictor, index, self._time(at), check_top(top), by=by, half_life=half_life)
 
     def embed(self, nodes: Any = None, at: Any = None, *, sides: Sequence[str] | None = None) -> np.ndarray:
         """Return embeddings (n, D) of nodes at a time. The default is all nodes of the history, in order of appearance.

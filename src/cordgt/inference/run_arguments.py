@@ -14,6 +14,13 @@ from cordgt.io.column_options import has_columns
 from cordgt.store.store import is_store
 
 
+def check_top(top: Any) -> int:
+    """Return the number of answers. SettingError if it is not a whole number of at least 1."""
+    if isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1:
+        raise SettingError(f"top={top!r}: give a whole number of at least 1.")
+    return int(top)
+
+
 def make_pairs(src: Any, dst: Any, at: Any, stream: EventStream) -> tuple[list[Any], list[Any], np.ndarray | None]:
     """Return sources, destinations and times of equal length, or no times. SettingError if that is not possible."""
     src, dst = (check_ids(as_list(x)) for x in (src, dst))

@@ -111,8 +111,9 @@ def _measure_recall(predictor: Predictor, positions: np.ndarray, n_oracle: int, 
     for position in positions.tolist():
         question = _question_at(predictor, position)
         visible = np.sort(predictor.destinations.visible(question.cut))
-        n_ranked = max(1, len(visible)) if predictor.model.is_cheap else budget
-        fast = _rank(predictor, question, n_ranked)
+        # A cheap model ranks all that are gathered. Asking for more would rank every destination.
+        n_ranked = _rank(predictor, question, TOP).counts.ranked if predictor.model.is_cheap else budget
+        fast = _rank(predictor, question, max(1, n_ranked))
         if len(visible) > n_oracle:
             sample = np.random.default_rng(position).choice(visible, n_oracle, replace=False)
             visible = np.union1d(sample, fast.node)

@@ -1,7 +1,8 @@
 """How many candidates the model has to rank: the smallest budget that finds the model's own top 10.
 
 The first scorer and the model answer the same questions at validation events. The budget is the smallest of `BUDGETS`
-whose candidates contain at least `MIN_RECALL` of the model's top 10. No test event is read.
+whose candidates contain at least `MIN_RECALL` of the model's top 10 of the gathered candidates. What the gatherers miss
+is not counted. No test event is read.
 """
 
 from __future__ import annotations
