@@ -385,6 +385,14 @@ def daily_stream(n_days: int, amplitude: float, seed: int) -> TemporalIndex:
     return TemporalIndex.build(draw.integers(0, 30, len(t)), np.full(len(t), 30), t, 31)
 
 
+@pytest.mark.parametrize("seed", range(2, 7))
+def test_a_day_is_no_week(seed: int) -> None:
+    """Weekdays differ by chance. That is no rhythm of the week."""
+    index = daily_stream(100, 0.9, seed)
+    rhythm = fit_rhythm(index, len(index.elapsed), Calendar(1.0, 4 * DAY))
+    assert rhythm is not None and rhythm.period == DAY
+
+
 def test_daily_rhythm_is_found() -> None:
     index = daily_stream(100, 0.9, seed=1)
     n = len(index.elapsed)
@@ -399,6 +407,22 @@ def test_daily_rhythm_is_found() -> None:
     ]
     assert mean[1] > mean[0] + 0.1
     assert RateModel.from_dict(json.loads(json.dumps(better.to_dict()))) == better
+
+
+def test_hours_and_days_are_found_together() -> None:
+    """Few events an hour of the week: the hours of a day and the days of a week still show."""
+    draw = np.random.default_rng(4)
+    t = np.sort(draw.uniform(0, 40 * WEEK, 25_000))
+    hour, day = t % DAY / HOUR, t % WEEK // DAY
+    share = np.where((hour > 9) & (hour < 18), 1.0, 0.05) * np.choose(day.astype(int), [0.3] * 5 + [1.0, 0.03])
+    t = t[draw.random(len(t)) < share]
+    t[0] = 0.0
+    index = TemporalIndex.build(draw.integers(0, 60, len(t)), np.full(len(t), 60), t, 61)
+    rhythm = fit_rhythm(index, len(t), Calendar(1.0, 4 * DAY))
+    assert rhythm is not None and rhythm.period == WEEK and len(rhythm.profile) == 168
+    profile = np.array(rhythm.profile).reshape(7, 24)
+    assert profile[5].mean() > 2 * profile[:5].mean() and profile[6].mean() < 0.3 * profile[:5].mean()
+    assert (profile[:6, 10:18].min(axis=1) > 4 * profile[:6, :9].mean(axis=1)).all()
 
 
 def dated_stream(step: float) -> TemporalIndex:

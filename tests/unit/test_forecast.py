@@ -255,6 +255,28 @@ def test_a_yearly_stream_counts_horizons_in_years() -> None:
 # -------------------- parts
 
 
+def test_sources_that_act_at_every_step_will_act_at_the_next() -> None:
+    """Not one question has the answer no. A rate of one event a step alone would give 63 %."""
+    src = np.tile(np.repeat(np.arange(30), 5), 12)
+    random = np.random.default_rng(0)
+    task = make_task(src, 30 + random.integers(0, 20, len(src)), np.repeat(np.arange(12) * 10.0, 150))
+    forecaster, metrics = fit_and_judge(task)
+    assert forecaster.grid.step == 10
+    p = forecaster.act_probability(task.host_index, np.unique(task.stream.src), len(src), 110.0, 10.0)
+    assert p.min() > 0.95
+    source = metrics["calibration"]["horizons"][-1]["source"]
+    assert source["ece"] < 0.05 and source["log_loss"] < source["baselines"]["constant rate"]["log_loss"]
+
+
+def test_few_events_are_not_calibrated() -> None:
+    """A thousand questions about six events tell nothing more than the events."""
+    task = make_task(np.array([0, 1, 0, 0, 2, 0]), np.array([1, 2, 2, 1, 1, 3]), np.arange(6) * 1.0)
+    forecaster, _ = fit_and_judge(task)
+    assert all(c is None for fits in forecaster.calibrators.values() for c in fits)
+    p = forecaster.act_probability(task.host_index, np.unique(task.stream.src), 6, 5.0, 1.0)
+    assert ((p > 0.02) & (p < 0.98)).all()
+
+
 def test_grid_tolerates_leap_years_and_rejects_other_gaps() -> None:
     assert TimeGrid.find(np.array([0, 365, 731, 1096, 1461.0])).step == 365
     assert TimeGrid.find(np.array([0, 365, 731, 1500.0])).step == 0

@@ -272,6 +272,18 @@ def test_a_horizon_beyond_the_data_has_a_warning(run: Run) -> None:
     assert answers.horizon_note(7200.0) == ""
 
 
+def test_a_query_long_after_the_history_is_an_extrapolation(run: Run) -> None:
+    """The horizon is short, but nothing was seen for as long as the silence before it."""
+    now, first = last_time(run), int(run.stream.t[0])
+    run.active("2h", at=now + 7200)  # no warning
+    with pytest.warns(RunWarning, match=r"the query is 1,000 days after the last event, the history is .* long"):
+        run.active("2h", at=now + 1000 * DAY)
+    with pytest.warns(RunWarning, match="no event of this kind was seen for so long"):
+        run.score(["ada", "ada"], ["tea", "tea"], at=[now, now + 1000 * DAY], within="2h")
+    with pytest.raises(DataError, match="before the history"):  # and no note about the horizon
+        run.active("2h", at=first - DAY)
+
+
 def test_a_wrong_horizon_is_refused(run: Run) -> None:
     for ask in (
         lambda h: run.score("ada", "tea", within=h),

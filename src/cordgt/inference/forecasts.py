@@ -217,15 +217,28 @@ class Forecasts:
             for node, i, p, note in zip(ids, chosen.tolist(), probability[best], notes, strict=True)
         ]
 
-    def horizon_note(self, horizon: float, at: float | None = None) -> str:
-        """Say that a horizon is longer than any in the data, so that its probabilities are extrapolated; or nothing."""
-        span = self._history_length(at)
-        longest = self.forecaster.longest_horizon
-        this, *limits = (format_duration(x, self.stream) for x in (horizon, span, longest))
+    def horizon_note(self, horizon: float, at: Any = None) -> str:
+        """Say that a horizon reaches further than any in the data, so that its probabilities are extrapolated; or "".
+
+        ``at`` is a time of the query, or several, or None for the end of the history. Times before the history have no
+        note, because they are refused.
+        """
+        end = float(self.stream.elapsed[-1])
+        times = np.array([end]) if at is None else np.atleast_1d(self.stream.elapsed_at(np.atleast_1d(at)))
+        if not len(times) or times.min() < 0:
+            return ""
+        span, longest = min(float(times.min()), end), self.forecaster.longest_horizon
+        silence = max(float(times.max()) - end, 0.0)  # between the last event and the query
+        this, *limits = (format_duration(x, self.stream) for x in (horizon, span, longest, silence, end))
         if horizon > span:
             return (
                 f"no event of this kind was seen for so long: the horizon is {this}, the history before the query "
                 f"{limits[0]}. The probability is an extrapolation."
+            )
+        if silence and silence + horizon > end:
+            return (
+                f"no event of this kind was seen for so long: the query is {limits[2]} after the last event, the "
+                f"history is {limits[3]} long. The probability is an extrapolation."
             )
         if longest and horizon > longest:
             return (

@@ -313,7 +313,7 @@ class Run:
         ``at`` is a time of the stream's axis, or several, or None for the end of the history.
         """
         horizon = parse_horizon(within, self.stream)
-        note = self.forecasts.horizon_note(horizon, None if at is None else np.min(at))
+        note = self.forecasts.horizon_note(horizon, at)
         if note:
             warnings.warn(note, RunWarning, stacklevel=3)
         return horizon

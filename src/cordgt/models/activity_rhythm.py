@@ -1,6 +1,7 @@
 """Daily and weekly rhythm of a stream whose times have a unit, kept only where the likelihood shows it.
 
-The profile of a period is the number of occasions in each hour against the time spent in it, shrunk towards 1. A rhythm
+The profile of a period is the number of occasions in each hour against the time spent in it, shrunk towards 1. The
+profile of a week is shrunk towards the product of a day's hours and a week's days, so that few events suffice. A rhythm
 that is learned from the first three quarters of the training events is kept if it raises the log likelihood of the
 last quarter. A test on the same events would not do: bursts make any profile look real. Hours are in UTC. Times that
 are whole days show no hours: they have a weekly rhythm of seven days at most.
@@ -21,7 +22,8 @@ from cordgt.models.activity_fit import choose_time_constants, fit_bank, period_l
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
 MIN_PERIODS = 4  # in the training period
 SAMPLE = 1 << 15  # events whose likelihood decides
-_PRIOR_EVENTS = 20.0  # of an average hour; they shrink the profile towards 1
+_PRIOR_EVENTS = 20.0  # of an average hour; they shrink the profile
+_MIN_GAIN = 10.0  # of the log likelihood, for a week instead of a day: weekdays that differ by chance gain up to 5
 _MONDAY = 4 * DAY  # 1970-01-05, in seconds since 1970
 _SECONDS = {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6, "nanoseconds": 1e-9}
 
@@ -72,14 +74,22 @@ def fit_rhythm(
         if not seconds:
             return None
         times = sample_times(index, until, role, max_sample=SAMPLE, seed=seed)
-        period = seconds / calendar.seconds_per_unit
         end = float(index.elapsed[until - 1])
-        return estimate_profile(times, end, period, calendar.phase(period), round(seconds / bin_width))
+
+        def estimate(seconds: float, bin_width: float, prior: np.ndarray | float = 1.0) -> Rhythm:
+            period = seconds / calendar.seconds_per_unit
+            return estimate_profile(times, end, period, calendar.phase(period), round(seconds / bin_width), prior)
+
+        if seconds != WEEK or bin_width >= DAY or DAY % bin_width:
+            return estimate(seconds, bin_width)
+        days, hours = estimate(WEEK, DAY), estimate(DAY, bin_width)
+        return estimate(WEEK, bin_width, np.outer(days.profile, hours.profile).ravel())
 
     def score(seconds: float) -> float:
         bank = ActivityBank.build(index, taus, role, learn(seconds, middle))
         model = fit_bank(bank, middle, max_sample=SAMPLE, seed=seed).model
-        return period_likelihood(model, bank, middle, stop, max_sample=SAMPLE, seed=seed).mean
+        found = period_likelihood(model, bank, middle, stop, max_sample=SAMPLE, seed=seed)
+        return found.mean - (_MIN_GAIN / max(min(found.n, SAMPLE), 1.0) if seconds == WEEK and DAY in periods else 0.0)
 
     taus = choose_time_constants(index, middle)
     return learn(max([0.0, *periods], key=score), stop)
@@ -91,8 +101,10 @@ def time_step(times: np.ndarray, calendar: Calendar) -> float:
     return float(np.gcd.reduce(seconds))
 
 
-def estimate_profile(times: np.ndarray, span: float, period: float, phase: float, n_bins: int) -> Rhythm:
-    """Return the profile of event times between 0 and ``span``."""
+def estimate_profile(
+    times: np.ndarray, span: float, period: float, phase: float, n_bins: int, prior: np.ndarray | float = 1.0
+) -> Rhythm:
+    """Return the profile of event times between 0 and ``span``, shrunk towards ``prior``, (n_bins,) or a number."""
     width = period / n_bins
     starts = np.arange(n_bins) * width
 
@@ -103,5 +115,5 @@ def estimate_profile(times: np.ndarray, span: float, period: float, phase: float
     exposure = time_in_bins(span + phase) - time_in_bins(phase)
     number = np.bincount((((times + phase) % period) / width).astype(np.int64).clip(0, n_bins - 1), minlength=n_bins)
     expected = exposure * (len(times) / max(exposure.sum(), 1e-300))
-    profile = (number + _PRIOR_EVENTS) / (expected + _PRIOR_EVENTS)
+    profile = (number + _PRIOR_EVENTS * prior) / (expected + _PRIOR_EVENTS)
     return Rhythm(period, phase, tuple((profile / profile.mean()).tolist()))

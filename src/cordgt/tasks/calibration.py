@@ -72,12 +72,14 @@ class Calibrator:
 
         None if there are too few outcomes. Questions whose horizons overlap share what happened, so the number of
         horizons that fit into their period counts, and the default line has the weight of one of them. If time is
-        discrete, the number of questions counts.
+        discrete, the number of questions counts. There a line is also fitted if nearly all questions came true: a rate
+        of one event a step alone would give ``1 - exp(-1)``.
 
         Shapes: features (n, F), outcome (n,) bool, t (n,) ascending times of the questions.
         """
         early, late = split_questions(t, horizon)
-        if min(min(outcome[part].sum(), (~outcome[part]).sum()) for part in (early, late)) < MIN_OUTCOMES:
+        n_true, n_false = (min(x[part].sum() for part in (early, late)) for x in (outcome, ~outcome))
+        if n_true < MIN_OUTCOMES or (n_false < MIN_OUTCOMES and not is_discrete):
             return None
         n_windows = np.inf if is_discrete else 1 + np.ptp(t) / horizon
         default = cls.default(features.shape[1])
@@ -87,7 +89,7 @@ class Calibrator:
             return log_loss(fitted(features[late]), outcome[late])
 
         kinds: list[Fit] = [lambda x, y, n: default, cls._fit_platt]
-        if n_windows >= MIN_WINDOWS:
+        if n_windows >= MIN_WINDOWS and n_false >= MIN_OUTCOMES:
             kinds.append(cls._fit_isotonic)
         return min(kinds, key=loss)(features, outcome, n_windows)
 

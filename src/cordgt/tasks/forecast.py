@@ -28,7 +28,7 @@ from cordgt.models.activity import RateModel
 from cordgt.models.activity_fit import fit_rate
 from cordgt.models.activity_rhythm import Calendar, fit_rhythm
 from cordgt.models.base import LinkModel
-from cordgt.tasks.calibration import Calibrator, probability
+from cordgt.tasks.calibration import MIN_OUTCOMES, Calibrator, probability
 from cordgt.tasks.drift import Drift
 from cordgt.tasks.forecast_loops import CalibratorLoop, RateLoop
 from cordgt.tasks.link import LinkTask
@@ -323,8 +323,12 @@ class Forecaster:
         """Fit a calibrator for each horizon to the questions from its begin whose horizon is over at the end."""
         role: ActRole = "destination" if kind == "destination" else "source"
         outlook = self._outlook(task.host_index, questions.node, questions.cut, questions.t, role)
-        bank, fits = self.bank(task.host_index, role), []
+        bank, elapsed = self.bank(task.host_index, role), task.host_index.elapsed.numpy()
+        fits: list[Calibrator | None] = []
         for begin, h in zip(begins, self.horizons, strict=True):
+            if np.subtract(*np.searchsorted(elapsed, [end, begin], side="right")) < 2 * MIN_OUTCOMES:
+                fits.append(None)  # many questions, but about a few events
+                continue
             rows = (questions.t >= begin) & (questions.t + h <= end)
             some = questions.take(rows)
             outcome = (acts_within if log_partner is None else meets_within)(bank, some, h)
