@@ -160,6 +160,7 @@ def recommend(
     prefetched = None if all_ else prefetch_history(run)
     from cordgt.cli import answers, writers
     from cordgt.inference.answers import recommendation_table
+    from cordgt.inference.id_lists import describe_unknown
     from cordgt.io.groups import read_groups
     from cordgt.io.open_table import load_file
     from cordgt.io.readers import read_ids
@@ -214,6 +215,9 @@ def recommend(
     is_source = not destination
     ids: list[Any] = (source or destination) if sources is None else read_file(sources, "src")
     choices: list[Any] = candidate if candidates is None else read_file(candidates, "dst" if is_source else "src")
+    unknown = describe_unknown(loaded.stream.ids, choices, "dst" if is_source else "src") if choices else ""
+    if unknown:
+        console.print_note(unknown)
     time_of_query = None if at is None else loaded.stream.parse_time(at)
     note_times(loaded, None if time_of_query is None else [time_of_query])
     horizon = None if within is None else parse_within(loaded, within, time_of_query)

@@ -49,6 +49,7 @@ def recommend_all(
 ) -> None:
     """Write the recommendations of every source. ``options`` are those of `RecommendAllRequest`."""
     from cordgt.cli import writers
+    from cordgt.inference.id_lists import describe_unknown
     from cordgt.inference.part_files import parse_pattern
     from cordgt.inference.recommend_all import PART_SIZE, RecommendAllRequest, Shard
     from cordgt.inference.recommend_workers import recommend_all_in_processes
@@ -63,6 +64,9 @@ def recommend_all(
     job = request.load()
     for text in job.run.stream.notes if request.events is not None else ():
         console.print_note(f"{request.events}: {text}")
+    unknown = describe_unknown(job.run.stream.ids, request.candidates, "dst") if request.candidates else ""
+    if unknown:
+        console.print_note(unknown)
     if workers is None:
         workers = available_cores() if job.run.device.type == "cpu" else 1
     try:

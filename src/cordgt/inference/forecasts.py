@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from cordgt.callbacks import NO_CALLBACK, Callback
-from cordgt.errors import DataError, check_choice
+from cordgt.errors import check_choice
 from cordgt.events.arrays import unique_nodes
 from cordgt.events.durations import format_duration, time_after, time_per_rate
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import Queries
+from cordgt.inference.id_lists import known_nodes
 from cordgt.inference.predictor import Predictor, Recommendation, RecommendResult, sigmoid
 from cordgt.tasks.forecast import ACT_ROLES, ActRole, Forecaster
 from cordgt.tasks.scoring import score_queries
@@ -155,7 +156,7 @@ class Forecasts:
         if candidates is None:
             nodes = unique_nodes(self.stream.src[: int(cut[0])], self.stream.n_nodes)
         else:
-            nodes = np.unique(self._source_indices(candidates))
+            nodes = np.unique(known_nodes(self.stream.ids, candidates, "src"))
         nodes = nodes[nodes != int(target[0])]
         n_met = index.pair_history(torch.from_numpy(nodes).to(self.predictor.device), target, cut)[0].cpu().numpy()
         if new_only:
@@ -251,16 +252,6 @@ class Forecasts:
         """Return the time from the first event to the query, or to the last event if that is earlier."""
         end = float(self.stream.elapsed[-1])
         return end if at is None else min(max(float(self.stream.elapsed_at(at)), 0.0), end)
-
-    def _source_indices(self, ids: Any) -> np.ndarray:
-        """Return the node indices of ids of sources. DataError if the history has no node of an id."""
-        index = self.stream.ids.encode(ids, "src")
-        unknown = np.flatnonzero(index < 0)
-        if len(unknown):
-            kind = "node" if self.stream.ids.shared else "source"
-            first = str(ids[int(unknown[0])])
-            raise DataError(f"The candidate {first!r} is no {kind} of the history. Remove it, or add its events.")
-        return index
 
     def _log_partner(self, queries: Queries, logits: np.ndarray) -> np.ndarray:
         return self.forecaster.log_partner(self.predictor.model, self.predictor.history, queries, logits=logits)

@@ -20,6 +20,7 @@ from cordgt.events.id_table import SortedIdLookup
 from cordgt.events.ids import NodeIds, Side
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import History, Queries
+from cordgt.inference.id_lists import known_nodes
 from cordgt.inference.retrieval.budget import choose_budget
 from cordgt.inference.retrieval.destinations import Destinations
 from cordgt.inference.retrieval.first_scorer import FirstScorer, distill_first_scorer
@@ -141,17 +142,6 @@ class Predictor:
                 index[i] = self.stream.n_nodes + new.setdefault(key, len(new))
         return indices
 
-    def destination_indices(self, ids: Any) -> np.ndarray:
-        """Return the node indices of ids of destinations. DataError if the history has no node of an id."""
-        index = self.ids.encode(ids, "dst")
-        unknown = np.flatnonzero(index < 0)
-        if len(unknown):
-            first = str(ids[int(unknown[0])])
-            more = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-            kind = "node" if self.stream.ids.shared else "destination"
-            raise DataError(f"The candidate {first!r}{more} is no {kind} of the history. Remove it, or add its events.")
-        return index
-
     def node_indices_of_either_side(self, ids: Any, sides: Sequence[str] | None = None) -> np.ndarray:
         """Return the node indices (n,) of ids that may be sources or destinations.
 
@@ -225,10 +215,10 @@ class Predictor:
     ) -> CandidateFilter:
         """Return a filter of destinations from the user's ids, to use for many questions.
 
-        ``candidates``: only these; DataError if the history has no node of an id. ``exclude``: none of these; unknown
-        ids are ignored. ``groups``: the group of each id; ids without a group are not limited.
+        ``candidates``: only these; DataError if the history has none of them. ``exclude``: none of these. Unknown ids
+        are left out of both. ``groups``: the group of each id; ids without a group are not limited.
         """
-        given = None if candidates is None else np.unique(self.destination_indices(candidates))
+        given = None if candidates is None else np.unique(known_nodes(self.ids, candidates, "dst"))
         without = None if exclude is None else np.unique(self.ids.encode(exclude, "dst")) if len(exclude) else None
         group = None
         if groups is not None:
