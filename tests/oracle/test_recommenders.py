@@ -7,11 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import History, Queries
 from cordgt.history.votes import PRIOR, SMALLEST, UNIT, VoteOptions, count_votes, votes_columns
-from cordgt.models.als import Als, AlsSettings, _pair_table, _solve_side, fit_vectors
+from cordgt.models.als import Als, AlsSettings, Partners, _pair_table, _solve_side, fit_vectors
 from cordgt.models.item_knn import ItemKnn, ItemKnnSettings
 from cordgt.tasks.baselines import BASELINES, BIPARTITE_BASELINES, baseline_metrics, is_bipartite
 from cordgt.tasks.histories import build_history
@@ -151,6 +153,23 @@ def test_als_folds_in_later_events() -> None:
     own_group = [v for v in known if stream.ids.names.to_pylist()[v] % 2 == stream.ids.names.to_pylist()[u] % 2]
     other_group = [v for v in known if v not in own_group]
     assert scores[1][own_group].mean() > scores[1][other_group].mean() + 0.2
+
+
+def test_als_makes_no_matrix_of_sources_by_nodes_for_few_candidates() -> None:
+    """A test period of 150,000 events in a stream of 75,000 nodes would need 60 GB."""
+    model = Als(AlsSettings(dim=4, num_partners=5), edge_dim=0, node_dim=0, n_nodes=1000)
+    largest = 0
+
+    class LargestTensor(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            largest = max([largest, *(x.numel() for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor))])
+            return result
+
+    with LargestTensor():
+        scores = model(Partners(torch.zeros(600, 5, dtype=torch.int64), torch.zeros(600, 2, dtype=torch.int64)))
+    assert scores.shape == (600, 2) and largest < 600 * 1000 / 10
 
 
 def test_baselines_of_a_bipartite_stream() -> None:

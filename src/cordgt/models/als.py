@@ -28,6 +28,7 @@ from cordgt.nn.layers import check_non_negative, check_positive
 CG_STEPS = 3
 START = 0.3  # standard deviation of the first vectors; much smaller ones stay near a single direction for long
 MAX_MATRIX_ENTRIES = 2**24  # of the folded-in systems in memory at a time
+MANY_CANDIDATES = 8  # with an eighth of all nodes as candidates, one product with all vectors is faster
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,9 @@ class Als(LinkModel):
     def forward(self, batch: Partners) -> Tensor:
         """Return products (B, M); 0 if either end has no vector."""
         source, dst = self._fold_in(batch.partner), batch.dst
-        if dst.numel() < len(self.vectors) or not len(self.vectors):
+        if dst.shape[1] * MANY_CANDIDATES < len(self.vectors) or not len(self.vectors):
             return (source.unsqueeze(1) * self._vectors(dst)).sum(-1)
-        known = (dst >= 0) & (dst < len(self.vectors))  # many candidates: one product with all vectors is faster
+        known = (dst >= 0) & (dst < len(self.vectors))
         return torch.where(known, (source @ self.vectors.T).gather(1, torch.where(known, dst, 0)), 0.0)
 
     def embed(self, batch: Partners) -> Tensor:
