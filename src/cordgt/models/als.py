@@ -27,7 +27,7 @@ from cordgt.nn.layers import check_non_negative, check_positive
 
 CG_STEPS = 3
 START = 0.3  # standard deviation of the first vectors; much smaller ones stay near a single direction for long
-MAX_MATRIX_ENTRIES = 2**24  # of the folded-in systems in memory at a time
+MAX_MATRIX_ENTRIES = 2**18  # of the folded-in systems in memory at a time: they stay in cache
 MANY_CANDIDATES = 8  # with an eighth of all nodes as candidates, one product with all vectors is faster
 
 
