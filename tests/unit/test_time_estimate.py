@@ -214,7 +214,10 @@ def test_a_long_training_on_a_cpu_names_the_small_model(model: str, changes: dic
     settings = make_settings(model, changes)
 
     def names_small(seconds: float, *, is_cpu: bool) -> bool:
-        return "--model cordgt_small" in " ".join(_describe_estimate(settings, seconds, is_cpu=is_cpu))
+        text = " ".join(_describe_estimate(settings, seconds, is_cpu=is_cpu))
+        assert ("--model counts" in text) == (seconds > 600)
+        assert ("--model counts --set collaborative=true" in text) == ("--model cordgt_small" in text)
+        return "--model cordgt_small" in text
 
     assert names_small(7200, is_cpu=True) == is_named
     assert not names_small(7200, is_cpu=False) and not names_small(300, is_cpu=True)

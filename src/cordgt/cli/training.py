@@ -278,8 +278,9 @@ def _describe_estimate(settings: Settings, seconds: float, *, is_cpu: bool = Fal
         )
     faster = []
     if seconds > LONG_SECONDS and is_cpu and _is_larger_than_small(settings):
-        faster.append("--model cordgt_small is a small CorDGT+ for CPUs, more than 10 times as fast")
-    if seconds > LONG_SECONDS and settings.model != "counts":
+        faster.append("--model cordgt_small is a small CorDGT+, more than 10 times as fast")
+        faster.append("--model counts --set collaborative=true is more than 100 times as fast")
+    elif seconds > LONG_SECONDS and settings.model != "counts":
         faster.append("--model counts trains in seconds")
     if seconds > LONG_SECONDS and is_cpu and _could_train_in_bf16(settings):
         faster.append("--set precision=bf16-cpu takes about 0.4 of the time on this CPU")
