@@ -152,7 +152,7 @@ def test_the_papers_settings_for_a_known_dataset(tmp_path: Path, monkeypatch: py
 def test_settings_that_the_model_does_not_read_are_refused(tmp_path: Path) -> None:
     """Those of --set, of a search and of a user's file; the config.toml of another run is used as far as it goes."""
     data = write_events(tmp_path / "d.csv")
-    containing = ["tgn does not read fanout (read by cordgt, cordgt_plus)", "Settings of tgn: memory_dim"]
+    containing = ["tgn does not read fanout (read by cordgt, cordgt_plus, cordgt_small)", "Settings of tgn: memory_dim"]
     with unchanged(tmp_path):
         fails("train", data, "--model", "tgn", "--set", "fanout=32,1", "--out", "run", containing=containing)
         fails("search", data, "--model", "tgn", "--set", "fanout=32,1", "--grid", "heads=1,2", containing=containing)

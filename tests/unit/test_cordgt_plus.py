@@ -49,6 +49,16 @@ def test_run_and_report(tmp_path: Path, head: str) -> None:
     assert len(run.recommend(source, top=3)) == 3
 
 
+def test_the_small_model_is_a_cordgt_plus_with_other_defaults(tmp_path: Path) -> None:
+    stream = synthetic_stream(nodes=40, events=400, seed=1).stream
+    plus, small = (build_model_for(make_settings(name, {}), stream) for name in ("cordgt_plus", "cordgt_small"))
+    assert type(small) is type(plus) and small.counts is not None
+    n_plus, n_small = (sum(p.numel() for p in model.parameters()) for model in (plus, small))
+    assert n_small < n_plus / 5 and 4 * small.shape.n_slots < 1.1 * plus.shape.n_slots
+    run = train(stream, "cordgt_small", out=tmp_path / "run", device="cpu", report=False, epochs=1)
+    assert run.settings.model_settings.collaborative and run.metrics["counts_weight"] is not None
+
+
 @pytest.mark.parametrize(
     "part",
     [{}, {"slot_features": False}, {"pair_features": False}, {"slot_features": False, "pair_features": False}],

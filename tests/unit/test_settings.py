@@ -275,8 +275,8 @@ def test_a_given_setting_that_the_model_does_not_read_is_an_error() -> None:
     with pytest.raises(SettingError) as caught:
         check_all_used(made, ["fanout", "memory_dim"], "my.toml")
     assert str(caught.value) == (
-        "my.toml: tgn does not read fanout (read by cordgt, cordgt_plus). Remove it, or choose another model. "
-        "Settings of tgn: memory_dim, time_dim, block, num_neighbors, layers, heads, dropout, learn_time."
+        "my.toml: tgn does not read fanout (read by cordgt, cordgt_plus, cordgt_small). Remove it, or choose another "
+        "model. Settings of tgn: memory_dim, time_dim, block, num_neighbors, layers, heads, dropout, learn_time."
     )
     with pytest.raises(SettingError, match=r"epochs \(read by every model that is trained\).*: window\."):
         check_all_used(make_settings("popularity", {"epochs": 3}), ["epochs"])

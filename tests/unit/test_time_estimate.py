@@ -200,6 +200,29 @@ def test_a_long_training_on_a_cpu_names_bfloat16(is_fast: bool, monkeypatch: pyt
     assert not names_bf16("cordgt", 7200, precision="bf16-cpu")
 
 
+@pytest.mark.parametrize(
+    ("model", "changes", "is_named"),
+    [
+        ("cordgt_plus", {}, True),
+        ("cordgt", {}, True),
+        ("cordgt_plus", {"fanout": "8,1"}, False),  # not much larger
+        ("cordgt_small", {}, False),
+        ("tgn", {}, False),
+    ],
+)
+def test_a_long_training_on_a_cpu_names_the_small_model(model: str, changes: dict[str, str], is_named: bool) -> None:
+    settings = make_settings(model, changes)
+
+    def names_small(seconds: float, *, is_cpu: bool) -> bool:
+        text = " ".join(_describe_estimate(settings, seconds, is_cpu=is_cpu))
+        assert ("--model counts" in text) == (seconds > 600)
+        assert ("--model counts --set collaborative=true" in text) == ("--model cordgt_small" in text)
+        return "--model cordgt_small" in text
+
+    assert names_small(7200, is_cpu=True) == is_named
+    assert not names_small(7200, is_cpu=False) and not names_small(300, is_cpu=True)
+
+
 def test_a_long_training_names_faster_choices() -> None:
     settings = make_settings("cordgt", {})
     assert _describe_estimate(settings, 50) == []

@@ -174,7 +174,7 @@ def test_monitor_mrr_sets_ranking_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_the_model_does_not_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"tgn does not read fanout \(read by cordgt, cordgt_plus\)"):
+    with pytest.raises(SettingError, match=r"tgn does not read fanout \(read by cordgt, cordgt_plus, cordgt_small\)"):
         train(habits(), "tgn", out=tmp_path / "run", fanout=(32, 1))
     with pytest.raises(SettingError, match="edgebank does not read epochs"):
         train(habits(), "edgebank", out=tmp_path / "run", epochs=3)

@@ -277,7 +277,10 @@ def _describe_estimate(settings: Settings, seconds: float, *, is_cpu: bool = Fal
             f" A training has at most {training.epochs} epochs. It stops after {training.patience} without improvement."
         )
     faster = []
-    if seconds > LONG_SECONDS and settings.model != "counts":
+    if seconds > LONG_SECONDS and is_cpu and _is_larger_than_small(settings):
+        faster.append("--model cordgt_small is a small CorDGT+, more than 10 times as fast")
+        faster.append("--model counts --set collaborative=true is more than 100 times as fast")
+    elif seconds > LONG_SECONDS and settings.model != "counts":
         faster.append("--model counts trains in seconds")
     if seconds > LONG_SECONDS and is_cpu and _could_train_in_bf16(settings):
         faster.append("--set precision=bf16-cpu takes about 0.4 of the time on this CPU")
@@ -286,6 +289,16 @@ def _describe_estimate(settings: Settings, seconds: float, *, is_cpu: bool = Fal
         smaller = ",".join(map(str, (fanout[0] // 2, *fanout[1:])))
         faster.append(f"--set fanout={smaller} (now {','.join(map(str, fanout))}) halves the context")
     return [text, *([f"Faster choices: {'; '.join(faster)}."] if faster else [])]
+
+
+def _is_larger_than_small(settings: Settings) -> bool:
+    """Return whether the model is a CorDGT or a CorDGT+ with larger trees and states than the small CorDGT+."""
+    from cordgt import models
+
+    if settings.model not in ("cordgt", "cordgt_plus"):
+        return False
+    own, small = settings.model_settings, models.find_model("cordgt_small").settings()
+    return bool(own.fanout[0] > small.fanout[0] and own.hidden > small.hidden)
 
 
 def _could_train_in_bf16(settings: Settings) -> bool:

@@ -27,6 +27,7 @@ from cordgt.models import MODELS
 BATCH_SECONDS = {
     "cordgt": 1.0,
     "cordgt_plus": 1.5,
+    "cordgt_small": 0.05,
     "tgn": 0.03,
     "dyrep": 0.01,
     "jodie": 0.01,

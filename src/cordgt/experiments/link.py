@@ -28,6 +28,7 @@ DISPLAY_NAMES = {
     "als": "ALS",
     "cordgt": "CorDGT",
     "cordgt_plus": "CorDGT+",
+    "cordgt_small": "CorDGT+ small",
 }
 METRICS = {"ap": "AP", "auc": "AUC"}
 

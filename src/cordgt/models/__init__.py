@@ -19,7 +19,7 @@ from cordgt.models.als import Als, AlsSettings
 from cordgt.models.base import LinkModel
 from cordgt.models.cawn import Cawn, CawnSettings
 from cordgt.models.cordgt import Cordgt, CordgtSettings
-from cordgt.models.cordgt_plus import CordgtPlus, CordgtPlusSettings
+from cordgt.models.cordgt_plus import CordgtPlus, CordgtPlusSettings, CordgtSmallSettings
 from cordgt.models.counts import Counts, CountsSettings
 from cordgt.models.ctdne import Ctdne, CtdneSettings
 from cordgt.models.dygformer import Dygformer, DygformerSettings
@@ -56,12 +56,14 @@ class ModelSpec:
 # fast, and a small step of a learned frequency changes the encoding of long times completely.
 LOW_LR = {"lr": 0.0001}
 PLUS_TRAINING = {"ema_decay": 0.999}
+SMALL_TRAINING = PLUS_TRAINING | {"lr": 0.003, "epochs": 10}
 CAWN_GRID = {"time_scale": (1e-4, 1e-5, 1e-6, 1e-7), "walk_length": (2, 3, 4, 5), "num_walks": (16, 32, 64, 128)}
 
 # fmt: off
 MODELS: Registry[ModelSpec] = Registry("model", {
     "cordgt": ModelSpec(CordgtSettings, Cordgt, "transformer over sampled trees with spatial-temporal encodings"),
     "cordgt_plus": ModelSpec(CordgtPlusSettings, CordgtPlus, "CorDGT and features of slots and pairs", PLUS_TRAINING),
+    "cordgt_small": ModelSpec(CordgtSmallSettings, CordgtPlus, "a small CorDGT+, for CPUs", SMALL_TRAINING),
     "tgn": ModelSpec(TgnSettings, Tgn, "gated memory, attention to neighbors' memory; trains in one process", LOW_LR),
     "dyrep": ModelSpec(DyrepSettings, Dyrep, "recurrent memory, messages by attention; trains in one process", LOW_LR),
     "jodie": ModelSpec(JodieSettings, Jodie, "recurrent memory, projected in time; trains in one process", LOW_LR),

@@ -70,6 +70,17 @@ class CordgtPlusSettings(CordgtSettings):
 
 
 @dataclass(frozen=True)
+class CordgtSmallSettings(CordgtPlusSettings):
+    """Settings of a small CorDGT+ for machines without a GPU: other defaults, the same network."""
+
+    fanout: tuple[int, ...] = (8, 1)
+    hidden: int = 32
+    heads: int = 2
+    layers: int = 1
+    collaborative: bool = True
+
+
+@dataclass(frozen=True)
 class CordgtPlusBatch(CordgtBatch):
     """Trees, with features of their slots and of the pairs."""
 
