@@ -156,7 +156,7 @@ def _chosen_text(best: dict[tuple[str, str, str], BestVariant]) -> str:
         if len(_variants(model)) > 1 and variant.results:
             own = ", ".join(f"{key}={value}" for key, value in variant.settings.items()) or "the defaults"
             chosen.append(f"{data}, {ROWS[row][0]}, {display_name(model)}: {own}")
-    return "; ".join(chosen) or "none is finished"
+    return ". ".join(chosen) or "none is finished"
 
 
 def _record(data: str, row: str, model: str, name: str, variant: BestVariant) -> dict[str, Any]:
