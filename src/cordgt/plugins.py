@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from cordgt.errors import PluginWarning, SettingError, did_you_mean
-from cordgt.runtime.imports import finish_torch
+from cordgt.imports import finish_torch
 
 T = TypeVar("T")
 MODULE_PREFIX = "cordgt_plugin_"  # of the modules of plug-in files

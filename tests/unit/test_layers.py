@@ -14,7 +14,7 @@ import cordgt
 # Modules from left to right, in the direction of the data flow. The modules of a package are contiguous, so that
 # packages too import only from packages to their left.
 ORDER = """
-    errors runtime runtime.imports plugins callbacks locks files runtime.limits runtime.threads runtime.launch
+    errors imports plugins callbacks locks files runtime runtime.limits runtime.threads runtime.launch
     runtime.distributed runtime.profiling runtime.phase_times runtime.signals runtime.worker_processes
     runtime.kernel_loader
     events events.arrays events.id_table events.ids events.date_formats events.time_precision events.times

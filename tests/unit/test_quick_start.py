@@ -121,7 +121,7 @@ AFTERWARDS = {
 
 @pytest.mark.parametrize("what", AFTERWARDS)
 def test_torch_is_whole_for_other_code(what: str) -> None:
-    start = "from cordgt.runtime.imports import finish_torch, quick_imports\nwith quick_imports():\n    import torch\n"
+    start = "from cordgt.imports import finish_torch, quick_imports\nwith quick_imports():\n    import torch\n"
     code = start + AFTERWARDS[what]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "2.0", done.stderr

@@ -36,7 +36,7 @@ from cordgt.cli.distributed import distributed_command, exit_at_once, has_proces
 from cordgt.cli.options import add_plugin_option
 from cordgt.cli.resume import training_started
 from cordgt.errors import CordgtError, RunWarning, is_out_of_memory
-from cordgt.runtime.imports import block_import
+from cordgt.imports import block_import
 from cordgt.runtime.limits import address_space_limit
 
 

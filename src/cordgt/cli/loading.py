@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cordgt.cli import console
 from cordgt.errors import SettingError
-from cordgt.runtime.imports import quick_imports
+from cordgt.imports import quick_imports
 
 if TYPE_CHECKING:
     from cordgt.inference.prefetched_history import PrefetchedHistory
