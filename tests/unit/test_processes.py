@@ -322,6 +322,22 @@ def test_a_launched_process_exits_with_its_parent(monkeypatch: pytest.MonkeyPatc
 # -------------------- benchmark
 
 
+@pytest.mark.parametrize("code", [143, 2, 1])
+def test_a_process_that_stops_early_skips_the_cleanup_that_can_abort(code: int) -> None:
+    script = f"""
+import atexit, os, sys
+os.environ |= {{"WORLD_SIZE": "2", "RANK": "1", "CORDGT_RENDEZVOUS": "file"}}
+from cordgt import cli
+from cordgt.runtime import distributed
+distributed._group = distributed.ProcessGroup(1, 2)
+atexit.register(os.abort)  # as the threads of a process group do at times
+cli._run_command = lambda: sys.exit({code})
+cli.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == code, ended.stderr
+
+
 def test_benchmark_of_each_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes with one thread each, then one process with as many threads; speed-up over one process, one thread."""
 

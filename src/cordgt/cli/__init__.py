@@ -137,6 +137,15 @@ def _options(
 
 def main() -> None:
     """Run the command line. A user's mistake gives one message and exit code 2."""
+    try:
+        _run_command()
+    except SystemExit as end:
+        if has_process_group():  # this process fails, or stops early; success has left the group
+            exit_at_once(end.code)
+        raise
+
+
+def _run_command() -> None:
     _replace_closed_streams()
     try:
         _check_memory_limit()
@@ -148,8 +157,6 @@ def main() -> None:
                 sys.stdout.flush()  # here, where the error of a full disk is still caught
     except CordgtError as error:
         console.print_error(str(error))
-        if has_process_group():
-            exit_at_once(2)
         sys.exit(2)
     except BrokenPipeError:  # the reader has all it wants
         _discard_output()

@@ -43,11 +43,11 @@ def has_process_group() -> bool:
     return distributed.current_group().world_size > 1
 
 
-def exit_at_once(code: int) -> NoReturn:
+def exit_at_once(code: int | str | None) -> NoReturn:
     """End this process without Python's clean-up, which can abort while threads of its process group still run."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(code if isinstance(code, int) else 1)
 
 
 def launch_processes(n: int | None, data: str | Path) -> None:
