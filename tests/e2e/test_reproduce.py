@@ -245,6 +245,7 @@ def test_labels_are_required_only_for_classification() -> None:
 
 NAMES = "ablation node-classification datasets complexity scalability heatmap sensitivity".split()
 NAMES += ["beyond", "plus-ablation", "ranking", "paper-protocol", "anchors", "new-partners", "calibration", "retrieval"]
+NAMES += ["time-to-accuracy"]
 WITHOUT_FIGURE = ("retrieval",)
 
 
@@ -257,6 +258,7 @@ def test_every_table_and_figure(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sensitivity, "BATCH_SIZES", (50, 100))
     models = {
         "scalability": "cordgt,jodie",
+        "time-to-accuracy": "counts,cordgt_plus,jodie",
         "beyond": "cordgt_plus,edgebank",
         "ranking": "cordgt_plus,edgebank",
         "anchors": "cordgt_plus,counts",

@@ -24,6 +24,7 @@ from cordgt.experiments import (
     scalability,
     sensitivity,
     statistics,
+    time_to_accuracy,
 )
 from cordgt.experiments.cells import Cell, CellStore
 from cordgt.experiments.tables import ExperimentRequest, Report
@@ -176,6 +177,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         scalability.scalability_report,
         selected_models=tuple(name for name in scalability.SUPPORTED_MODELS if name in TABLE_MODELS),
         twins=True,
+    ),
+    "time-to-accuracy": Experiment(
+        "seconds of training until 99 % of the best validation AP",
+        time_to_accuracy.DATASETS,
+        time_to_accuracy.SUPPORTED_MODELS,
+        time_to_accuracy.time_to_accuracy_cells,
+        time_to_accuracy.time_to_accuracy_report,
+        n_seeds=1,
     ),
     "heatmap": Experiment(
         "influence of context nodes, by distance to source and target (linear head)",

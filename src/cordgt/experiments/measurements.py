@@ -22,6 +22,7 @@ from cordgt.experiments.hard_negatives import measure_anchors, measure_hard_nega
 from cordgt.experiments.heatmap_data import measure_heatmap
 from cordgt.experiments.partner_ranking import measure_new_partners
 from cordgt.experiments.retrieval_measurement import measure_retrieval
+from cordgt.experiments.time_to_accuracy import measure_convergence
 from cordgt.inference.run import Run
 from cordgt.io.datasets import registry
 from cordgt.tasks.link import split_stream
@@ -62,6 +63,7 @@ RUN_MEASUREMENTS: dict[str, Callable[[Run, Callback], dict[str, Any]]] = {
     "ranking": measure_ranking,
     "anchors": measure_anchors,
     "calibration": measure_calibration,
+    "convergence": measure_convergence,
 }
 STREAM_MEASUREMENTS: dict[str, Callable[[Cell, EventStream, torch.device], dict[str, Any]]] = {
     "growth": measure_cost_growth,

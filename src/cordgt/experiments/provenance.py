@@ -33,6 +33,7 @@ EXPERIMENT_BY_KIND = {
     "partners": "new-partners",
     "retrieval": "retrieval",
     "calibration": "calibration",
+    "convergence": "time-to-accuracy",
 }
 
 

@@ -214,6 +214,7 @@ _RECORD: dict[str, Check] = {
     "best_epoch": _expect_epoch,
     "events": _expect_count,
     "loss": _expect_number,
+    "setup_seconds": _expect_amount,
     "train_seconds": _expect_amount,
     "validation_seconds": _expect_amount,
     "validation": _expect_table,

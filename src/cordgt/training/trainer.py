@@ -94,7 +94,8 @@ class Trainer:
         self.epoch_tensor = torch.zeros((), dtype=torch.int64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # `Progress.loss`, on the network's device
         self.best_validation: LinkMetrics | None = None  # of the best epoch; None if an earlier process validated it
-        self.last_checkpoint = time.perf_counter()
+        self.began = self.last_checkpoint = time.perf_counter()
+        self.setup_seconds = 0.0  # before the first epoch of this process
         self.timer = StepTimer(device)
         self.estimate = TimeEstimate.from_task(
             settings, task, epochs=epochs, validates=self.validates, evaluates=evaluates, refits=refits
@@ -167,6 +168,7 @@ class Trainer:
                         step = self._make_step()
                         if isinstance(step, PrefetchStep):
                             closing.callback(step.close)
+                        self.setup_seconds = time.perf_counter() - self.began
                     self._run_epoch(step)
             except TrainingStopped as stopped:
                 self._save()
@@ -221,6 +223,8 @@ class Trainer:
             step.set_epoch(epoch)
         loss = self._train_epoch(step, epoch)
         record: dict[str, Any] = {"phase": p.phase, "epoch": epoch, "loss": loss, "train_seconds": p.seconds}
+        if self.setup_seconds:
+            record["setup_seconds"], self.setup_seconds = self.setup_seconds, 0.0
         if self.validates:
             record |= self._validate(epoch)
         else:
