@@ -99,6 +99,8 @@ def test_drift(stream: Stream, role: str, data: st.DataObject) -> None:
     setup = drift.windows, drift.spacing, shares, expected_count, PSEUDO_COUNT
     expected = [slow.drift(stream.history, role, cut, t, *setup) for cut, t in queries]
     assert log_ratios(drift, stream, role, queries) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    at_one_time = [log_ratios(drift, stream, role, [query] * 2) for query in queries]
+    assert at_one_time == [pytest.approx([ratio] * 2, rel=1e-9, abs=1e-9) for ratio in expected]
 
 
 @settings(max_examples=60)
@@ -191,11 +193,18 @@ def test_probabilities_between_calibrated_horizons(stream: Stream, data: st.Data
 @settings(max_examples=30)
 @given(stream=streams(), data=st.data(), step=st.sampled_from((0.0, 0.0, 1.0)))
 def test_compiled_probabilities_equal_plain_ones(stream: Stream, data: st.DataObject, step: float) -> None:
-    """With steps of an isotonic calibrator, a rhythm, a time grid, drift, and nodes without events."""
+    """With steps of an isotonic calibrator, a rhythm, a time grid, drift, and nodes without events.
+
+    Time constants without an effect are left out of the loops.
+    """
     rhythm = data.draw(st.sampled_from((None, Rhythm(4.0, 1.0, (0.5, 1.5)))))
     fits = st.none() | st.just(Calibrator(0.2, (0.7, 0.3))) | st.just(STEPS)
     lines: dict[str, Any] = {role: tuple(data.draw(fits) for _ in HORIZONS) for role in ACT_ROLES}
-    rates = {role: replace(MODEL, role=role, rhythm=rhythm) for role in ACT_ROLES}
+    weights = data.draw(
+        st.sampled_from((((0.3, 0.2, 0.4), (0.0, 0.1, 0.6)), ((0, 0, 0.4), (0, 0, 0)), (3 * (0,),) * 2))
+    )
+    model = replace(MODEL, rhythm=rhythm, excitation=weights[0], renewal=weights[1])
+    rates = {role: replace(model, role=role) for role in ACT_ROLES}
     drift = Drift((2.0, 5.0), 1.0, 7)
     forecaster = Forecaster(rates, drift, TimeGrid(step, 0.01 * (step > 0)), HORIZONS, lines, (0,), 1)
     n, index = stream.n_nodes, build(stream)
@@ -203,10 +212,12 @@ def test_compiled_probabilities_equal_plain_ones(stream: Stream, data: st.DataOb
     cut = np.array([data.draw(some.cuts(stream)) for _ in node])
     t = np.array([stream.elapsed[max(c - 1, 0)] for c in cut]) + data.draw(st.sampled_from((0.0, 0.5, 7.0)))
     one = data.draw(st.sampled_from((0.01, 1.0, 8.0, 500.0)))
-    for horizon in (np.full((1, 1), one), np.linspace(one, 2 * one, len(node))[:, None]):
+    for horizon in (one, one, np.full((1, 1), one), np.linspace(one, 2 * one, len(node))[:, None]):
         for role in ACT_ROLES:
             got = forecaster.act_probability(index, node, cut, t, horizon, role)
-            plain = forecaster._curve(forecaster._outlook(index, node, cut, t, role), role)(horizon)
+            plain = forecaster._curve(forecaster._outlook(index, node, cut, t, role), role)(
+                np.reshape(horizon, (-1, 1))
+            )
             assert got.tolist() == pytest.approx(probability(plain)[:, 0].tolist(), rel=1e-9, abs=1e-12)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from cordgt.events.stream import EventStream
 from cordgt.history.queries import Queries
 from cordgt.inference.id_lists import known_nodes
 from cordgt.inference.predictor import Predictor, Recommendation, RecommendResult, sigmoid
+from cordgt.inference.retrieval.gatherers import Question
 from cordgt.tasks.forecast import ACT_ROLES, ActRole, Forecaster
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
@@ -83,15 +85,19 @@ class Forecasts:
         They go on from the logits of the results. The probability grows with the score of the candidates of one
         source, so the best by score are the best by probability.
         """
-        found, device = list(results), self.predictor.device
+        found = list(results)
+        index, model = self.predictor.history.index, self.predictor.model
         for i, result in enumerate(results):
             question, ranking = result.question, result.ranking
             if question is None or ranking is None or not len(ranking.node):
                 continue
-            source, cut = (torch.tensor([x], device=device) for x in (question.source, question.cut))
-            t = torch.tensor([question.t], dtype=torch.float64, device=device)
-            queries = Queries(source, torch.from_numpy(ranking.node[None]).to(device), t, cut, cut)
-            row = self._probability(queries, self._log_partner(queries, ranking.logit[None]), horizon)[0]
+            logits = ranking.logit[None]
+            if model.learns_ranking:
+                log_partner = self._log_partner(self._one_query(question, ranking.node), logits)
+            else:
+                log_partner = self.forecaster.log_partner_of_logits(logits)
+            asked = question.source, question.cut, question.t
+            row = self.forecaster.pair_probability(index, log_partner, *asked, horizon)[0]
             best = [
                 replace(result.recommendations[k], probability=float(row[k]))
                 for k in np.argsort(-row, kind="stable").tolist()
@@ -230,20 +236,20 @@ class Forecasts:
             return ""
         span, longest = min(float(times.min()), end), self.forecaster.longest_horizon
         silence = max(float(times.max()) - end, 0.0)  # between the last event and the query
-        this, *limits = (format_duration(x, self.stream) for x in (horizon, span, longest, silence, end))
+        shown = partial(format_duration, stream=self.stream)
         if horizon > span:
             return (
-                f"no event of this kind was seen for so long: the horizon is {this}, the history before the query "
-                f"{limits[0]}. The probability is an extrapolation."
+                f"no event of this kind was seen for so long: the horizon is {shown(horizon)}, the history before the "
+                f"query {shown(span)}. The probability is an extrapolation."
             )
         if silence and silence + horizon > end:
             return (
-                f"no event of this kind was seen for so long: the query is {limits[2]} after the last event, the "
-                f"history is {limits[3]} long. The probability is an extrapolation."
+                f"no event of this kind was seen for so long: the query is {shown(silence)} after the last event, the "
+                f"history is {shown(end)} long. The probability is an extrapolation."
             )
         if longest and horizon > longest:
             return (
-                f"the horizon ({this}) is longer than those that were calibrated (up to {limits[1]}). "
+                f"the horizon ({shown(horizon)}) is longer than those that were calibrated (up to {shown(longest)}). "
                 "The probability is an extrapolation."
             )
         return ""
@@ -255,6 +261,12 @@ class Forecasts:
 
     def _log_partner(self, queries: Queries, logits: np.ndarray) -> np.ndarray:
         return self.forecaster.log_partner(self.predictor.model, self.predictor.history, queries, logits=logits)
+
+    def _one_query(self, question: Question, nodes: np.ndarray) -> Queries:
+        device = self.predictor.device
+        source, cut = (torch.tensor([x], device=device) for x in (question.source, question.cut))
+        t = torch.tensor([question.t], dtype=torch.float64, device=device)
+        return Queries(source, torch.from_numpy(nodes[None]).to(device), t, cut, cut)
 
     def _probability(self, queries: Queries, log_partner: np.ndarray, horizon: float) -> np.ndarray:
         """Return (B, M): the probability that each pair has an event within the horizon."""

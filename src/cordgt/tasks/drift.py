@@ -8,6 +8,7 @@ last such time that is not after its last visible event, so the correction is a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -49,20 +50,28 @@ class Drift:
         if not self.windows or not len(bank.index.elapsed):
             return np.zeros(cut.shape)
         elapsed = bank.index.elapsed.numpy()
+        if _is_constant(cut) and _is_constant(t):  # an answer at one time: array operations would take most of it
+            end, now = cut.item(0), t.item(0)
+            latest = min(elapsed.item(end - 1) if end > 0 else 0.0, now)
+            number = math.floor(latest / self.spacing)
+            number -= number * self.spacing > latest  # the division can round up
+            self._compute_ratios(model, bank, [number], memo)
+            return np.full(cut.shape, memo[number])
         last = np.where(cut > 0, elapsed[np.maximum(cut - 1, 0)], 0.0)
         latest = np.minimum(last, t)
-        number = np.floor(latest / self.spacing).astype(np.int64)
-        number -= number * self.spacing > latest  # the division can round up
-        if number.size and (number == number.flat[0]).all():  # sorting costs more than an answer about one pair
-            distinct, place = number.reshape(-1)[:1], np.zeros(number.size, dtype=np.int64)
-        else:
-            distinct, place = np.unique(number, return_inverse=True)
-        missing = np.array([k for k in distinct.tolist() if k not in memo], dtype=np.int64)
-        if len(missing):
-            ratios = np.stack([self._window_ratio(model, bank, missing, window) for window in self.windows])
-            memo.update(zip(missing.tolist(), ratios.mean(axis=0).tolist(), strict=True))
+        numbers = np.floor(latest / self.spacing).astype(np.int64)
+        numbers -= numbers * self.spacing > latest
+        distinct, place = np.unique(numbers, return_inverse=True)
+        self._compute_ratios(model, bank, distinct.tolist(), memo)
         values = np.array([memo[k] for k in distinct.tolist()])
         return values[place].reshape(cut.shape)
+
+    def _compute_ratios(self, model: RateModel, bank: ActivityBank, numbers: list[int], memo: dict[int, float]) -> None:
+        """Add the ratio at each of these multiples of the spacing to ``memo``, if it is missing."""
+        missing = [k for k in numbers if k not in memo]
+        if missing:
+            rows = [self._window_ratio(model, bank, np.array(missing), window) for window in self.windows]
+            memo.update(zip(missing, np.stack(rows).mean(axis=0).tolist(), strict=True))
 
     def _window_ratio(self, model: RateModel, bank: ActivityBank, number: np.ndarray, window: float) -> np.ndarray:
         """Return the log ratio (n,) of one window that ends at each multiple of the spacing."""
@@ -90,3 +99,7 @@ class Drift:
     def from_dict(cls, data: Mapping[str, Any]) -> Drift:
         """Restore the result of `to_dict`."""
         return cls(tuple(float(x) for x in data["windows"]), float(data["spacing"]), int(data["n_nodes"]))
+
+
+def _is_constant(values: np.ndarray) -> bool:
+    return values.size == 1 or (values.size > 1 and bool((values == values.flat[0]).all()))

@@ -10,6 +10,7 @@ In a stream of few times at equal steps, such as years, horizons are counted in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -166,19 +167,26 @@ class Forecaster:
 
         ``logits`` (B, M) are the model's scores of these queries, if the caller has them.
 
-        The logit of a model with a binary loss is the log of how much likelier the candidate is than a random
-        destination. A model that learns ranking has a softmax over destinations of the training period.
+        A model that learns ranking has a softmax over destinations of the training period; for others, see
+        `log_partner_of_logits`.
         """
         if logits is None:
             logits = score_queries(model, history, queries, callbacks=callbacks)
         if not model.learns_ranking:
-            return logits - np.log(self.n_destinations)
+            return self.log_partner_of_logits(logits)
         references = torch.tensor(self.references, device=queries.src.device).expand(len(queries.src), -1)
         others = score_queries(
             model, history, Queries(queries.src, references, queries.t, queries.cut, queries.pair_cut)
         )
         total = np.logaddexp.reduce(others, axis=1, keepdims=True) + np.log(self.n_destinations / len(self.references))
         return logits - np.logaddexp(total, logits)
+
+    def log_partner_of_logits(self, logits: np.ndarray) -> np.ndarray:
+        """Return `log_partner` for the logits of a model with a binary loss.
+
+        Such a logit is the log of how much likelier the candidate is than a random destination.
+        """
+        return logits - math.log(self.n_destinations)
 
     # -------------------- how they are computed
 
@@ -190,7 +198,7 @@ class Forecaster:
         if role not in self.cache:
             rate = self.rates[role]
             bank = ActivityBank.build(self.cache["host"], rate.time_constants, role, rate.rhythm)
-            self.cache[role] = bank, {}, RateLoop.build(bank, rate, self.grid)
+            self.cache[role] = bank, {}, RateLoop.build(bank, rate, self.grid, self.horizons)
         found: ActivityBank = self.cache[role][0]
         return found
 
@@ -212,15 +220,13 @@ class Forecaster:
         bank = self.bank(index, role)
         if not bank.index.uses_numba:
             outlook = self._outlook(index, node, cut, t, role)
-            return [self._curve(outlook, kind, log_partner)(h) for kind, log_partner in kinds]
+            return [self._curve(outlook, kind, log_partner)(np.reshape(h, (-1, 1))) for kind, log_partner in kinds]
         check_choice("role", role, ACT_ROLES)
         nodes = _array(node, np.int64).reshape(-1)
         n = len(nodes)
         cuts, times = (_broadcast(_array(x, kind), n) for x, kind in ((cut, np.int64), (t, np.float64)))
-        horizons = np.empty((len(h), len(self.horizons) + 1))
-        horizons[:, :-1], horizons[:, -1:] = self.horizons, h
         drift = self.drift.log_ratio(self.rates[role], bank, cuts, times, self.cache[role][1])
-        expected, age = self.cache[role][2].log_expected(nodes, cuts, times, horizons)
+        expected, age = self.cache[role][2].log_expected(nodes, cuts, times, h)
         none = np.zeros((n, 1))
         etas = []
         for kind, log_partner in kinds:
@@ -442,8 +448,10 @@ def _interpolate(x: np.ndarray, grid: np.ndarray, eta: np.ndarray) -> np.ndarray
     return inside.reshape(len(x), inside.shape[1] * inside.shape[2]) + outside
 
 
-def _check_horizon(horizon: Any) -> np.ndarray:
-    """Return horizons as (1, 1) or (n, 1). SettingError if one is negative or not a number."""
+def _check_horizon(horizon: Any) -> float | np.ndarray:
+    """Return one horizon, or (n, 1). SettingError if one is negative or not a number."""
+    if isinstance(horizon, float) and 0 <= horizon < np.inf:
+        return horizon
     values = np.asarray(horizon, dtype=np.float64).reshape(-1, 1)
     if not (values >= 0).all() or not np.isfinite(values).all():
         raise SettingError("A horizon must be a number from 0 up.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,43 +21,62 @@ from cordgt.models.activity import RateModel
 from cordgt.tasks.calibration import DEFAULT_SLOPES, Calibrator
 from cordgt.tasks.time_grid import OFF_GRID, TimeGrid
 
+MAX_MEMO = 1000  # horizons whose rows are kept
+
 
 @dataclass(frozen=True)
 class RateLoop:
     """A rate, the decayed counts of an index, and a time grid, as the arrays that a compiled loop reads."""
 
     arguments: tuple[Any, ...]
-    taus: np.ndarray  # (K,)
+    taus: np.ndarray  # (K,), those with an effect
+    horizons: tuple[float, ...]  # of the forecaster
     lengths_are_horizons: bool  # False: a rhythm or a time grid changes the lengths
+    memo: dict[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)  # `_horizon_rows` by horizon
 
     @classmethod
-    def build(cls, bank: ActivityBank, rate: RateModel, grid: TimeGrid) -> RateLoop:
+    def build(cls, bank: ActivityBank, rate: RateModel, grid: TimeGrid, horizons: tuple[float, ...]) -> RateLoop:
         """Return the loop of a bank on the CPU."""
         index, rhythm = bank.index, bank.rhythm
         rows = (index.row_start, index.nbr, index.pos, index.src, index.elapsed)
         sums = (bank.start, bank.stored, bank.stored_count, bank.stored_last, bank.first_pos)
         clock = (1.0, 0.0) if rhythm is None else (float(rhythm.period), float(rhythm.phase))
-        weights = tuple(np.array(x, dtype=np.float64) for x in (rate.excitation, rate.renewal))
+        weights = np.array((rate.excitation, rate.renewal), dtype=np.float64)
+        kept = np.flatnonzero((weights > 0).any(axis=0))  # the other decayed counts have no effect
+        taus = bank.taus.numpy()[kept]
         constants = (float(rate.base_rate), float(rate.known_rate), float(rate.newcomer_rate))
         steps = (float(grid.step), float(grid.tolerance), OFF_GRID)
-        arrays = (*_as_arrays(rows), ROLES.index(bank.role), clock, *_as_arrays((bank.knots, bank.taus, *sums)))
-        return cls((*arrays, *weights, constants, steps), bank.taus.numpy(), rhythm is None and not grid.step)
+        arrays = (*_as_arrays(rows), ROLES.index(bank.role), clock, bank.knots.numpy(), taus, *_as_arrays(sums))
+        own = (kept, *np.ascontiguousarray(weights[:, kept]), constants, steps)
+        return cls((*arrays, *own), taus, horizons, rhythm is None and not grid.step)
 
     def log_expected(
-        self, node: np.ndarray, cut: np.ndarray, t: np.ndarray, horizon: np.ndarray
+        self, node: np.ndarray, cut: np.ndarray, t: np.ndarray, horizon: float | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the log expected number of occasions (n, P), and the age (n,) of the last event; -1: none.
 
-        Shapes: node and cut (n,) int64, t (n,) float64, horizon (1 or n, P).
+        The P horizons are those of the forecaster, and at last the one asked for. Shapes: node and cut (n,) int64, t
+        (n,) float64, horizon one number or (n, 1).
         """
-        expected, age = np.empty((len(node), horizon.shape[1])), np.empty(len(node))
-        decay = np.empty((0, 0))
-        if self.lengths_are_horizons and len(horizon) == 1:
-            decay = np.expm1(-horizon[0][:, None] / self.taus)
-        if horizon.shape != expected.shape:
-            horizon = np.ascontiguousarray(np.broadcast_to(horizon, expected.shape))
-        _fill_log_expected(*self.arguments, decay, node, cut, t, horizon, expected, age)  # type: ignore[call-arg]
+        horizons, decay = self._horizon_rows(horizon)
+        expected, age = np.empty((len(node), horizons.shape[1])), np.empty(len(node))
+        _fill_log_expected(*self.arguments, decay, node, cut, t, horizons, expected, age)  # type: ignore[call-arg]
         return expected, age
+
+    def _horizon_rows(self, horizon: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the horizons (1 or n, P), and ``expm1(-horizon / tau)`` (P, K) if all nodes share it, else empty."""
+        if isinstance(horizon, float) and horizon in self.memo:
+            return self.memo[horizon]
+        last = np.reshape(horizon, (-1, 1))
+        rows = np.empty((len(last), len(self.horizons) + 1))
+        rows[:, :-1], rows[:, -1:] = self.horizons, last
+        is_shared = self.lengths_are_horizons and len(rows) == 1
+        decay = np.expm1(-rows[0][:, None] / self.taus) if is_shared else np.empty((0, 0))
+        if isinstance(horizon, float):
+            if len(self.memo) >= MAX_MEMO:
+                self.memo.clear()
+            self.memo[horizon] = rows, decay
+        return rows, decay
 
 
 @dataclass(frozen=True)
@@ -115,7 +134,7 @@ def _steps_before(since, step, tolerance):  # type: ignore[no-untyped-def]
 @njit
 def _fill_one(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
-    excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected,
+    kept, excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected,
 ):  # fmt: skip
     """Fill the log expected numbers (P,) of one node for horizons (P,); return the age of its last event.
 
@@ -129,7 +148,7 @@ def _fill_one(  # type: ignore[no-untyped-def]
     caused = np.empty(len(taus))
     count, degree, _, last = lookup_scalar(
         row_start, nbr, pos, src, elapsed, role, clock, knots, taus,
-        start, stored, stored_count, stored_last, first_pos, node, cut, now, caused,
+        start, stored, stored_count, stored_last, first_pos, kept, node, cut, now, caused,
     )  # fmt: skip
     clock_now = rescale_scalar(now, clock[0], clock[1], knots)
     age = max(clock_now - rescale_scalar(last, clock[0], clock[1], knots), 0.0)
@@ -156,13 +175,13 @@ def _fill_one(  # type: ignore[no-untyped-def]
 @njit(parallel=True, cache=True)
 def _fill_log_expected(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
-    excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected, age,
+    kept, excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected, age,
 ):  # fmt: skip
     for i in prange(len(node)):
         age[i] = _fill_one(
             row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last,
-            first_pos, excitation, renewal, constants, steps, decay,
-            node[i], cut[i], t[i], horizon[i], expected[i],
+            first_pos, kept, excitation, renewal, constants, steps, decay,
+            node[i], cut[i], t[i], horizon[min(np.int64(i), len(horizon) - 1)], expected[i],
         )  # fmt: skip
 
 
