@@ -19,6 +19,9 @@ from cordgt.experiments.bench.timing import time_calls
 from cordgt.history.context import TreeShape, sample_trees
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import Queries
+from cordgt.inference.forecasts import Forecasts
+from cordgt.inference.predictor import Predictor
+from cordgt.inference.run_recommendations import Recommender
 from cordgt.models.activity import RateModel
 from cordgt.models.activity_fit import fit_rate
 from cordgt.runtime import kernel_loader as kernels
@@ -230,9 +233,10 @@ def _last_source_queries(bench: BenchSetup) -> tuple[Queries, int]:
 
 
 def measure_activity(bench: BenchSetup) -> StageResult:
-    """Measure fitting the rates of both roles on the host, and an answer with probabilities against one with scores.
+    """Measure fitting the rates of both roles on the host, and answers with probabilities against those with scores.
 
-    Training does not use the activity, so a training step costs the same with and without it.
+    Training does not use the activity, so a training step costs the same with and without it. An answer is what a run
+    gives: the ten best destinations of a source, or the score of one pair.
     """
     index, stop = bench.task.host_index, int(bench.task.split.validation[0])
 
@@ -257,7 +261,34 @@ def measure_activity(bench: BenchSetup) -> StageResult:
     ratio = probabilities.median / scores.median
     row = partial(BenchRow, stage="activity", items=queries.dst.numel(), unit="pairs")
     rows += [row(part="scores", timing=scores), row(part="probabilities", timing=probabilities)]
-    return StageResult(rows, {"activity_fit_seconds": timing.median, "probability_time_ratio": ratio})
+    metrics = {"activity_fit_seconds": timing.median, "probability_time_ratio": ratio}
+    for name, (plain, within) in _answers(bench, forecaster, horizon).items():
+        without, with_probability = bench.time(plain), bench.time(within)
+        rows += [
+            BenchRow(stage="activity", part=part, timing=measured, items=1, unit="answers")
+            for part, measured in ((name, without), (f"{name}, probability", with_probability))
+        ]
+        metrics[f"{name.replace(' ', '_')}_time_ratio"] = with_probability.median / without.median
+    return StageResult(rows, metrics)
+
+
+def _answers(
+    bench: BenchSetup, forecaster: Forecaster, horizon: float
+) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """Return two functions by kind of answer at the end of the stream: without and with a horizon."""
+    stream, known = bench.stream, np.ones(bench.stream.n_nodes, dtype=bool)
+    predictor = Predictor(bench.model, stream, bench.task.full_history, known)
+    forecasts = Forecasts(predictor, forecaster)
+    recommender = Recommender(predictor, lambda: forecasts)
+    source, destination = stream.ids.decode(np.array([stream.src[-1], stream.dst[-1]])).to_pylist()
+    pair = [source], [destination]
+    return {
+        "top 10": (
+            lambda: recommender.best_destinations([source], None, 10, None),
+            lambda: recommender.best_destinations([source], None, 10, horizon),
+        ),
+        "one pair": (lambda: predictor.score(*pair), lambda: forecasts.score(*pair, horizon)),
+    }
 
 
 def _scoring_row(bench: BenchSetup, stage: str, queries: Queries, items: int, unit: str) -> BenchRow:
