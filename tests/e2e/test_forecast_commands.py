@@ -118,6 +118,12 @@ def test_best_sources_of_a_destination(tmp_path: Path, shop: Trained) -> None:
     few = write_rows(tmp_path / "few.csv", [("004",), ("005",)], header=("who",))
     chosen = works("recommend", shop.run, "--destination", "003", "--candidates", few).rows
     assert {row["node"] for row in chosen} == {"004", "005"}
+    others = works("recommend", shop.run, "--destination", "003", "--exclude", few, "--exclude-id", "006").rows
+    assert {row["node"] for row in others} == {f"{k:03d}" for k in range(1, 10)} - {"004", "005", "006"}
+    rows = [(f"{k:03d}", "even" if k % 2 == 0 else "odd") for k in range(1, 10)]
+    groups = write_rows(tmp_path / "groups.csv", rows, header=("who", "group"))
+    limited = works("recommend", shop.run, "--destination", "003", "--per-group", "1", "--groups", groups).rows
+    assert sorted(int(row["node"]) % 2 for row in limited) == [0, 1]
 
 
 def test_a_destination_that_was_never_seen(shop: Trained) -> None:
@@ -167,6 +173,11 @@ def test_next_events_of_numbers_since_1970_have_dates(epoch: Path) -> None:
     [answer] = works("next", epoch, "--source", "3", "--json").json
     assert list(answer)[2:8] == ["median", "low", "high", "median_date", "low_date", "high_date"]
     assert answer["median_date"].startswith("2023-") and isinstance(answer["median"], int)
+
+
+def test_next_event_long_after_the_history(shop: Trained) -> None:
+    later = works("next", shop.run, "--source", "001", "--at", "2031-01-01", "--json").json
+    assert "later than the last event by more than the history's length" in later[0]["note"]
 
 
 def test_next_needs_a_source(shop: Trained) -> None:

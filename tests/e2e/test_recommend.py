@@ -51,12 +51,17 @@ def test_filters(tmp_path: Path, shop: Path) -> None:
     assert len({int(row["node"].split()[1]) % 11 for row in grouped}) == 10
     second = write_rows(tmp_path / "h.csv", [(f"item {i}", f"c{i % 4}") for i in range(100)], header=("item", "kind"))
     assert len(works("recommend", shop, "--source", "user 3", "--groups", second, "--per-group", 2).rows) == 8
+    rows = [(f"c{i % 4}", f"item {i}") for i in range(100)]
+    third = write_rows(tmp_path / "i.csv", rows, header=("Group", "number"))  # no usual name of the ids
+    assert len(works("recommend", shop, "--source", "user 3", "--groups", third, "--per-group", 2).rows) == 8
 
 
 def test_mistakes(tmp_path: Path, shop: Path) -> None:
     fails("recommend", shop, "--source", "user 3", "--per-group", 1, containing="--per-group N and --groups FILE")
     one = write_rows(tmp_path / "o.csv", [("item 1",), ("item 2",)], header=("item",))
     fails("recommend", shop, "--source", "user 3", "--per-group", 1, "--groups", one, containing="a column 'group'")
+    alone = write_rows(tmp_path / "a.csv", [("a",), ("b",)], header=("group",))
+    fails("recommend", shop, "--source", "user 3", "--per-group", 1, "--groups", alone, containing="need two columns")
     twice = write_rows(tmp_path / "g.csv", [("item 1", "a"), ("item 1", "b")], header=("item", "group"))
     fails("recommend", shop, "--source", "user 3", "--per-group", 1, "--groups", twice, containing="'item 1' is in the")
     fails("recommend", shop, "--source", "user 3", "--exhaustive", "--budget", 70, containing="Give one of the two")

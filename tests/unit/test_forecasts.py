@@ -161,6 +161,16 @@ def test_candidates_and_new_sources_of_a_destination(run: Run) -> None:
     early = FIRST + 30_000
     known, new = (run.recommend(destination="tea", at=early, new_only=x) for x in (False, True))
     assert {r.node for r in known if r.met == 0} == {r.node for r in new} != set()
+    everyone = [r.node for r in run.recommend(destination="tea", top=9)]
+    first, second, *others = everyone
+    without = run.recommend(destination="tea", top=9, exclude=[first, "nobody"])
+    assert [r.node for r in without] == [second, *others]
+    groups = {first: "north", second: "north", **dict.fromkeys(others, "south")}
+    limited = run.recommend(destination="tea", top=9, per_group=1, groups=groups)
+    assert [r.node for r in limited] == [first, others[0]]
+    met = {r.node for r in run.recommend(destination="tea", top=9) if r.met}
+    assert {r.node for r in run.recommend(destination="tea", top=1, budget=1)} <= (met or set(everyone))
+    assert [r.node for r in run.recommend(destination="tea", top=9, exhaustive=True)] == everyone
     both = run.recommend(destination=["tea", "nothing"], top=1)
     assert len(both["tea"]) == len(both["nothing"]) == 1
     with pytest.raises(SettingError, match="either a node, or destination=ID"):
@@ -174,7 +184,7 @@ def test_the_model_scores_a_limited_number_of_sources(run: Run, monkeypatch: pyt
     at = FIRST + 30_000
     everyone = run.recommend(destination="rice", at=at)
     monkeypatch.setattr(forecasts, "MAX_SOURCES", 2)
-    found = run.recommend(destination="rice", at=at)
+    found = run.recommend(destination="rice", at=at, top=2)
     assert len(found) == 2 < len(everyone)
     assert {r.node for r in found} <= {r.node for r in everyone}
     assert sum(r.met > 0 for r in found) == min(2, sum(r.met > 0 for r in everyone))

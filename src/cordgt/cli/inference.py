@@ -117,11 +117,11 @@ def recommend(
     part_size: Annotated[
         int | None, option("N", "With --all: number of sources in a part.", show_default="10000", min=1)
     ] = None,
-    exclude: Annotated[Path | None, option("FILE", "Destinations to leave out, one id per row.")] = None,
-    exclude_id: Annotated[list[str], option("ID", "A destination to leave out; may be repeated.")] = [],  # noqa: B006
-    per_group: Annotated[int | None, option("N", "At most N destinations of a group; needs --groups.", min=1)] = None,
+    exclude: Annotated[Path | None, option("FILE", "Nodes to leave out, one id per row.")] = None,
+    exclude_id: Annotated[list[str], option("ID", "A node to leave out; may be repeated.")] = [],  # noqa: B006
+    per_group: Annotated[int | None, option("N", "At most N answers of a group; needs --groups.", min=1)] = None,
     groups: Annotated[
-        Path | None, option("FILE", "Group of each destination: a column of ids and a column `group`.")
+        Path | None, option("FILE", "Group of each candidate: a column of ids and a column `group`.")
     ] = None,
     budget: Annotated[
         int | None,
@@ -206,16 +206,18 @@ def recommend(
         in_file = query_columns(loaded, file, columns, (name,), has_events=events is not None)
         return read_ids(file, column=in_file.get(name), side=name).to_pylist()
 
+    is_source = not destination
+    side: Side = "dst" if is_source else "src"  # of the answers
+
     def read_excluded(path: Path) -> list[str]:
         try:
-            return [str(one) for one in read_file(path, "dst")]
+            return [str(one) for one in read_file(path, side)]
         except EmptyInputError:  # nothing to leave out
             return []
 
-    is_source = not destination
     ids: list[Any] = (source or destination) if sources is None else read_file(sources, "src")
-    choices: list[Any] = candidate if candidates is None else read_file(candidates, "dst" if is_source else "src")
-    unknown = describe_unknown(loaded.stream.ids, choices, "dst" if is_source else "src") if choices else ""
+    choices: list[Any] = candidate if candidates is None else read_file(candidates, side)
+    unknown = describe_unknown(loaded.stream.ids, choices, side) if choices else ""
     if unknown:
         console.print_note(unknown)
     time_of_query = None if at is None else loaded.stream.parse_time(at)
@@ -226,7 +228,7 @@ def recommend(
         "exclude": exclude_id + ([] if exclude is None else read_excluded(exclude)) or None,
         "new_only": new_only,
         "per_group": per_group,
-        "groups": None if groups is None else read_groups(groups),
+        "groups": None if groups is None else read_groups(groups, side),
     }
     if is_source and not exhaustive:
         _prepare_first_scorer(loaded, filters)

@@ -20,9 +20,9 @@ from cordgt.events.arrays import unique_nodes
 from cordgt.events.durations import format_duration, time_after, time_per_rate
 from cordgt.events.stream import EventStream
 from cordgt.history.queries import Queries
-from cordgt.inference.id_lists import known_nodes
 from cordgt.inference.predictor import Predictor, Recommendation, RecommendResult, sigmoid
 from cordgt.inference.retrieval.gatherers import Question
+from cordgt.inference.retrieval.ranking import CandidateFilter, take_best
 from cordgt.tasks.forecast import ACT_ROLES, ActRole, Forecaster
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
@@ -30,6 +30,7 @@ from cordgt.tasks.ties import merge_near_ties
 QUANTILES = (0.1, 0.5, 0.9)  # of the next event's time: the 80 % interval and the median
 MAX_SOURCES = 10_000  # sources that a model scores for one destination
 NOTE_BEYOND_HISTORY = "the wait is longer than the history"
+NOTE_LATE = "the query is later than the last event by more than the history's length"
 _BATCH = 1_000_000  # nodes whose activity is computed at once
 
 
@@ -112,22 +113,24 @@ class Forecasts:
         at: float | None = None,
         top: int = 10,
         *,
-        new_only: bool = False,
-        candidates: Any = None,
+        allowed: CandidateFilter = CandidateFilter(),  # noqa: B008
+        budget: int | None = None,
+        exhaustive: bool = False,
         callbacks: Callback = NO_CALLBACK,
-    ) -> tuple[list[Recommendation], str]:
+    ) -> RecommendResult:
         """Return the ``top`` sources most likely to interact with a destination, best first, and the note on it.
 
         Without a horizon, they are ranked by the rate of the pair, ``rate(u, t) * P(v | u, t)``; with one, by the
-        probability of an event within it. ``candidates`` are ids of sources; None means all sources of the visible
-        history. Of more than `MAX_SOURCES`, the model scores earlier partners of the destination and those that act
-        most often. Ties stand in order of first appearance in the stream.
+        probability of an event within it. Of more than ``budget`` sources (by default `MAX_SOURCES`), the model scores
+        earlier partners of the destination and those that act most often; of all if ``exhaustive``. Ties stand in order
+        of first appearance in the stream.
         """
         predictor = self.predictor
         target = predictor.node_indices(([destination], "dst"))[0]
         t, cut = predictor.times_and_cuts(None if at is None else np.array([at]), 1)
         n_visible, v = int(cut[0]), torch.from_numpy(target).to(predictor.device)
-        nodes, n_met, rate = self._choose_sources(v, t, cut, candidates, new_only)
+        limit = None if exhaustive else max(budget or MAX_SOURCES, top)
+        nodes, n_met, rate = self._choose_sources(v, t, cut, allowed, limit)
         u = torch.from_numpy(nodes).to(predictor.device)
         times = t.repeat(len(u)), cut.repeat(len(u)), cut.repeat(len(u))
         queries = Queries(u, v.repeat(len(u))[:, None], *times)
@@ -136,7 +139,8 @@ class Forecasts:
         log_partner = self._log_partner(queries, logits)
         pair_rate = rate * np.exp(np.minimum(log_partner[:, 0], 0.0))
         probability = None if horizon is None else self._probability(queries, log_partner, horizon)[:, 0]
-        best = np.lexsort((nodes, -pair_rate, np.zeros(len(nodes)) if probability is None else -probability))[:top]
+        order = np.lexsort((nodes, -pair_rate, np.zeros(len(nodes)) if probability is None else -probability))
+        best = take_best(order, nodes, top, allowed)
         notes = predictor.notes(nodes[best], np.full(len(best), n_visible))
         answers = [
             Recommendation(
@@ -149,27 +153,28 @@ class Forecasts:
             )
             for node, i, note in zip(self.stream.ids.decode(nodes[best]).to_pylist(), best.tolist(), notes, strict=True)
         ]
-        return answers, str(predictor.notes(target, np.array([n_visible]))[0])
+        note = str(predictor.notes(target, np.array([n_visible]))[0])
+        return RecommendResult(answers, note)
 
     def _choose_sources(
-        self, target: Tensor, t: Tensor, cut: Tensor, candidates: Any, new_only: bool
+        self, target: Tensor, t: Tensor, cut: Tensor, allowed: CandidateFilter, limit: int | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the sources (n,) to score for a destination, their numbers of events with it, and their rates.
 
-        ``target``, ``t`` and ``cut`` are (1,).
+        ``target``, ``t`` and ``cut`` are (1,). At most ``limit`` sources.
         """
         index = self.predictor.history.index
-        if candidates is None:
+        if allowed.candidates is None:
             nodes = unique_nodes(self.stream.src[: int(cut[0])], self.stream.n_nodes)
         else:
-            nodes = np.unique(known_nodes(self.stream.ids, candidates, "src"))
-        nodes = nodes[nodes != int(target[0])]
+            nodes = allowed.candidates
+        nodes = allowed.allowed_for(int(target[0]), nodes)
         n_met = index.pair_history(torch.from_numpy(nodes).to(self.predictor.device), target, cut)[0].cpu().numpy()
-        if new_only:
+        if allowed.new_only:
             nodes, n_met = nodes[n_met == 0], n_met[n_met == 0]
         rate = _in_batches(lambda part: self.forecaster.rate(index, part, cut, t), nodes)
-        if len(nodes) > MAX_SOURCES:
-            keep = np.sort(np.lexsort((-rate, n_met == 0))[:MAX_SOURCES])
+        if limit is not None and len(nodes) > limit:
+            keep = np.sort(np.lexsort((-rate, n_met == 0))[:limit])
             nodes, n_met, rate = nodes[keep], n_met[keep], rate[keep]
         return nodes, n_met, rate
 
@@ -186,13 +191,15 @@ class Forecasts:
         waits = self.forecaster.next_time(predictor.history.index, index, cut, t, np.array(QUANTILES))
         notes = predictor.notes(index, cut.cpu().numpy())
         now = stream.t[-1].item() if at is None else at
+        end = float(stream.elapsed[-1])
+        is_late = at is not None and float(stream.elapsed_at(at)) - end > end
         answers = []
         for node, wait, start, note in zip(nodes, waits, t.tolist(), notes, strict=True):
             low, median, high = (self._format_time(self._time_after(start, w)) for w in wait.tolist())
             is_far = not wait[1] <= self._history_length(at)
             delay = float(wait[1]) if median is not None else 0.0
             partners = predictor.recommend(node, at, top, delay=delay)[0] if top else []
-            all_notes = "; ".join([str(note)] * bool(note) + [NOTE_BEYOND_HISTORY] * is_far)
+            all_notes = "; ".join([str(note)] * bool(note) + [NOTE_LATE] * is_late + [NOTE_BEYOND_HISTORY] * is_far)
             shown = self._format_time(now)
             answers.append(NextEvent(node, shown, median, low, high, float(wait[1]), tuple(partners), all_notes))
             callbacks.on_step(1)

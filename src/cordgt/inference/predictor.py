@@ -206,6 +206,7 @@ class Predictor:
 
     def make_filter(
         self,
+        side: Side = "dst",
         *,
         candidates: Any = None,
         exclude: Any = None,
@@ -213,19 +214,19 @@ class Predictor:
         groups: Mapping[Any, Any] | None = None,
         per_group: int | None = None,
     ) -> CandidateFilter:
-        """Return a filter of destinations from the user's ids, to use for many questions.
+        """Return a filter of destinations, or of sources (``src``), from the user's ids, to use for many questions.
 
         ``candidates``: only these; DataError if the history has none of them. ``exclude``: none of these. Unknown ids
         are left out of both. ``groups``: the group of each id; ids without a group are not limited.
         """
-        given = None if candidates is None else np.unique(known_nodes(self.ids, candidates, "dst"))
-        without = None if exclude is None else np.unique(self.ids.encode(exclude, "dst")) if len(exclude) else None
+        given = None if candidates is None else np.unique(known_nodes(self.ids, candidates, side))
+        without = None if exclude is None else np.unique(self.ids.encode(exclude, side)) if len(exclude) else None
         group = None
         if groups is not None:
             if not isinstance(groups, Mapping):
                 raise SettingError("groups: give a dictionary with the group of each id.")
             numbers = {name: i for i, name in enumerate(dict.fromkeys(groups.values()))}
-            node = self.ids.encode(list(groups), "dst")
+            node = self.ids.encode(list(groups), side)
             group = np.full(self.stream.n_nodes, -1, np.int64)
             group[node[node >= 0]] = np.array([numbers[g] for g in groups.values()], np.int64)[node >= 0]
         return CandidateFilter(given, without, new_only, per_group, group)

@@ -210,14 +210,15 @@ class Run:
 
         Example: ``run.recommend("ada", within="7d")[0].probability``.
 
-        Filters: ``candidates`` limits the answer to these ids; DataError if one is unknown. The default is every
-        destination of the history. ``exclude`` leaves out these ids. ``new_only`` leaves out destinations that ``node``
-        has interacted with. ``per_group`` allows at most so many destinations of a group; ``groups`` has the group of
-        each id. There are fewer than ``top`` only if the filters leave fewer.
+        Filters: ``candidates`` limits the answer to these ids; DataError if the history has none of them. The default
+        is every destination of the history, or every source with ``destination``. ``exclude`` leaves out these ids.
+        ``new_only`` leaves out earlier partners. ``per_group`` allows at most so many answers of a group; ``groups``
+        has the group of each id. There are fewer than ``top`` only if the filters leave fewer.
 
         Two stages answer: a fast first scorer chooses ``budget`` candidates, then the model ranks them. The default
-        budget was measured at validation events, and is at least four times ``top``. ``exhaustive`` ranks every
-        candidate with the model instead.
+        budget was measured at validation events, and is at least four times ``top``. With ``destination``, ``budget``
+        sources are scored, by default 10,000: earlier partners, then those that act most often. ``exhaustive`` ranks
+        every candidate with the model instead.
         """
         found = self._recommend(node, destination, at, top, **options)
         answers = {one: result.recommendations for one, result in zip(found.nodes, found.results, strict=True)}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict
 
 from cordgt.callbacks import NO_CALLBACK, Callback
-from cordgt.errors import SettingError
 from cordgt.inference.forecasts import Forecasts
 from cordgt.inference.predictor import Predictor, RecommendResult
 
@@ -75,14 +74,14 @@ class Recommender:
         exhaustive: bool = False,
         **filters: Any,
     ) -> list[RecommendResult]:
-        """Return the best sources of each destination. Of the filters only ``candidates`` and ``new_only``."""
-        given = {name: value for name, value in filters.items() if value}
-        unused = sorted(given.keys() - {"candidates", "new_only"})
-        unused += ["budget"] * (budget is not None) + ["exhaustive"] * exhaustive
-        if unused:
-            raise SettingError(f"{', '.join(unused)}: not available for the sources of a destination.")
+        """Return the best sources of each destination. ``filters`` are those of `Predictor.make_filter`."""
+        allowed = self.predictor.make_filter("src", **filters)
         answers = []
         for node in destinations:
-            answers.append(RecommendResult(*self.forecasts().recommend_sources(node, horizon, at, top, **given)))
+            answers.append(
+                self.forecasts().recommend_sources(
+                    node, horizon, at, top, allowed=allowed, budget=budget, exhaustive=exhaustive
+                )
+            )
             callbacks.on_step(1)
         return answers

@@ -61,12 +61,16 @@ def has_columns(source: Any, columns: Mapping[str, Any], *, need_time: bool = Tr
 def columns_in_header(source: Any, columns: Mapping[str, Any]) -> dict[str, str]:
     """Return the options in ``columns`` whose names are in the header of a file or table, read as by `has_columns`."""
     given = options_to_text(columns)
-    try:
-        table = _open_head(source, ColumnOptions(**given), need_time=False)
-    except DataError:
-        return {}
-    names = {name.lower() for name in table.header or ()}
+    names = {name.lower() for name in read_header(source, given)}
     return {k: v for k, v in given.items() if v.lower() in names}
+
+
+def read_header(source: Any, columns: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names in the header of a file or table; empty without one that has a column of ``columns``."""
+    try:
+        return tuple(_open_head(source, ColumnOptions(**columns), need_time=False).header or ())
+    except DataError:
+        return ()
 
 
 def _open_head(source: Any, options: ColumnOptions, *, need_time: bool) -> Table:

@@ -29,9 +29,9 @@ CHEAP_POOL_SIZE = 50_000  # the same for a model that is as fast as the first sc
 
 @dataclass(frozen=True)
 class CandidateFilter:
-    """Which destinations may be answers. Node indices; all arrays are ascending and distinct."""
+    """Which destinations may be answers, or which sources of a destination. All arrays are ascending and distinct."""
 
-    candidates: np.ndarray | None = None  # only these; None: every destination of the visible history
+    candidates: np.ndarray | None = None  # only these node indices; None: every destination of the visible history
     exclude: np.ndarray | None = None  # none of these
     new_only: bool = False  # none that had an event with the source
     per_group: int | None = None  # at most so many of a group
@@ -39,19 +39,23 @@ class CandidateFilter:
 
     def __post_init__(self) -> None:
         if (self.per_group is None) != (self.group is None):
-            raise SettingError("Groups need both: the number per group, and the group of each destination.")
+            raise SettingError("Groups need both: the number per group, and the group of each candidate.")
         if self.per_group is not None and self.per_group < 1:
             raise SettingError(f"per_group={self.per_group}: use a number of at least 1.")
 
     def apply(self, question: Question, nodes: np.ndarray) -> np.ndarray:
         """Return the nodes that may be answers to the question; ``nodes`` are destinations."""
-        keep = nodes != question.source
-        if self.candidates is not None:
-            keep &= _is_in(nodes, self.candidates)
-        if self.exclude is not None:
-            keep &= ~_is_in(nodes, self.exclude)
-        nodes = nodes[keep]
+        nodes = self.allowed_for(question.source, nodes)
         return nodes[count_events(question, nodes) == 0] if self.new_only else nodes
+
+    def allowed_for(self, node: int, others: np.ndarray) -> np.ndarray:
+        """Return ``others`` without ``node`` itself, and only what ``candidates`` and ``exclude`` allow."""
+        keep = others != node
+        if self.candidates is not None:
+            keep &= _is_in(others, self.candidates)
+        if self.exclude is not None:
+            keep &= ~_is_in(others, self.exclude)
+        return others[keep]
 
     def groups_of(self, nodes: np.ndarray) -> np.ndarray:
         """Return the number of each node's group, -1 without."""
@@ -120,7 +124,7 @@ def rank_destinations(
             nodes = np.concatenate([nodes, chosen])
             logits = np.concatenate([logits, score_nodes(model, history, question, chosen)])
             merged = merge_near_ties(logits, model.score_tolerance)
-            best = _take_best(np.lexsort((nodes, -merged)), nodes, top, allowed)
+            best = take_best(np.lexsort((nodes, -merged)), nodes, top, allowed)
         rest = pool
         if len(best) >= top:
             break
@@ -186,7 +190,7 @@ def score_nodes(model: LinkModel, history: History, question: Question, nodes: n
     return logits
 
 
-def _take_best(order: np.ndarray, nodes: np.ndarray, top: int, allowed: CandidateFilter) -> np.ndarray:
+def take_best(order: np.ndarray, nodes: np.ndarray, top: int, allowed: CandidateFilter) -> np.ndarray:
     """Return the first ``top`` of ``order``, rows of ``nodes``, with at most ``per_group`` of each group."""
     if allowed.per_group is None:
         return order[:top]
