@@ -85,7 +85,7 @@ ORDER = """
     experiments.scheduler experiments.tables experiments.plots experiments.link experiments.paper_protocol
     experiments.node experiments.ablation experiments.anchors experiments.beyond experiments.ranking
     experiments.new_partners experiments.retrieval experiments.calibration experiments.sensitivity
-    experiments.scalability experiments.heatmap experiments.complexity
+    experiments.scalability experiments.time_to_accuracy experiments.heatmap experiments.complexity
     experiments.statistics experiments.catalogue experiments.estimates
     cli.console cli.answers cli.writers cli.demo cli.options cli.distributed cli.resume cli.loading cli.node
     cli.training cli.evaluation cli.recommend_all cli.inference cli.forecast cli.similar cli.data cli.store cli.fetch

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from cordgt.experiments.hard_negatives import measure_anchors, measure_hard_nega
 from cordgt.experiments.heatmap_data import measure_heatmap
 from cordgt.experiments.partner_ranking import measure_new_partners
 from cordgt.experiments.retrieval_measurement import measure_retrieval
-from cordgt.experiments.time_to_accuracy import measure_convergence
 from cordgt.inference.run import Run
 from cordgt.io.datasets import registry
 from cordgt.tasks.link import split_stream
@@ -49,6 +49,21 @@ def measure_calibration(run: Run, callbacks: Callback) -> dict[str, Any]:
         for row in calibration["horizons"]
     ]
     return {"calibration": {**calibration, "horizons": horizons}, "next_event": run.metrics["next_event"]}
+
+
+def measure_convergence(run: Run, callbacks: Callback) -> dict[str, Any]:
+    """Return the validation AP of each epoch, and the seconds since the training began."""
+    history = run.folder.read_history(run.checksums.get("history.jsonl"))
+    epochs = [record for record in history if record["phase"] == "fit" and "validation" in record]
+    if not epochs:
+        raise RunError(f"{run.path} has no validation metrics in history.jsonl.")
+    seconds = accumulate(
+        record.get("setup_seconds", 0.0) + record["train_seconds"] + record["validation_seconds"] for record in epochs
+    )
+    curve = [
+        {"seconds": round(at, 3), "ap": record["validation"]["ap"]} for at, record in zip(seconds, epochs, strict=True)
+    ]
+    return {"epochs": curve, "test": run.metrics["test"]}
 
 
 def _without_bins(metrics: dict[str, Any]) -> dict[str, Any]:

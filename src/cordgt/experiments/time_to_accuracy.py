@@ -8,13 +8,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from cordgt.callbacks import Callback
-from cordgt.errors import RunError
 from cordgt.experiments import plots
 from cordgt.experiments.cells import Cell, CellResult, CellStore
 from cordgt.experiments.link import display_name
 from cordgt.experiments.tables import Comparison, ExperimentRequest, Report, ResultSet, Section, percentages
-from cordgt.inference.run import Run
 from cordgt.models import MODELS
 
 DATASETS = ("uci", "wikipedia", "mooc", "retrosheet")
@@ -27,21 +24,6 @@ Curve = list[dict[str, Any]]  # by epoch: seconds since the training began, and 
 def time_to_accuracy_cells(request: ExperimentRequest) -> list[Cell]:
     """Build one cell per seed, dataset and model, with the published settings."""
     return request.make_cells("convergence")
-
-
-def measure_convergence(run: Run, callbacks: Callback) -> dict[str, Any]:
-    """Return the validation AP of each epoch, and the seconds since the training began."""
-    history = run.folder.read_history(run.checksums.get("history.jsonl"))
-    epochs = [record for record in history if record["phase"] == "fit" and "validation" in record]
-    if not epochs:
-        raise RunError(f"{run.path} has no validation metrics in history.jsonl.")
-    seconds = accumulate(
-        record.get("setup_seconds", 0.0) + record["train_seconds"] + record["validation_seconds"] for record in epochs
-    )
-    curve = [
-        {"seconds": round(at, 3), "ap": record["validation"]["ap"]} for at, record in zip(seconds, epochs, strict=True)
-    ]
-    return {"epochs": curve, "test": run.metrics["test"]}
 
 
 def best_ap(curve: Curve) -> float:
