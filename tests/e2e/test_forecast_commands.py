@@ -105,7 +105,9 @@ def test_recommend_within_a_horizon(trained: Trained) -> None:
 
 def test_best_sources_of_a_destination(tmp_path: Path, shop: Trained) -> None:
     found = works("recommend", shop.run, "--destination", "003", "--within", "2h", "--json").json
-    assert list(found[0]) == ["dst", "rank", "node", "score", "rate", "probability", "met", "note", "dst_note"]
+    columns = ["dst", "rank", "node", "score", "rate", "probability", "met", "note", "dst_note"]
+    assert list(found[0]) == [*columns, "candidates"]
+    assert found[0]["candidates"] == {"destinations": 9, "scored_first": 0, "ranked": 9}
     assert {row["dst"] for row in found} == {"003"}
     assert [row["rank"] for row in found] == list(range(1, 10))
     assert {row["node"] for row in found} == {f"{k:03d}" for k in range(1, 10)}  # customers, 003 included

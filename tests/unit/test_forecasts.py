@@ -17,6 +17,7 @@ from cordgt.events.stream import EventStream
 from cordgt.history.queries import Queries
 from cordgt.inference import forecasts
 from cordgt.inference.predictor import Recommendation
+from cordgt.inference.retrieval.ranking import StageCounts
 from cordgt.inference.run import Run
 from cordgt.tasks.scoring import score_queries
 from cordgt.workflows.train import train
@@ -168,8 +169,6 @@ def test_candidates_and_new_sources_of_a_destination(run: Run) -> None:
     groups = {first: "north", second: "north", **dict.fromkeys(others, "south")}
     limited = run.recommend(destination="tea", top=9, per_group=1, groups=groups)
     assert [r.node for r in limited] == [first, others[0]]
-    met = {r.node for r in run.recommend(destination="tea", top=9) if r.met}
-    assert {r.node for r in run.recommend(destination="tea", top=1, budget=1)} <= (met or set(everyone))
     assert [r.node for r in run.recommend(destination="tea", top=9, exhaustive=True)] == everyone
     both = run.recommend(destination=["tea", "nothing"], top=1)
     assert len(both["tea"]) == len(both["nothing"]) == 1
@@ -188,6 +187,32 @@ def test_the_model_scores_a_limited_number_of_sources(run: Run, monkeypatch: pyt
     assert len(found) == 2 < len(everyone)
     assert {r.node for r in found} <= {r.node for r in everyone}
     assert sum(r.met > 0 for r in found) == min(2, sum(r.met > 0 for r in everyone))
+    monkeypatch.undo()
+    assert run.recommend(destination="rice", at=at, top=2, budget=2) == found
+    result = run.forecasts.recommend_sources("rice", at=at, top=2, budget=2)
+    assert result.candidates == StageCounts(len(everyone), 0, 2)
+
+
+def test_full_groups_do_not_leave_too_few_sources(run: Run) -> None:
+    """Sources beyond the budget are scored if the groups of the others are full."""
+    everyone = [r.node for r in run.recommend(destination="tea", top=9)]
+    for first in everyone:  # whichever has the highest rate
+        groups = {node: "one" if node == first else "rest" for node in everyone}
+        found = run.recommend(destination="tea", top=2, budget=2, per_group=1, groups=groups)
+        assert [groups[r.node] for r in found] in (["one", "rest"], ["rest", "one"])
+
+
+def test_a_budget_is_checked(run: Run) -> None:
+    for target in ({"destination": "tea"}, {"node": "ada"}):
+        with pytest.raises(SettingError, match="budget of 1 candidates is too small for 5 answers"):
+            run.recommend(**target, top=5, budget=1)  # type: ignore[call-overload]
+        for wrong in (0, -3, 2.5, True, "x"):
+            with pytest.raises(SettingError, match=r"budget=.*: give a whole number of at least 1"):
+                run.recommend(**target, top=1, budget=wrong)  # type: ignore[call-overload]
+        with pytest.raises(SettingError, match="so it has no budget"):
+            run.recommend(**target, budget=30, exhaustive=True)  # type: ignore[call-overload]
+        with pytest.raises(SettingError, match=r"recommend has no option 'excluded'. Did you mean 'exclude'"):
+            run.recommend(**target, excluded=["cy"])  # type: ignore[call-overload]
 
 
 # --- next event ---

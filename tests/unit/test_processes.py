@@ -322,8 +322,17 @@ def test_a_launched_process_exits_with_its_parent(monkeypatch: pytest.MonkeyPatc
 # -------------------- benchmark
 
 
-@pytest.mark.parametrize("code", [143, 2, 1])
-def test_a_process_that_stops_early_skips_the_cleanup_that_can_abort(code: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "code", "printed"),
+    [
+        ("SystemExit(143)", 143, ""),
+        ("SystemExit(2)", 2, ""),
+        ("SystemExit()", 0, ""),
+        ("SystemExit('text')", 1, "text"),
+        ("ValueError('a bug')", 1, "ValueError: a bug"),
+    ],
+)
+def test_a_process_that_stops_early_skips_the_cleanup_that_can_abort(error: str, code: int, printed: str) -> None:
     script = f"""
 import atexit, os, sys
 os.environ |= {{"WORLD_SIZE": "2", "RANK": "1", "CORDGT_RENDEZVOUS": "file"}}
@@ -331,11 +340,14 @@ from cordgt import cli
 from cordgt.runtime import distributed
 distributed._group = distributed.ProcessGroup(1, 2)
 atexit.register(os.abort)  # as the threads of a process group do at times
-cli._run_command = lambda: sys.exit({code})
+def run():
+    raise {error}
+cli._run_command = run
 cli.main()
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == code, ended.stderr
+    assert (ended.stderr.splitlines() or [""])[-1] == printed
 
 
 def test_benchmark_of_each_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:

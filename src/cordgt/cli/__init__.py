@@ -139,9 +139,9 @@ def main() -> None:
     """Run the command line. A user's mistake gives one message and exit code 2."""
     try:
         _run_command()
-    except SystemExit as end:
+    except BaseException as error:
         if has_process_group():  # this process fails, or stops early; success has left the group
-            exit_at_once(end.code)
+            exit_at_once(error)
         raise
 
 

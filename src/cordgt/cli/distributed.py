@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -43,11 +44,21 @@ def has_process_group() -> bool:
     return distributed.current_group().world_size > 1
 
 
-def exit_at_once(code: int | str | None) -> NoReturn:
-    """End this process without Python's clean-up, which can abort while threads of its process group still run."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code if isinstance(code, int) else 1)
+def exit_at_once(error: BaseException) -> NoReturn:
+    """End this process without Python's clean-up, which can abort while threads of its process group still run.
+
+    The exit code, and what is printed, are those that Python would have for the exception.
+    """
+    code: Any = error.code if isinstance(error, SystemExit) else 1
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    elif code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    with suppress(OSError):  # the output is closed, or its disk is full
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code or 0)
 
 
 def launch_processes(n: int | None, data: str | Path) -> None:

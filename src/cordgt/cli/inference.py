@@ -100,7 +100,7 @@ def recommend(
         list[str], option("ID", "A destination to find its best sources for; may be repeated.")
     ] = [],  # noqa: B006
     candidate: Annotated[
-        list[str], option("ID", "A node to choose from; may be repeated.", show_default="every destination")
+        list[str], option("ID", "A node to choose from; may be repeated.", show_default="every one of the history")
     ] = [],  # noqa: B006
     candidates: Annotated[Path | None, option("FILE", "The nodes to choose from, one id per row.")] = None,
     at: At = None,
@@ -129,7 +129,7 @@ def recommend(
             "N",
             "Candidates that the model ranks.",
             min=1,
-            show_default="measured in training, and at least 4 times --top",
+            show_default="measured in training, and at least 4 times --top; 10000 sources of a --destination",
         ),
     ] = None,
     exhaustive: Annotated[bool, flag("--exhaustive", "Rank every candidate with the model: slow, exact.")] = False,
@@ -149,8 +149,10 @@ def recommend(
     only_with_all = {"--shard": shard, "--workers": workers, "--part-size": part_size}
     only_without_all = {"--source": source, "--sources": sources, "--destination": destination, "--within": within}
     check_all_options(all_, only_without_all | only_with_all)
-    if not all_ and (bool(source), sources is not None, bool(destination)).count(True) != 1:
-        raise SettingError("Give --source ID, --sources FILE, --destination ID or --all.")
+    n_questions = (bool(source), sources is not None, bool(destination)).count(True)
+    if not all_ and n_questions != 1:
+        one = "Give" if n_questions == 0 else "Give only one of"
+        raise SettingError(f"{one} --source ID, --sources FILE, --destination ID or --all.")
     if candidate and candidates is not None:
         raise SettingError("Give either --candidate ID or --candidates FILE.")
     if (per_group is None) != (groups is None):

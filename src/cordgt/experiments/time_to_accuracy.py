@@ -40,10 +40,10 @@ def time_to_accuracy_report(request: ExperimentRequest, store: CellStore) -> Rep
     results = ResultSet(request, store, time_to_accuracy_cells(request))
     columns = [
         "",
-        "seconds to 99 %",
-        "epochs to 99 %",
-        "seconds to 99 % of the best model",
-        "seconds of all epochs",
+        "seconds to 99 % of its best AP",
+        "epochs to it",
+        "seconds to 99 % of the best model's AP",
+        "seconds in all",
         "epochs",
         "best validation AP",
         "test AP, transductive",
@@ -69,30 +69,30 @@ def time_to_accuracy_report(request: ExperimentRequest, store: CellStore) -> Rep
         if rows:
             sections.append(Section(results.heading(data), columns, rows))
     notes = [
-        "*Seconds to 99 %*: training and validation until the end of the first epoch whose validation AP is at least "
-        f"{TARGET_SHARE:g} of the model's own best. They include what comes before the first epoch: training `counts` "
-        "for CorDGT+, and recording the step on a GPU. They do not include imports, reading, the index and the test.",
-        "*Of the best model*: the same for the best AP of any model and seed of the table. A dash: never reached.",
+        "*Seconds to 99 % of its best AP*: training and validation until the end of the first epoch whose validation "
+        f"AP is at least {TARGET_SHARE:g} of the model's own best. They include what comes before the first epoch: "
+        "training `counts` for CorDGT+, and recording the step on a GPU. They do not include imports, reading, the "
+        "index and the test.",
+        "*Of the best model's AP*: the same for the best AP of any model and seed of the table. A dash: a seed never "
+        "reaches it.",
         "*Whole job*: also everything else. Compare seconds of the same machine, one training at once.",
         *results.notes(),
     ]
     curves = {data: _curves(results, data, request.models) for data in request.datasets}
-    shown = {data: own for data, own in curves.items() if own}
+    panels = {data: own for data, own in curves.items() if own}
     title = "Time to accuracy"
-    return Report(title, sections, records, notes, partial(_draw, title=title, panels=shown) if shown else None)
+    return Report(title, sections, records, notes, partial(_draw, title=title, panels=panels) if panels else None)
 
 
 def _values(own: Sequence[CellResult], common_target: float) -> dict[str, tuple[float, ...]]:
-    """Return the columns of a row, one value per seed. A seed that never reaches the common target has none there."""
+    """Return the columns of a row, one value per seed. None for the common target if a seed never reaches it."""
     curves = [result["figures"]["epochs"] for result in sorted(own, key=lambda cell: cell["seed"])]
-    reached = [first_epoch(curve, TARGET_SHARE * best_ap(curve)) or len(curve) for curve in curves]
+    own_epochs = [first_epoch(curve, TARGET_SHARE * best_ap(curve)) for curve in curves]
     common = [first_epoch(curve, common_target) for curve in curves]
     return {
-        "seconds_to_target": tuple(curve[k - 1]["seconds"] for curve, k in zip(curves, reached, strict=True)),
-        "epochs_to_target": tuple(map(float, reached)),
-        "seconds_to_best_target": tuple(
-            curve[k - 1]["seconds"] for curve, k in zip(curves, common, strict=True) if k is not None
-        ),
+        "seconds_to_target": _seconds_at(curves, own_epochs),
+        "epochs_to_target": tuple(float(k or 0) for k in own_epochs),
+        "seconds_to_best_target": () if None in common else _seconds_at(curves, common),
         "seconds": tuple(curve[-1]["seconds"] for curve in curves),
         "epochs": tuple(float(len(curve)) for curve in curves),
         "validation_ap": tuple(100 * best_ap(curve) for curve in curves),
@@ -100,6 +100,11 @@ def _values(own: Sequence[CellResult], common_target: float) -> dict[str, tuple[
         "test_ap_inductive": percentages(own, "test", "inductive", "ap"),
         "job_seconds": tuple(result["seconds"] for result in own),
     }
+
+
+def _seconds_at(curves: Sequence[Curve], epochs: Sequence[int | None]) -> tuple[float, ...]:
+    """Return the seconds at the end of an epoch of each curve."""
+    return tuple(float(curve[(k or len(curve)) - 1]["seconds"]) for curve, k in zip(curves, epochs, strict=True))
 
 
 def _record(data: str, model: str, values: dict[str, tuple[float, ...]]) -> dict[str, Any]:
@@ -123,8 +128,8 @@ def _draw(path: Path, title: str, panels: dict[str, dict[str, Curve]]) -> None:
                 color, marker = plots.SERIES[k % len(plots.SERIES)], plots.MARKERS[k % len(plots.MARKERS)]
                 best = accumulate((100 * point["ap"] for point in curve), max)
                 seconds = [point["seconds"] for point in curve]
-                reached = (first_epoch(curve, TARGET_SHARE * best_ap(curve)) or len(curve)) - 1
-                style: Any = {"color": color, "marker": marker, "markevery": [reached], "ms": 6, "lw": 1.4}
+                target = (first_epoch(curve, TARGET_SHARE * best_ap(curve)) or len(curve)) - 1
+                style: Any = {"color": color, "marker": marker, "markevery": [target], "ms": 6, "lw": 1.4}
                 style["ls"] = "-" if k < len(plots.SERIES) else "--"
                 axis.plot(seconds, list(best), label=display_name(model), drawstyle="steps-post", **style)
             axis.set(xscale="log", title=data, xlabel="seconds of training and validation; mark: 99 % of its best")

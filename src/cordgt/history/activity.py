@@ -222,11 +222,11 @@ def _fill_stored(  # type: ignore[no-untyped-def]
 @njit
 def lookup_scalar(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
-    kept, u, cut, t, sums,
+    tau_index, u, cut, t, sums,
 ):  # fmt: skip
     """`ActivityBank.lookup` of one node: fill ``sums`` (K,); return count, degree, and the first and the last time.
 
-    ``taus`` (K,) are some of the bank's time constants, ``kept`` (K,) their places there.
+    ``taus`` (K,) are some of the bank's time constants, ``tau_index`` (K,) their places there.
     """
     n = degree_scalar(row_start, pos, u, cut)
     sums[:] = 0.0
@@ -238,8 +238,8 @@ def lookup_scalar(  # type: ignore[no-untyped-def]
     n_stored = n // STRIDE
     if n_stored > 0:
         which = start[u] + n_stored - 1
-        for k in range(len(kept)):
-            sums[k] = stored[which, kept[k]]
+        for k in range(len(tau_index)):
+            sums[k] = stored[which, tau_index[k]]
         base = elapsed[pos[row + n_stored * STRIDE - 1]]
         _decay(sums, now - rescale_scalar(base, clock[0], clock[1], knots), taus)
         count, latest = stored_count[which], stored_last[which]
@@ -286,11 +286,11 @@ def _fill_lookup(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
     node, cut, t, sums, count, degree, first, last,
 ):  # fmt: skip
-    kept = np.arange(len(taus))
+    tau_index = np.arange(len(taus))
     for i in range(begin, end):
         count[i], degree[i], first[i], last[i] = lookup_scalar(
             row_start, nbr, pos, src, elapsed, role, clock, knots, taus,
-            start, stored, stored_count, stored_last, first_pos, kept, node[i], cut[i], t[i], sums[i],
+            start, stored, stored_count, stored_last, first_pos, tau_index, node[i], cut[i], t[i], sums[i],
         )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from cordgt.events.stream import EventStream
 from cordgt.history.queries import Queries
 from cordgt.inference.predictor import Predictor, Recommendation, RecommendResult, sigmoid
 from cordgt.inference.retrieval.gatherers import Question
-from cordgt.inference.retrieval.ranking import CandidateFilter, take_best
+from cordgt.inference.retrieval.ranking import CandidateFilter, StageCounts, check_budget, take_best
 from cordgt.tasks.forecast import ACT_ROLES, ActRole, Forecaster
 from cordgt.tasks.scoring import score_queries
 from cordgt.tasks.ties import merge_near_ties
@@ -97,8 +97,8 @@ class Forecasts:
                 log_partner = self._log_partner(self._one_query(question, ranking.node), logits)
             else:
                 log_partner = self.forecaster.log_partner_of_logits(logits)
-            asked = question.source, question.cut, question.t
-            row = self.forecaster.pair_probability(index, log_partner, *asked, horizon)[0]
+            source, cut, t = question.source, question.cut, question.t
+            row = self.forecaster.pair_probability(index, log_partner, source, cut, t, horizon)[0]
             best = [
                 replace(result.recommendations[k], probability=float(row[k]))
                 for k in np.argsort(-row, kind="stable").tolist()
@@ -129,8 +129,17 @@ class Forecasts:
         target = predictor.node_indices(([destination], "dst"))[0]
         t, cut = predictor.times_and_cuts(None if at is None else np.array([at]), 1)
         n_visible, v = int(cut[0]), torch.from_numpy(target).to(predictor.device)
-        limit = None if exhaustive else max(budget or MAX_SOURCES, top)
-        nodes, n_met, rate = self._choose_sources(v, t, cut, allowed, limit)
+        if budget is not None:
+            check_budget(budget, top)
+        nodes, n_met, rate = self._all_sources(v, t, cut, allowed)
+        counts = StageCounts(len(nodes), 0, len(nodes))
+        limit = budget or max(MAX_SOURCES, top)
+        if len(nodes) > limit and not exhaustive:
+            order = np.lexsort((-rate, n_met == 0))
+            enough = take_best(order, nodes, top, allowed)  # so that full groups leave as many answers as they can
+            chosen = np.union1d(order[:limit], enough)
+            nodes, n_met, rate = nodes[chosen], n_met[chosen], rate[chosen]
+            counts = replace(counts, ranked=len(nodes))
         u = torch.from_numpy(nodes).to(predictor.device)
         times = t.repeat(len(u)), cut.repeat(len(u)), cut.repeat(len(u))
         queries = Queries(u, v.repeat(len(u))[:, None], *times)
@@ -154,14 +163,14 @@ class Forecasts:
             for node, i, note in zip(self.stream.ids.decode(nodes[best]).to_pylist(), best.tolist(), notes, strict=True)
         ]
         note = str(predictor.notes(target, np.array([n_visible]))[0])
-        return RecommendResult(answers, note)
+        return RecommendResult(answers, note, counts)
 
-    def _choose_sources(
-        self, target: Tensor, t: Tensor, cut: Tensor, allowed: CandidateFilter, limit: int | None
+    def _all_sources(
+        self, target: Tensor, t: Tensor, cut: Tensor, allowed: CandidateFilter
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the sources (n,) to score for a destination, their numbers of events with it, and their rates.
+        """Return the sources (n,) that may be answers, their numbers of events with the target, and their rates.
 
-        ``target``, ``t`` and ``cut`` are (1,). At most ``limit`` sources.
+        ``target``, ``t`` and ``cut`` are (1,). The nodes are ascending.
         """
         index = self.predictor.history.index
         if allowed.candidates is None:
@@ -172,11 +181,7 @@ class Forecasts:
         n_met = index.pair_history(torch.from_numpy(nodes).to(self.predictor.device), target, cut)[0].cpu().numpy()
         if allowed.new_only:
             nodes, n_met = nodes[n_met == 0], n_met[n_met == 0]
-        rate = _in_batches(lambda part: self.forecaster.rate(index, part, cut, t), nodes)
-        if limit is not None and len(nodes) > limit:
-            keep = np.sort(np.lexsort((-rate, n_met == 0))[:limit])
-            nodes, n_met, rate = nodes[keep], n_met[keep], rate[keep]
-        return nodes, n_met, rate
+        return nodes, n_met, _in_batches(lambda part: self.forecaster.rate(index, part, cut, t), nodes)
 
     def next_events(
         self, nodes: Sequence[Any], at: float | None = None, top: int = 3, callbacks: Callback = NO_CALLBACK
@@ -243,20 +248,20 @@ class Forecasts:
             return ""
         span, longest = min(float(times.min()), end), self.forecaster.longest_horizon
         silence = max(float(times.max()) - end, 0.0)  # between the last event and the query
-        shown = partial(format_duration, stream=self.stream)
+        text = partial(format_duration, stream=self.stream)
         if horizon > span:
             return (
-                f"no event of this kind was seen for so long: the horizon is {shown(horizon)}, the history before the "
-                f"query {shown(span)}. The probability is an extrapolation."
+                f"no event of this kind was seen for so long: the horizon is {text(horizon)}, the history before the "
+                f"query {text(span)}. The probability is an extrapolation."
             )
         if silence and silence + horizon > end:
             return (
-                f"no event of this kind was seen for so long: the query is {shown(silence)} after the last event, the "
-                f"history is {shown(end)} long. The probability is an extrapolation."
+                f"no event of this kind was seen for so long: the query is {text(silence)} after the last event, the "
+                f"history is {text(end)} long. The probability is an extrapolation."
             )
         if longest and horizon > longest:
             return (
-                f"the horizon ({shown(horizon)}) is longer than those that were calibrated (up to {shown(longest)}). "
+                f"the horizon ({text(horizon)}) is longer than those that were calibrated (up to {text(longest)}). "
                 "The probability is an extrapolation."
             )
         return ""

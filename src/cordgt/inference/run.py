@@ -31,7 +31,7 @@ from cordgt.inference.predictor import Predictor, Recommendation, RecommendResul
 from cordgt.inference.prefetched_history import PrefetchedHistory
 from cordgt.inference.retrieval.first_scorer import FirstScorer
 from cordgt.inference.retrieval.ranking import MIN_BUDGET
-from cordgt.inference.run_arguments import check_top, choose_columns, make_pairs
+from cordgt.inference.run_arguments import check_recommend_options, check_top, choose_columns, make_pairs
 from cordgt.inference.run_evaluation import evaluation_changes, evaluation_protocol
 from cordgt.inference.run_loading import check_metrics_match_config, load_run_model
 from cordgt.inference.run_recommendations import Recommender, RecommendOptions, RecommendResults
@@ -252,9 +252,7 @@ class Run:
             raise SettingError("Give either a node, or destination=ID.")
         top = check_top(top)
         nodes, time = check_ids(as_list(node if destination is None else destination)), self._time(at)
-        for name in ("candidates", "exclude"):
-            if options.get(name) is not None:
-                options[name] = check_ids(as_list(options[name]))
+        options = check_recommend_options(options, RecommendOptions.__annotations__)
         horizon = None if within is None else self.horizon(within, time)
         results = self.recommendations(nodes, time, top, horizon, is_source=destination is None, **options)
         return RecommendResults(nodes, results, horizon)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from cordgt.errors import SettingError
+from cordgt.errors import SettingError, did_you_mean
 from cordgt.events.stream import EventStream
 from cordgt.inference.id_lists import as_list, check_ids
 from cordgt.io.column_options import has_columns
@@ -16,9 +16,29 @@ from cordgt.store.store import is_store
 
 def check_top(top: Any) -> int:
     """Return the number of answers. SettingError if it is not a whole number of at least 1."""
-    if isinstance(top, bool) or not isinstance(top, int | np.integer) or top < 1:
-        raise SettingError(f"top={top!r}: give a whole number of at least 1.")
-    return int(top)
+    return _check_count("top", top)
+
+
+def check_recommend_options(options: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return the options of `Run.recommend`. SettingError if one is unknown or has a wrong value."""
+    for name in options:
+        if name not in known:
+            raise SettingError(f"recommend has no option '{name}'.{did_you_mean(name, known)}")
+    checked = dict(options)
+    for name in ("candidates", "exclude"):
+        if options.get(name) is not None:
+            checked[name] = check_ids(as_list(options[name]))
+    if options.get("budget") is not None:
+        checked["budget"] = _check_count("budget", options["budget"])
+        if options.get("exhaustive"):
+            raise SettingError("exhaustive ranks every candidate, so it has no budget. Give one of the two.")
+    return checked
+
+
+def _check_count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise SettingError(f"{name}={value!r}: give a whole number of at least 1.")
+    return int(value)
 
 
 def make_pairs(src: Any, dst: Any, at: Any, stream: EventStream) -> tuple[list[Any], list[Any], np.ndarray | None]:

@@ -21,7 +21,7 @@ from cordgt.models.activity import RateModel
 from cordgt.tasks.calibration import DEFAULT_SLOPES, Calibrator
 from cordgt.tasks.time_grid import OFF_GRID, TimeGrid
 
-MAX_MEMO = 1000  # horizons whose rows are kept
+MAX_MEMO = 1000  # horizons whose rows are tau_index
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class RateLoop:
         sums = (bank.start, bank.stored, bank.stored_count, bank.stored_last, bank.first_pos)
         clock = (1.0, 0.0) if rhythm is None else (float(rhythm.period), float(rhythm.phase))
         weights = np.array((rate.excitation, rate.renewal), dtype=np.float64)
-        kept = np.flatnonzero((weights > 0).any(axis=0))  # the other decayed counts have no effect
-        taus = bank.taus.numpy()[kept]
+        tau_index = np.flatnonzero((weights > 0).any(axis=0))  # the other decayed counts have no effect
+        taus = bank.taus.numpy()[tau_index]
         constants = (float(rate.base_rate), float(rate.known_rate), float(rate.newcomer_rate))
         steps = (float(grid.step), float(grid.tolerance), OFF_GRID)
         arrays = (*_as_arrays(rows), ROLES.index(bank.role), clock, bank.knots.numpy(), taus, *_as_arrays(sums))
-        own = (kept, *np.ascontiguousarray(weights[:, kept]), constants, steps)
+        own = (tau_index, *np.ascontiguousarray(weights[:, tau_index]), constants, steps)
         return cls((*arrays, *own), taus, horizons, rhythm is None and not grid.step)
 
     def log_expected(
@@ -65,8 +65,9 @@ class RateLoop:
 
     def _horizon_rows(self, horizon: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the horizons (1 or n, P), and ``expm1(-horizon / tau)`` (P, K) if all nodes share it, else empty."""
-        if isinstance(horizon, float) and horizon in self.memo:
-            return self.memo[horizon]
+        known = self.memo.get(horizon) if isinstance(horizon, float) else None
+        if known is not None:
+            return known
         last = np.reshape(horizon, (-1, 1))
         rows = np.empty((len(last), len(self.horizons) + 1))
         rows[:, :-1], rows[:, -1:] = self.horizons, last
@@ -134,7 +135,7 @@ def _steps_before(since, step, tolerance):  # type: ignore[no-untyped-def]
 @njit
 def _fill_one(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
-    kept, excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected,
+    tau_index, excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected,
 ):  # fmt: skip
     """Fill the log expected numbers (P,) of one node for horizons (P,); return the age of its last event.
 
@@ -148,7 +149,7 @@ def _fill_one(  # type: ignore[no-untyped-def]
     caused = np.empty(len(taus))
     count, degree, _, last = lookup_scalar(
         row_start, nbr, pos, src, elapsed, role, clock, knots, taus,
-        start, stored, stored_count, stored_last, first_pos, kept, node, cut, now, caused,
+        start, stored, stored_count, stored_last, first_pos, tau_index, node, cut, now, caused,
     )  # fmt: skip
     clock_now = rescale_scalar(now, clock[0], clock[1], knots)
     age = max(clock_now - rescale_scalar(last, clock[0], clock[1], knots), 0.0)
@@ -175,12 +176,12 @@ def _fill_one(  # type: ignore[no-untyped-def]
 @njit(parallel=True, cache=True)
 def _fill_log_expected(  # type: ignore[no-untyped-def]
     row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last, first_pos,
-    kept, excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected, age,
+    tau_index, excitation, renewal, constants, steps, decay, node, cut, t, horizon, expected, age,
 ):  # fmt: skip
     for i in prange(len(node)):
         age[i] = _fill_one(
             row_start, nbr, pos, src, elapsed, role, clock, knots, taus, start, stored, stored_count, stored_last,
-            first_pos, kept, excitation, renewal, constants, steps, decay,
+            first_pos, tau_index, excitation, renewal, constants, steps, decay,
             node[i], cut[i], t[i], horizon[min(np.int64(i), len(horizon) - 1)], expected[i],
         )  # fmt: skip
 

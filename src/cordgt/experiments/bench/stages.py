@@ -15,7 +15,7 @@ from cordgt.errors import SettingError
 from cordgt.experiments.bench.rows import BenchRow
 from cordgt.experiments.bench.setup import BenchSetup
 from cordgt.experiments.bench.step_parts import ForwardParts, measure_step_parts, time_tree_sampling
-from cordgt.experiments.bench.timing import time_calls
+from cordgt.experiments.bench.timing import time_calls, time_in_turns
 from cordgt.history.context import TreeShape, sample_trees
 from cordgt.history.index import TemporalIndex
 from cordgt.history.queries import Queries
@@ -263,7 +263,7 @@ def measure_activity(bench: BenchSetup) -> StageResult:
     rows += [row(part="scores", timing=scores), row(part="probabilities", timing=probabilities)]
     metrics = {"activity_fit_seconds": timing.median, "probability_time_ratio": ratio}
     for name, (plain, within) in _answers(bench, forecaster, horizon).items():
-        without, with_probability = bench.time(plain), bench.time(within)
+        without, with_probability = time_in_turns([plain, within], bench.device, bench.repeat)
         rows += [
             BenchRow(stage="activity", part=part, timing=measured, items=1, unit="answers")
             for part, measured in ((name, without), (f"{name}, probability", with_probability))

@@ -31,9 +31,9 @@ CHEAP_POOL_SIZE = 50_000  # the same for a model that is as fast as the first sc
 class CandidateFilter:
     """Which destinations may be answers, or which sources of a destination. All arrays are ascending and distinct."""
 
-    candidates: np.ndarray | None = None  # only these node indices; None: every destination of the visible history
+    candidates: np.ndarray | None = None  # only these node indices; None: every one of the visible history
     exclude: np.ndarray | None = None  # none of these
-    new_only: bool = False  # none that had an event with the source
+    new_only: bool = False  # no earlier partners
     per_group: int | None = None  # at most so many of a group
     group: np.ndarray | None = None  # (N,) number of each node's group; -1: no group, never limited
 
@@ -69,7 +69,7 @@ class CandidateFilter:
 class StageCounts:
     """How many candidates each stage saw."""
 
-    destinations: int  # of the visible history, or given as candidates
+    destinations: int  # of the visible history, or given as candidates; for a destination: sources after the filters
     scored_first: int  # gathered, and scored by the first scorer; 0 without a first stage
     ranked: int  # scored by the model
 
@@ -132,6 +132,12 @@ def rank_destinations(
     return Ranking(nodes[best], merged[best], count_events(question, nodes[best]), rest, counts)
 
 
+def check_budget(budget: int, top: int) -> None:
+    """SettingError if so few candidates cannot give ``top`` answers."""
+    if budget < top:
+        raise SettingError(f"The budget of {budget:,} candidates is too small for {top:,} answers. Raise it.")
+
+
 def resolve_budget(
     budget: int | None, top: int, n_candidates: int, first_scorer: Callable[[], FirstScorer] | None
 ) -> int:
@@ -141,8 +147,7 @@ def resolve_budget(
     are more candidates than `MIN_BUDGET`; None: the model ranks all. SettingError if ``budget`` is below ``top``.
     """
     if budget is not None:
-        if budget < top:
-            raise SettingError(f"The budget of {budget:,} candidates is too small for {top:,} answers. Raise it.")
+        check_budget(budget, top)
         return budget
     smallest = max(MIN_BUDGET, MIN_BUDGET_PER_ANSWER * top)
     return smallest if first_scorer is None or n_candidates <= smallest else max(smallest, first_scorer().budget)
