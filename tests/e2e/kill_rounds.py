@@ -80,6 +80,7 @@ def kill_round(
         with suppress(*ended):  # the service is dead
             function(client, name)
 
+    answers.append(server.client().recommend("0", "?n=5"))  # the service may die before it answers a thread
     functions = [write, write, write, ask, *([swap] if swap_to else [])]
     threads = [
         threading.Thread(target=work, args=(function, server.client(), f"w{k}")) for k, function in enumerate(functions)

@@ -70,8 +70,18 @@ def test_folders_are_merged_by_copying(tmp_path: Path) -> None:
 
 
 def test_a_time_limit_stops_and_the_next_call_resumes(tmp_path: Path) -> None:
-    common = ("reproduce", "link-ap", "--datasets", "uci", "--models", "cordgt", "--seeds", "1", *settings(epochs=400))
-    patient = ("--set", "patience=400", "--keep")
+    common = (
+        "reproduce",
+        "link-ap",
+        "--datasets",
+        "uci",
+        "--models",
+        "cordgt",
+        "--seeds",
+        "1",
+        *settings(epochs=20_000),
+    )
+    patient = ("--set", "patience=20000", "--keep")
 
     def trained() -> int:
         lines = [line for path in Path("results/runs").rglob("history.jsonl") for line in path.read_text().splitlines()]

@@ -21,7 +21,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,22 @@ from fuzz.targets import Hang, alarm
 
 SECONDS = 60.0  # longer than this is a hang
 Apply = Callable[[Path, Path], None]  # changes the run folder (first); the second is another run of the same shape
+
+
+@contextmanager
+def raw_stderr() -> Iterator[list[str]]:
+    """Catch what is written to file descriptor 2 itself, as the message that memory ran out; a list with the text."""
+    text: list[str] = []
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield text
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            text.append(file.read().decode("utf-8", "replace"))
 
 
 @dataclass(frozen=True)
@@ -311,8 +328,9 @@ class RunEdits:
             before = contents(self.outside)
             argv = self.commands(base, run)[command]
             try:
-                with alarm(SECONDS):
+                with alarm(SECONDS), raw_stderr() as raw:
                     result = call(*argv)
+                result = replace(result, err=result.err + raw[0])
             except Hang:
                 result = CommandResult(-1, "", "hang")
             except Exception as error:  # a person would see a traceback

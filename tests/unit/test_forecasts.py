@@ -209,8 +209,6 @@ def test_a_budget_is_checked(run: Run) -> None:
         for wrong in (0, -3, 2.5, True, "x"):
             with pytest.raises(SettingError, match=r"budget=.*: give a whole number of at least 1"):
                 run.recommend(**target, top=1, budget=wrong)  # type: ignore[call-overload]
-        with pytest.raises(SettingError, match="so it has no budget"):
-            run.recommend(**target, budget=30, exhaustive=True)  # type: ignore[call-overload]
         with pytest.raises(SettingError, match=r"recommend has no option 'excluded'. Did you mean 'exclude'"):
             run.recommend(**target, excluded=["cy"])  # type: ignore[call-overload]
 

@@ -30,8 +30,6 @@ def check_recommend_options(options: Mapping[str, Any], known: Collection[str]) 
             checked[name] = check_ids(as_list(options[name]))
     if options.get("budget") is not None:
         checked["budget"] = _check_count("budget", options["budget"])
-        if options.get("exhaustive"):
-            raise SettingError("exhaustive ranks every candidate, so it has no budget. Give one of the two.")
     return checked
 
 
