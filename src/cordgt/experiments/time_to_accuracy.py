@@ -35,6 +35,11 @@ def first_epoch(curve: Curve, ap: float) -> int | None:
     return next((k for k, point in enumerate(curve, start=1) if point["ap"] >= ap), None)
 
 
+def epoch_at_target(curve: Curve) -> int:
+    """Return the number of the first epoch with `TARGET_SHARE` of the curve's own best AP."""
+    return first_epoch(curve, TARGET_SHARE * best_ap(curve)) or len(curve)
+
+
 def time_to_accuracy_report(request: ExperimentRequest, store: CellStore) -> Report:
     """Report seconds until the target, of the whole training, and the AP, for each model and dataset."""
     results = ResultSet(request, store, time_to_accuracy_cells(request))
@@ -85,14 +90,14 @@ def time_to_accuracy_report(request: ExperimentRequest, store: CellStore) -> Rep
 
 
 def _values(own: Sequence[CellResult], common_target: float) -> dict[str, tuple[float, ...]]:
-    """Return the columns of a row, one value per seed. None for the common target if a seed never reaches it."""
+    """Return the columns of a row, one value per seed; no value for the common target if a seed never reaches it."""
     curves = [result["figures"]["epochs"] for result in sorted(own, key=lambda cell: cell["seed"])]
-    own_epochs = [first_epoch(curve, TARGET_SHARE * best_ap(curve)) for curve in curves]
-    common = [first_epoch(curve, common_target) for curve in curves]
+    own_epochs = [epoch_at_target(curve) for curve in curves]
+    common = [k for curve in curves if (k := first_epoch(curve, common_target)) is not None]
     return {
         "seconds_to_target": _seconds_at(curves, own_epochs),
-        "epochs_to_target": tuple(float(k or 0) for k in own_epochs),
-        "seconds_to_best_target": () if None in common else _seconds_at(curves, common),
+        "epochs_to_target": tuple(map(float, own_epochs)),
+        "seconds_to_best_target": _seconds_at(curves, common) if len(common) == len(curves) else (),
         "seconds": tuple(curve[-1]["seconds"] for curve in curves),
         "epochs": tuple(float(len(curve)) for curve in curves),
         "validation_ap": tuple(100 * best_ap(curve) for curve in curves),
@@ -102,9 +107,9 @@ def _values(own: Sequence[CellResult], common_target: float) -> dict[str, tuple[
     }
 
 
-def _seconds_at(curves: Sequence[Curve], epochs: Sequence[int | None]) -> tuple[float, ...]:
+def _seconds_at(curves: Sequence[Curve], epochs: Sequence[int]) -> tuple[float, ...]:
     """Return the seconds at the end of an epoch of each curve."""
-    return tuple(float(curve[(k or len(curve)) - 1]["seconds"]) for curve, k in zip(curves, epochs, strict=True))
+    return tuple(float(curve[k - 1]["seconds"]) for curve, k in zip(curves, epochs, strict=True))
 
 
 def _record(data: str, model: str, values: dict[str, tuple[float, ...]]) -> dict[str, Any]:
@@ -128,8 +133,8 @@ def _draw(path: Path, title: str, panels: dict[str, dict[str, Curve]]) -> None:
                 color, marker = plots.SERIES[k % len(plots.SERIES)], plots.MARKERS[k % len(plots.MARKERS)]
                 best = accumulate((100 * point["ap"] for point in curve), max)
                 seconds = [point["seconds"] for point in curve]
-                target = (first_epoch(curve, TARGET_SHARE * best_ap(curve)) or len(curve)) - 1
-                style: Any = {"color": color, "marker": marker, "markevery": [target], "ms": 6, "lw": 1.4}
+                target = [epoch_at_target(curve) - 1]
+                style: Any = {"color": color, "marker": marker, "markevery": target, "ms": 6, "lw": 1.4}
                 style["ls"] = "-" if k < len(plots.SERIES) else "--"
                 axis.plot(seconds, list(best), label=display_name(model), drawstyle="steps-post", **style)
             axis.set(xscale="log", title=data, xlabel="seconds of training and validation; mark: 99 % of its best")

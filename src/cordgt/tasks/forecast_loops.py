@@ -55,7 +55,7 @@ class RateLoop:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the log expected number of occasions (n, P), and the age (n,) of the last event; -1: none.
 
-        The P horizons are those of the forecaster, and at last the one asked for. Shapes: node and cut (n,) int64, t
+        The P horizons are those of the forecaster, and at last that of the question. Shapes: node and cut (n,) int64, t
         (n,) float64, horizon one number or (n, 1).
         """
         horizons, decay = self._horizon_rows(horizon)
